@@ -1,0 +1,54 @@
+"""The contract of everything that learns.
+
+A `Method` is three functions over a plain state: a tuple of arrays, nested in NamedTuples, that holds all
+there is to know. The engines and every competitor of the paper are Methods, so that the evaluator, the
+command line and the report see one thing.
+
+What every Method promises (tests/test_contract.py holds all of them to it):
+
+- `init(seed)` depends on nothing but the settings it was built with and the seed.
+- `update(state, batch)` learns the entries of the batch in their order and returns the new state. The old
+  state is dead after the call: its buffers may have been reused. Nodes the state has not seen are added.
+  An empty batch changes nothing. How a stream is cut into calls changes nothing either.
+- `predict(state, index)` is pure: it adds no node, draws no random number, and answers an unseen node
+  (a row beyond the ones the state has, or -1) from the prior.
+- Variances are positive and finite. Updates that would break this are rejected and counted, never silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.entries import Batch
+
+
+class Prediction(NamedTuple):
+    """Mean and variance of the latent f, and the variance an observation adds (0 for probit)."""
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+
+class Update(NamedTuple):
+    """What was predicted for each entry just before it was learned, and how well it fitted.
+
+    `noise` is there next to `mean` and `var` because it moves with every entry and an interval needs it.
+    """
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+    noise: NDArray[np.float64]
+    log_evidence: NDArray[np.float64]
+    rejected: int
+
+
+class Method(NamedTuple):
+    init: Callable[[int], Any]
+    update: Callable[[Any, Batch], tuple[Any, Update]]
+    predict: Callable[[Any, NDArray[np.integer]], Prediction]
+    streaming: bool = True  # False: sees all entries in one update (CP-WOPT)

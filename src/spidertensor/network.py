@@ -1,0 +1,65 @@
+"""What f is: the network over the concatenated factors of an entry's nodes. Sizes only, no arithmetic.
+
+method.md section 1 (the paper's network) and section 9 (the hybrid network). A node of mode k has the
+factor vector [bias | multilinear | deep]; the paper's network has only the deep part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "softplus", "gelu")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Sizes of f.
+
+    ranks:       length of the deep part of a factor vector, one per mode
+    hidden:      widths of the hidden layers; () makes f linear in the factors
+    activation:  one of `ACTIVATIONS`, for every hidden layer
+    bias:        give every node an additive bias
+    multilinear: length of the part that enters as a sum of products over the modes (0: none)
+    """
+
+    ranks: tuple[int, ...]
+    hidden: tuple[int, ...] = (50, 50)
+    activation: str = "relu"
+    bias: bool = False
+    multilinear: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ValueError("a network needs at least one mode")
+        if any(rank < 1 for rank in self.ranks):
+            raise ValueError(f"rank must be at least 1 in every mode, got {self.ranks}")
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"every hidden layer needs at least one unit, got {self.hidden}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"unknown activation {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+        if self.multilinear < 0:
+            raise ValueError(f"multilinear must not be negative, got {self.multilinear}")
+
+    @property
+    def n_modes(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def deep_start(self) -> int:
+        """Where the deep part of a factor vector starts."""
+        return int(self.bias) + self.multilinear
+
+    @property
+    def factor_sizes(self) -> tuple[int, ...]:
+        """Length of a whole factor vector, one per mode."""
+        return tuple(self.deep_start + rank for rank in self.ranks)
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """Shape of each W_m: (V_m, V_{m-1} + 1), the last column being the bias."""
+        widths = (sum(self.ranks), *self.hidden, 1)
+        return tuple((outputs, inputs + 1) for inputs, outputs in zip(widths, widths[1:], strict=False))
+
+    @property
+    def n_weights(self) -> int:
+        return sum(outputs * inputs for outputs, inputs in self.layers)
