@@ -36,7 +36,9 @@ class Network:
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, got {self.hidden}")
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"unknown activation {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+            raise ValueError(
+                f"unknown activation {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}"
+            )
         if self.multilinear < 0:
             raise ValueError(f"multilinear must not be negative, got {self.multilinear}")
 

@@ -80,7 +80,9 @@ class Prior:
         if self.rho0 > 1:
             raise ValueError(f"rho0 is a probability, got {self.rho0}")
         if not 0 <= self.multilinear_start < np.inf:
-            raise ValueError(f"multilinear_start must be finite and not negative, got {self.multilinear_start}")
+            raise ValueError(
+                f"multilinear_start must be finite and not negative, got {self.multilinear_start}"
+            )
 
 
 def init(network: Network, prior: Prior, seed: int) -> State:

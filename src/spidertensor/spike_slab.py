@@ -15,12 +15,14 @@ WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to ref
 
 
 @njit(cache=True, error_model="numpy")
-def refine_layer(mean, var, precision, precision_mean, log_odds, slab_var, rho0):
+def refine_layer(weight, site, slab_var, rho0):
     """Refine one layer's sites and posterior in place; returns how many elements were rejected.
 
     Natural parameters are differences of large numbers once much data was seen: float64 inside, while the
     log and exp need no more than float32 has.
     """
+    mean, var = weight
+    precision, precision_mean, log_odds = site
     odds_against = np.float32((1.0 - rho0) / rho0)
     rejected = 0
     rows, columns = mean.shape

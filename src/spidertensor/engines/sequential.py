@@ -1,8 +1,8 @@
 """SPIDER, entry by entry: assumed-density filtering in a compiled loop. method.md sections 3 to 5.
 
-Names inside the kernels: L hidden layers; `h[l]` is the input of hidden layer l with the constant 1 behind
-it, `h[L]` that of the output layer; `delta[l]` belongs to the outputs of hidden layer l; `s` is
-1/sqrt(V_{m-1} + 1). `R_` marks the R-operator's directional derivatives (curvature).
+Names inside the kernels: L hidden layers; `h[m]` is the input of hidden layer m with the constant 1 behind
+it, `h[L]` that of the output layer; `delta[m]` belongs to the outputs of hidden layer m; `s[m]` is
+1/sqrt(inputs + 1). `R_` marks the R-operator's directional derivatives (curvature).
 
 What makes it fast:
 
@@ -22,6 +22,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from spidertensor import likelihoods, posterior
+from spidertensor.engines.rows import (
+    LANES,
+    bend_rows,
+    live_rows,
+    narrow_rows,
+    row_products,
+    weighted_sum,
+    weighted_sums,
+)
 from spidertensor.entries import Batch
 from spidertensor.likelihoods import GAUSSIAN, evidence
 from spidertensor.method import Method, Prediction, Update
@@ -32,11 +41,12 @@ from spidertensor.spike_slab import refine_layer
 # Not fastmath=True: nnan and ninf would delete the guards (trap 6).
 _COMPILE = {
     "cache": True,
-    "nogil": True,
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }
-_LANES = 16  # float32 in the widest vector register
+# Everything per entry is inlined and free of reference counting: passing the scratch from function to
+# function and counting its arrays would cost as much as the arithmetic.
+_HOT = {**_COMPILE, "_nrt": False, "forceinline": True}
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 
@@ -50,83 +60,94 @@ class _Settings(NamedTuple):
     refine_every: int
     bias: int
     multilinear: int
+    ranks: NDArray[np.int64]  # (K,)
+    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
 
 
 class _Scratch(NamedTuple):
-    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    """Working memory of one call. "·" is a whole number of 64 lanes with room for every layer's inputs."""
+
     wide: NDArray[np.int64]  # (L,) outputs of each hidden layer, padded
-    W: NDArray[np.floating]  # (L, inputs + 1, padded outputs) means of the hidden weights
+    s: NDArray[np.floating]  # (L+1,)
+    W: NDArray[np.floating]  # (L, ·, padded outputs) means of the hidden weights
     V: NDArray[np.floating]  # their variances
-    w: NDArray[np.floating]  # (padded inputs + 1) means of the output layer
+    w: NDArray[np.floating]  # (·) means of the output layer
     v: NDArray[np.floating]
     h: NDArray[np.floating]  # (L+1, ·)
+    h2: NDArray[np.floating]  # (L+1, ·) h²
     slope: NDArray[np.floating]  # (L+1, ·) act' where h came from, row 0 unused
     bend: NDArray[np.floating]  # (L+1, ·) act''
-    active: NDArray[np.int64]  # (L+1, ·) inputs whose rows take part, the constant last
-    n_active: NDArray[np.int64]  # (L+1,)
-    p: NDArray[np.floating]  # (L, ·) sum_j V[i,j] h[j]²
+    live: NDArray[np.int64]  # (L+1, words) bits of the inputs whose rows take part, the constant among them
+    p: NDArray[np.floating]  # (L, ·) s² sum_j V[i,j] h[j]²
     delta: NDArray[np.floating]  # (L, ·)
-    back: NDArray[np.floating]  # (L+1, ·) W^T delta s, before the slope
+    back: NDArray[np.floating]  # (L+1, ·) s W^T delta, before the slope
     R_h: NDArray[np.floating]  # (L+1, ·)
     R_a: NDArray[np.floating]  # (L, ·)
     R_delta: NDArray[np.floating]  # (L, ·)
     R_back: NDArray[np.floating]  # (L+1, ·)
+    delta2: NDArray[np.floating]  # (·) delta²
+    q: NDArray[np.floating]  # (·) s² sum_i V[i,j] delta[i]²
     u: NDArray[np.floating]  # (K, ·) factor vectors of the entry: mean
     u_var: NDArray[np.floating]
     g: NDArray[np.floating]  # (K, ·) df/du
     Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
 
 
-def _scratch(network: Network, dtype: np.dtype) -> _Scratch:
-    def zeros(*shape: int) -> NDArray[np.floating]:
-        # numpy aligns to 16 bytes; a vector load that straddles two cache lines costs twice
-        size = math.prod(shape)
-        raw = np.zeros(size + 64 // dtype.itemsize, dtype)
-        skip = (-raw.ctypes.data % 64) // dtype.itemsize
-        return raw[skip : skip + size].reshape(shape)
+@njit(**_COMPILE)
+def _zeros(first, second, third, like):
+    """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
+    size = first * second * third
+    raw = np.zeros(size + 16, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    return raw[skip : skip + size].reshape(first, second, third)
 
-    def pad(n: int) -> int:
-        return -(-n // _LANES) * _LANES
 
-    inputs = np.array([columns - 1 for _, columns in network.layers], np.int64)
-    hidden, L, K = network.hidden, len(network.hidden), network.n_modes
-    widest = pad(int(inputs.max()) + 1)
-    outputs = max(map(pad, hidden), default=0)
-    rows, factor = (L, widest), (K, max(network.factor_sizes))
-    return _Scratch(
-        inputs=inputs,
-        wide=np.array([pad(width) for width in hidden], np.int64),
-        W=zeros(L, widest, outputs),
-        V=zeros(L, widest, outputs),
-        w=zeros(pad(int(inputs[-1]) + 1)),
-        v=zeros(pad(int(inputs[-1]) + 1)),
-        h=zeros(L + 1, widest),
-        slope=zeros(L + 1, widest),
-        bend=zeros(L + 1, widest),
-        active=np.zeros((L + 1, widest), np.int64),
-        n_active=np.zeros(L + 1, np.int64),
-        p=zeros(*rows),
-        delta=zeros(*rows),
-        back=zeros(L + 1, widest),
-        R_h=zeros(L + 1, widest),
-        R_a=zeros(*rows),
-        R_delta=zeros(*rows),
-        R_back=zeros(L + 1, widest),
-        u=zeros(*factor),
-        u_var=zeros(*factor),
-        g=zeros(*factor),
-        Hd=zeros(*factor),
-    )
+@njit(**_COMPILE)
+def _scratch(weights, factors, settings):
+    """Fresh working memory with the weights packed into it."""
+    like, inputs, K = weights[0].mean, settings.inputs, len(factors)
+    L = len(weights) - 1
+    wide = np.zeros(L, np.int64)
+    outputs = 0
+    for m in range(L):
+        wide[m] = -(-inputs[m + 1] // LANES) * LANES
+        outputs = max(outputs, wide[m])
+    words = inputs.max() // 64 + 1  # + 1: room for the constant
+    vectors = _zeros(14, L + 1, words * 64, like)
+    matrices = _zeros(2 * L, words * 64, outputs, like)
+    matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
+    longest = 0
+    for k in range(K):
+        longest = max(longest, factors[k].mean.shape[1])
+    parts = _zeros(4, K, longest, like)
+    s = np.empty(L + 1, like.dtype)
+    for m in range(L + 1):
+        s[m] = 1 / math.sqrt(inputs[m] + 1)
+    c = _Scratch(
+        wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=vectors[0, 0], v=vectors[1, 0], h=vectors[2],
+        h2=vectors[3], slope=vectors[4], bend=vectors[5], live=np.zeros((L + 1, words), np.int64),
+        p=vectors[6], delta=vectors[7], back=vectors[8], R_h=vectors[9], R_a=vectors[10],
+        R_delta=vectors[11], R_back=vectors[12], delta2=vectors[13, 0], q=vectors[13, L],
+        u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3],
+    )  # fmt: skip
+    for m in range(L + 1):
+        c.h[m, inputs[m]] = 1
+        c.h2[m, inputs[m]] = 1
+    for j in range(inputs[0] + 1):  # factors are never dead
+        c.live[0, j // 64] |= np.int64(1) << (j % 64)
+    _pack(weights, c)
+    return c
 
 
 @njit(**_COMPILE)
 def _pack(weights, c):
-    for l in range(len(weights) - 1):
-        mean, var = weights[l]
+    for m in range(len(weights) - 1):
+        mean, var = weights[m]
         for i in range(mean.shape[0]):
             for j in range(mean.shape[1]):
-                c.W[l, j, i] = mean[i, j]
-                c.V[l, j, i] = var[i, j]
+                c.W[m, j, i] = mean[i, j]
+                c.V[m, j, i] = var[i, j]
     mean, var = weights[len(weights) - 1]
     for j in range(mean.shape[1]):
         c.w[j] = mean[0, j]
@@ -135,27 +156,26 @@ def _pack(weights, c):
 
 @njit(**_COMPILE)
 def _unpack(weights, c):
-    for l in range(len(weights) - 1):
-        mean, var = weights[l]
+    for m in range(len(weights) - 1):
+        mean, var = weights[m]
         for i in range(mean.shape[0]):
             for j in range(mean.shape[1]):
-                mean[i, j] = c.W[l, j, i]
-                var[i, j] = c.V[l, j, i]
+                mean[i, j] = c.W[m, j, i]
+                var[i, j] = c.V[m, j, i]
     mean, var = weights[len(weights) - 1]
     for j in range(mean.shape[1]):
         mean[0, j] = c.w[j]
         var[0, j] = c.v[j]
 
 
-@njit(**_COMPILE)
+@njit(**_HOT)
 def _activate(kind, n, h, slope, bend):
     """h holds the pre-activations and becomes act(a); slope and bend are act' and act''."""
     if kind == _RELU:
         for i in range(n):
             positive = h[i] > 0
             h[i] = h[i] if positive else 0
-            slope[i] = 1 if positive else 0
-            bend[i] = 0
+            slope[i] = 1 if positive else 0  # and bend stays 0
     elif kind == _TANH:
         for i in range(n):
             y = math.tanh(h[i])
@@ -178,11 +198,10 @@ def _activate(kind, n, h, slope, bend):
             h[i], slope[i], bend[i] = a * cdf, cdf + a * pdf, pdf * (2 - a * a)
 
 
-@njit(**_COMPILE)
-def _load(factors, nodes, index, n, bias, multilinear, prior_var, c):
+@njit(**_HOT)
+def _load(factors, nodes, index, n, settings, c):
     """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0]."""
-    deep = bias + multilinear
-    at = 0
+    deep, at = settings.bias + settings.multilinear, 0
     for k in range(len(factors)):
         mean, var = factors[k]
         row = index[n, k]
@@ -193,169 +212,135 @@ def _load(factors, nodes, index, n, bias, multilinear, prior_var, c):
         else:
             for e in range(mean.shape[1]):
                 c.u[k, e] = 0
-                c.u_var[k, e] = prior_var[e]
+                c.u_var[k, e] = settings.prior_var[e]
         for e in range(deep, mean.shape[1]):
             c.h[0, at] = c.u[k, e]
-            c.active[0, at] = at
+            c.h2[0, at] = c.u[k, e] * c.u[k, e]
             at += 1
-    c.h[0, at] = 1
-    c.active[0, at] = at
-    c.n_active[0] = at + 1
 
 
-@njit(**_COMPILE)
-def _forward(activation, c):
+@njit(**_HOT)
+def _forward(settings, c):
     """f of the deep part, and p of every layer (p of the output layer is returned)."""
     L = c.W.shape[0]
-    for l in range(L):
-        W, V, a, p = c.W[l], c.V[l], c.h[l + 1], c.p[l]
-        inputs, wide = c.inputs[l], c.wide[l]
-        for i in range(wide):
-            a[i] = 0
-            p[i] = 0
-        n = c.n_active[l]
-        for r in range(0, n - 3, 4):  # four rows at a time: a quarter of the traffic on a and p
-            j0, j1, j2, j3 = c.active[l, r], c.active[l, r + 1], c.active[l, r + 2], c.active[l, r + 3]
-            h0, h1, h2, h3 = c.h[l, j0], c.h[l, j1], c.h[l, j2], c.h[l, j3]
-            for i in range(wide):
-                a[i] += (W[j0, i] * h0 + W[j1, i] * h1) + (W[j2, i] * h2 + W[j3, i] * h3)
-            h0, h1, h2, h3 = h0 * h0, h1 * h1, h2 * h2, h3 * h3
-            for i in range(wide):
-                p[i] += (V[j0, i] * h0 + V[j1, i] * h1) + (V[j2, i] * h2 + V[j3, i] * h3)
-        for r in range(n - n % 4, n):
-            j = c.active[l, r]
-            h = c.h[l, j]
-            for i in range(wide):
-                a[i] += W[j, i] * h
-                p[i] += V[j, i] * (h * h)
-        s = a.dtype.type(1 / math.sqrt(inputs + 1))
-        outputs = c.inputs[l + 1]
-        for i in range(wide):
-            a[i] *= s
-        _activate(activation, outputs, a, c.slope[l + 1], c.bend[l + 1])
-        n = 0
+    for m in range(L):
+        h, h2, outputs, s = c.h[m + 1], c.h2[m + 1], settings.inputs[m + 1], c.s[m]
+        weighted_sums(c.W[m], c.h[m], h, s, c.V[m], c.h2[m], c.p[m], s * s, c.live[m], c.wide[m])
+        _activate(settings.activation, outputs, h, c.slope[m + 1], c.bend[m + 1])
+        h[outputs] = 1  # the padding of the sums ran over it
         for i in range(outputs):
-            c.active[l + 1, n] = i
-            n += (a[i] != 0) | (c.slope[l + 1, i] != 0)
-        a[outputs] = 1
-        c.active[l + 1, n] = outputs
-        c.n_active[l + 1] = n + 1
-    h, w, v = c.h[L], c.w, c.v
-    f = h.dtype.type(0)
-    p_out = h.dtype.type(0)
-    for j in range(w.shape[0]):
-        f += w[j] * h[j]
-        p_out += v[j] * (h[j] * h[j])
-    return f / math.sqrt(c.inputs[L] + 1), p_out
+            h2[i] = h[i] * h[i]
+        live_rows(h, c.slope[m + 1], c.live[m + 1])
+    f, p = c.s.dtype.type(0), c.s.dtype.type(0)
+    h, h2 = c.h[L], c.h2[L]
+    for j in range(h.size):
+        f += c.w[j] * h[j]
+        p += c.v[j] * h2[j]
+    return c.s[L] * f, c.s[L] * c.s[L] * p
 
 
-@njit(**_COMPILE)
-def _backward(p_out, c):
-    """delta of every layer, back[0] = df/dx, and the part of beta that the network's weights have."""
+@njit(**_HOT)
+def _backward(settings, c):
+    """delta of every layer, back[0] = df/dx, and what the hidden weights add to beta."""
     L = c.W.shape[0]
-    inputs = c.inputs[L]
-    s = c.h.dtype.type(1 / math.sqrt(inputs + 1))
-    beta = float(p_out) / (inputs + 1)
-    for j in range(inputs):
-        c.back[L, j] = c.w[j] * s
-    for l in range(L - 1, -1, -1):
-        W, delta, p = c.W[l], c.delta[l], c.p[l]
-        wide, inputs = c.wide[l], c.inputs[l]
-        spread = delta.dtype.type(0)
-        for i in range(wide):  # behind the last unit slope is 0, and so is delta
-            delta[i] = c.back[l + 1, i] * c.slope[l + 1, i]
-            spread += delta[i] * delta[i] * p[i]
-        beta += float(spread) / (inputs + 1)
-        s = delta.dtype.type(1 / math.sqrt(inputs + 1))
-        for j in range(inputs):
-            c.back[l, j] = 0
-        for r in range(c.n_active[l] - 1):
-            j = c.active[l, r]
-            t = delta.dtype.type(0)
-            for i in range(wide):
-                t += W[j, i] * delta[i]
-            c.back[l, j] = t * s
+    beta, back = c.s.dtype.type(0), c.back[L]
+    for j in range(back.size):
+        back[j] = c.w[j] * c.s[L]
+    for m in range(L - 1, -1, -1):
+        delta, p, slope = c.delta[m], c.p[m], c.slope[m + 1]
+        for i in range(delta.size):  # beyond the last unit slope is 0, and so is delta
+            delta[i] = back[i] * slope[i]
+            beta += delta[i] * delta[i] * p[i]
+        back = c.back[m]
+        for j in range(back.size):
+            back[j] = 0
+        row_products(c.W[m], delta, c.live[m], c.wide[m], c.s[m], back)
     return beta
 
 
-@njit(**_COMPILE)
-def _factor_gradients(K, ranks, bias, multilinear, c):
+@njit(**_HOT)
+def _factor_gradients(settings, c):
     """g = df/du of all parts; returns what bias and multilinear add to f, and what all factors add to beta."""
-    f = 0.0
-    at = 0
+    K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
+    f, beta, at = 0.0, 0.0, 0
     for k in range(K):
         if bias:
             f += c.u[k, 0]
             c.g[k, 0] = 1
-        for e in range(ranks[k]):
-            c.g[k, bias + multilinear + e] = c.back[0, at]
-            at += 1
-    for e in range(bias, bias + multilinear):
-        product = c.u.dtype.type(1)
-        for k in range(K):  # products of those before k, then of those behind it
+        for e in range(settings.ranks[k]):
+            c.g[k, deep + e] = c.back[0, at + e]
+        at += settings.ranks[k]
+    for e in range(bias, deep):
+        product = c.s.dtype.type(1)
+        for k in range(K):  # products of the modes before k, then of those behind it
             c.g[k, e] = product
             product *= c.u[k, e]
         f += product
-        product = c.u.dtype.type(1)
+        product = c.s.dtype.type(1)
         for k in range(K - 1, -1, -1):
             c.g[k, e] *= product
             product *= c.u[k, e]
-    beta = 0.0
     for k in range(K):
-        for e in range(bias + multilinear + ranks[k]):
+        for e in range(deep + settings.ranks[k]):
             beta += c.g[k, e] * c.g[k, e] * c.u_var[k, e]
     return f, beta
 
 
-@njit(**_COMPILE)
-def _curvature(K, ranks, bias, multilinear, c):
-    """Hd = H (var * g), the half of dbeta/dmu, for factors; R_h and R_delta hold it for the weights."""
-    L = c.W.shape[0]
-    deep = bias + multilinear
-    at = 0
+@njit(**_HOT)
+def _evaluate(settings, c):
+    """alpha and beta of the loaded entry, with every gradient left in the scratch."""
+    f, beta_out = _forward(settings, c)
+    beta_hidden = _backward(settings, c)
+    f_factors, beta_factors = _factor_gradients(settings, c)
+    return f + f_factors, beta_out + beta_hidden + beta_factors
+
+
+@njit(**_HOT)
+def _curvature(settings, c):
+    """H (var * g), the half of dbeta/dmu: Hd for the factors, R_h and R_delta hold it for the weights."""
+    L, K = c.W.shape[0], c.u.shape[0]
+    deep, at = settings.bias + settings.multilinear, 0
     for k in range(K):
-        for e in range(ranks[k]):
-            c.R_h[0, at] = c.u_var[k, deep + e] * c.g[k, deep + e]
-            at += 1
-    for l in range(L):
-        W, R_a, p, delta = c.W[l], c.R_a[l], c.p[l], c.delta[l]
-        wide, s2 = c.wide[l], 1 / (c.inputs[l] + 1)
-        for i in range(wide):
-            R_a[i] = 0
-        for r in range(c.n_active[l] - 1):
-            j = c.active[l, r]
-            for i in range(wide):
-                R_a[i] += W[j, i] * c.R_h[l, j]
-        s, s2 = R_a.dtype.type(math.sqrt(s2)), R_a.dtype.type(s2)
-        for i in range(wide):
-            R_a[i] = s * R_a[i] + s2 * p[i] * delta[i]
-            c.R_h[l + 1, i] = c.slope[l + 1, i] * R_a[i]
+        for e in range(settings.ranks[k]):
+            c.R_h[0, at + e] = c.u_var[k, deep + e] * c.g[k, deep + e]
+        at += settings.ranks[k]
+    for m in range(L):
+        R_a, p, delta, R_h, slope = c.R_a[m], c.p[m], c.delta[m], c.R_h[m + 1], c.slope[m + 1]
+        weighted_sum(c.W[m], c.R_h[m], c.live[m], c.wide[m], c.s[m], R_a)
+        for i in range(R_a.size):
+            R_a[i] += p[i] * delta[i]
+            R_h[i] = slope[i] * R_a[i]
     # back down: R{delta} of the output is 0, and q of the output layer is v
-    for j in range(c.inputs[L]):
-        c.R_back[L, j] = c.v[j] * c.h[L, j] / (c.inputs[L] + 1)
-    for l in range(L - 1, -1, -1):
-        W, V, delta, R_delta = c.W[l], c.V[l], c.delta[l], c.R_delta[l]
-        wide, s2 = c.wide[l], 1 / (c.inputs[l] + 1)
-        s, s2 = W.dtype.type(math.sqrt(s2)), W.dtype.type(s2)
-        for i in range(wide):
-            R_delta[i] = c.R_back[l + 1, i] * c.slope[l + 1, i] + c.back[l + 1, i] * c.bend[l + 1, i] * c.R_a[l, i]
-        for j in range(c.inputs[l]):
-            c.R_back[l, j] = 0
-        for r in range(c.n_active[l] - 1):
-            j = c.active[l, r]
-            t = W.dtype.type(0)
-            q = W.dtype.type(0)
-            for i in range(wide):
-                t += W[j, i] * R_delta[i]
-                q += V[j, i] * (delta[i] * delta[i])
-            c.R_back[l, j] = s * t + s2 * q * c.h[l, j]
+    R_back, s = c.R_back[L], c.s[L]
+    for j in range(settings.inputs[L]):
+        R_back[j] = s * s * c.v[j] * c.h[L, j]
+    for m in range(L - 1, -1, -1):
+        R_delta, delta, s = c.R_delta[m], c.delta[m], c.s[m]
+        slope, bend, back, R_a = c.slope[m + 1], c.bend[m + 1], c.back[m + 1], c.R_a[m]
+        for i in range(R_delta.size):
+            R_delta[i] = R_back[i] * slope[i] + back[i] * bend[i] * R_a[i]
+            c.delta2[i] = delta[i] * delta[i]
+        R_back = c.R_back[m]
+        for j in range(R_back.size):
+            R_back[j] = 0
+            c.q[j] = 0
+        row_products(c.W[m], R_delta, c.live[m], c.wide[m], s, R_back)
+        row_products(c.V[m], c.delta2, c.live[m], c.wide[m], s * s, c.q)
+        for j in range(settings.inputs[m]):
+            R_back[j] += c.q[j] * c.h[m, j]
+    _curvature_of_factors(settings, c)
+
+
+@njit(**_HOT)
+def _curvature_of_factors(settings, c):
+    K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
     at = 0
     for k in range(K):
         for e in range(deep):
             c.Hd[k, e] = 0
-        for e in range(ranks[k]):
-            c.Hd[k, deep + e] = c.R_back[0, at]
-            at += 1
+        for e in range(settings.ranks[k]):
+            c.Hd[k, deep + e] = c.R_back[0, at + e]
+        at += settings.ranks[k]
         for other in range(K):
             if other != k:
                 for e in range(bias, deep):  # d²f / du^k du^other = product over the remaining modes
@@ -366,65 +351,39 @@ def _curvature(K, ranks, bias, multilinear, c):
                     c.Hd[k, e] += product
 
 
-@njit(**_COMPILE)
+@njit(**_HOT)
 def _narrow(c, da, narrowing):
-    """The update without curvature, where no variance can turn negative: mean += da var g, var -= c (var g)²."""
+    """The weights, where no variance can turn negative: mean += da var g, var -= c (var g)²."""
     L = c.W.shape[0]
-    for l in range(L):
-        W, V, delta, wide = c.W[l], c.V[l], c.delta[l], c.wide[l]
-        s = W.dtype.type(1 / math.sqrt(c.inputs[l] + 1))
-        for r in range(c.n_active[l]):
-            j = c.active[l, r]
-            k = s * c.h[l, j]
-            for i in range(wide):
-                vg = V[j, i] * (delta[i] * k)
-                W[j, i] += da * vg
-                V[j, i] -= narrowing * (vg * vg)
-    s = c.w.dtype.type(1 / math.sqrt(c.inputs[L] + 1))
-    for j in range(c.w.shape[0]):
-        vg = c.v[j] * (c.h[L, j] * s)
+    for m in range(L):
+        s = c.s[m]
+        narrow_rows(c.W[m], c.V[m], c.h[m], c.delta[m], c.live[m], c.wide[m], da * s, narrowing * s * s)
+    h, s = c.h[L], c.s[L]
+    for j in range(h.size):
+        vg = c.v[j] * (h[j] * s)
         c.w[j] += da * vg
         c.v[j] -= narrowing * (vg * vg)
 
 
-@njit(**_COMPILE)
-def _moved(mean, var, g, bend, da, c):
-    """One element after the entry, and 0; as it was, and 1, if its variance would not stay positive.
-
-    bend = db dbeta/dmu, so dmu² - 2 dv = c g² + bend (2 da g + bend): no cancellation of da² against db.
-    """
-    new_mean = mean + var * (da * g + bend)
-    new_var = var - var * var * (c * (g * g) + bend * (2 * da * g + bend))
-    if new_var > 0 and abs(new_mean) < 1e30:  # a NaN fails both
-        return new_mean, new_var, 0
-    return mean, var, 1
-
-
-@njit(**_COMPILE)
-def _move(c, da, db2, narrowing):
-    """The update of the weights element by element, with its guard; returns how many were rejected."""
-    L = c.W.shape[0]
-    rejected = 0
-    for l in range(L):
-        W, V, delta, R_delta = c.W[l], c.V[l], c.delta[l], c.R_delta[l]
-        s = W.dtype.type(1 / math.sqrt(c.inputs[l] + 1))
-        for r in range(c.n_active[l]):
-            j = c.active[l, r]
-            h = s * c.h[l, j]
-            bend_h, bend_R = db2 * h, db2 * s * c.R_h[l, j]
-            for i in range(c.inputs[l + 1]):
-                bend = R_delta[i] * bend_h + delta[i] * bend_R
-                W[j, i], V[j, i], bad = _moved(W[j, i], V[j, i], delta[i] * h, bend, da, narrowing)
-                rejected += bad
-    s = c.w.dtype.type(1 / math.sqrt(c.inputs[L] + 1))
-    for j in range(c.inputs[L] + 1):
+@njit(**_HOT)
+def _bend(settings, c, da, db2, narrowing):
+    """The weights with curvature (db2 = 2 db; 0 without) and a guard per element; how many were rejected."""
+    L, rejected = c.W.shape[0], 0
+    for m in range(L):
+        s = c.s[m]
+        rejected += bend_rows(
+            c.W[m], c.V[m], c.h[m], c.R_h[m], c.delta[m], c.R_delta[m], c.live[m], c.wide[m],
+            da * s, db2 * s, narrowing * s * s,
+        )  # fmt: skip
+    s = c.s[L]
+    for j in range(settings.inputs[L] + 1):
         bend = db2 * s * c.R_h[L, j]
         c.w[j], c.v[j], bad = _moved(c.w[j], c.v[j], s * c.h[L, j], bend, da, narrowing)
         rejected += bad
     return rejected
 
 
-@njit(**_COMPILE)
+@njit(**_HOT)
 def _move_factors(factors, index, n, c, da, db2, narrowing):
     rejected = 0
     for k in range(len(factors)):
@@ -438,40 +397,40 @@ def _move_factors(factors, index, n, c, da, db2, narrowing):
     return rejected
 
 
-@njit(**_COMPILE)
-def _evaluate(K, ranks, settings, c):
-    """alpha and beta of the loaded entry, with every gradient left in the scratch."""
-    f, p_out = _forward(settings.activation, c)
-    beta = _backward(p_out, c)
-    more_f, more_beta = _factor_gradients(K, ranks, settings.bias, settings.multilinear, c)
-    return f + more_f, beta + more_beta
+@njit(**_HOT)
+def _moved(mean, var, g, bend, da, c):
+    """One element after the entry, and 0; as it was, and 1, if its variance would not stay positive.
+
+    bend = db dbeta/dmu, and dmu² - 2 dv = dmu² + (c - da²) g².
+    """
+    dmu = da * g + bend
+    new_var = var - var * var * (dmu * dmu + (c - da * da) * (g * g))
+    if new_var > 0:  # a NaN fails too
+        return mean + var * dmu, new_var, 0
+    return mean, var, 1
 
 
 @njit(**_COMPILE)
-def _learn(index, value, posterior, sites, counts, settings, ranks, prior_var, c, out):
+def _learn(index, value, posterior, sites, counts, settings, out):
     """All entries of a batch, in order; refines the prior sites whenever `refine_every` entries are full."""
     factors, weights, noise = posterior
-    K, real = len(factors), c.w.dtype.type
-    n_elements = 0
-    for k in range(K):
-        n_elements += factors[k].mean.shape[1]
-    for m in range(len(weights)):
-        n_elements += weights[m].mean.size
-    _pack(weights, c)
+    c = _scratch(weights, factors, settings)
+    real = c.s.dtype.type
     for n in range(index.shape[0]):
-        _load(factors, counts.nodes, index, n, settings.bias, settings.multilinear, prior_var, c)
-        alpha, beta = _evaluate(K, ranks, settings, c)
+        _load(factors, counts.nodes, index, n, settings, c)
+        alpha, beta = _evaluate(settings, c)
         noise_var = noise.rate[()] / noise.shape[()] if settings.likelihood == GAUSSIAN else 0.0
         log_z, da, db, narrowing = evidence(settings.likelihood, value[n], alpha, beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, beta, noise_var, log_z
         if abs(log_z) < 1e30 and abs(da) < 1e30 and 0 <= narrowing < 1e30:  # a NaN fails too
             counts.log_evidence[()] += log_z
+            db2 = real(0)
             if settings.curvature:
-                _curvature(K, ranks, settings.bias, settings.multilinear, c)
-            db2 = real(2 * db if settings.curvature else 0.0)
+                _curvature(settings, c)
+                db2 = real(2 * db)
             # c g² var <= c beta for every element, so c beta < 1 keeps all variances positive
             if settings.curvature or narrowing * beta > 0.999:
-                counts.rejected[()] += _move(c, real(da), db2, real(narrowing))
+                counts.rejected[()] += _bend(settings, c, real(da), db2, real(narrowing))
             else:
                 _narrow(c, real(da), real(narrowing))
             counts.rejected[()] += _move_factors(factors, index, n, c, real(da), db2, real(narrowing))
@@ -479,27 +438,32 @@ def _learn(index, value, posterior, sites, counts, settings, ranks, prior_var, c
                 noise.shape[()] = settings.forgetting * noise.shape[()] + 0.5
                 noise.rate[()] = settings.forgetting * noise.rate[()] + 0.5 * ((value[n] - alpha) ** 2 + beta)
         else:
-            counts.rejected[()] += n_elements
+            counts.rejected[()] += _n_elements(posterior)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             _unpack(weights, c)
             for m in range(len(weights)):
-                mean, var = weights[m]
-                precision, precision_mean, log_odds = sites[m]
-                counts.rejected[()] += refine_layer(
-                    mean, var, precision, precision_mean, log_odds, settings.slab_var, settings.rho0
-                )
+                counts.rejected[()] += refine_layer(weights[m], sites[m], settings.slab_var, settings.rho0)
             _pack(weights, c)
     _unpack(weights, c)
 
 
 @njit(**_COMPILE)
-def _predict(index, posterior, nodes, settings, ranks, prior_var, c, out):
-    K = len(posterior.factors)
-    _pack(posterior.weights, c)
+def _n_elements(posterior):
+    n = 0
+    for factor in posterior.factors:
+        n += factor.mean.shape[1]
+    for weight in posterior.weights:
+        n += weight.mean.size
+    return n
+
+
+@njit(**_COMPILE)
+def _predict(index, posterior, nodes, settings, out):
+    c = _scratch(posterior.weights, posterior.factors, settings)
     for n in range(index.shape[0]):
-        _load(posterior.factors, nodes, index, n, settings.bias, settings.multilinear, prior_var, c)
-        out[0, n], out[1, n] = _evaluate(K, ranks, settings, c)
+        _load(posterior.factors, nodes, index, n, settings, c)
+        out[0, n], out[1, n] = _evaluate(settings, c)
 
 
 def sequential(
@@ -519,6 +483,7 @@ def sequential(
     """
     if refine_every < 1:
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
+    ranks = np.array(network.ranks, np.int64)
     settings = _Settings(
         likelihood=likelihoods.code(likelihood),
         activation=ACTIVATIONS.index(network.activation),
@@ -529,10 +494,11 @@ def sequential(
         refine_every=int(refine_every),
         bias=int(network.bias),
         multilinear=network.multilinear,
+        ranks=ranks,
+        inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
+        # depends on an element's part, not on the mode: the longest vector serves all
+        prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
-    ranks = np.array(network.ranks, np.int64)
-    # the prior variance of an element depends on its part, not on the mode: the longest vector serves all
-    prior_var = posterior.factor_prior_var(network, prior, int(np.argmax(ranks)))
 
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed)
@@ -543,18 +509,13 @@ def sequential(
             return state, Update(*out, rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         before = int(state.counts.rejected)
-        scratch = _scratch(network, state.posterior.weights[0].mean.dtype)
-        _learn(
-            batch.index, batch.value, state.posterior, state.sites, state.counts,
-            settings, ranks, prior_var, scratch, out,
-        )  # fmt: skip
+        _learn(batch.index, batch.value, state.posterior, state.sites, state.counts, settings, out)
         return state, Update(*out, rejected=int(state.counts.rejected) - before)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.ascontiguousarray(index, np.int64)
         out = np.empty((3, len(index)))
-        scratch = _scratch(network, state.posterior.weights[0].mean.dtype)
-        _predict(index, state.posterior, state.counts.nodes, settings, ranks, prior_var, scratch, out)
+        _predict(index, state.posterior, state.counts.nodes, settings, out)
         out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)
         return Prediction(*out)
 

@@ -1,0 +1,233 @@
+"""Floors: a method that does not clear them has learned nothing. They take values in the user's units.
+
+    mean            one number for all entries: the mean so far, or the rate of ones so far
+    biases          f = b + sum_k b^k_{i_k}, learned entry by entry
+    static_biases   the same f, fitted to all entries at once
+
+Both kinds of biases share state and prediction. A bias has the prior N(0, unit / RIDGE), the common offset b
+one that is next to flat; `unit` is the noise variance of a gaussian and 1 for a probit. Stored variances
+count in that unit, so the scale of the values does not matter: this is ridge regression with penalty RIDGE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri
+
+from spidertensor import likelihoods
+from spidertensor.entries import Batch
+from spidertensor.likelihoods import GAUSSIAN, evidence
+from spidertensor.method import Method, Prediction, Update
+from spidertensor.posterior import GROWTH, Counts, Gamma, Gaussian
+
+RIDGE = 5.0  # errors a node must make before its bias is half believed
+OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is
+SWEEPS = 30  # of the static fit
+LIMIT = 1e30  # on a value (mean) or its log evidence (biases): sums beyond it would not stay finite
+TINY_VAR = 1e-9  # variances are positive; a rate is reported as if it were known exactly
+
+
+class Moments(NamedTuple):
+    """Sums over the entries so far, of value - origin so that a large mean costs no digits."""
+
+    origin: NDArray[np.float64]  # the first value
+    sums: NDArray[np.float64]  # of 1, value - origin and its square
+
+
+class Biases(NamedTuple):
+    offset: Gaussian  # 0-d arrays; variances in units of the noise
+    nodes: tuple[Gaussian, ...]  # one per mode, with spare rows that hold the prior
+    noise: Gamma
+    counts: Counts
+
+
+def mean(likelihood: str) -> Method:
+    """The mean of the values so far and their variance as noise, or the rate of ones so far.
+
+    Before the first entry a gaussian has mean 0 and noise 1, which then weighs as much as one entry. A rate
+    starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate.
+    """
+    binary = likelihoods.code(likelihood) != GAUSSIAN
+
+    def init(seed: int) -> Moments:
+        return Moments(np.zeros(()), np.zeros(3))
+
+    def update(state: Moments, batch: Batch) -> tuple[Moments, Update]:
+        good = np.abs(batch.value) < LIMIT
+        if good.any() and not state.sums[0]:
+            state = state._replace(origin=np.array(batch.value[good][0]))
+        away = np.where(good, batch.value, state.origin) - state.origin
+        # One running sum from the state onwards: how the calls are cut does not change a bit of it.
+        steps = np.column_stack([good.astype(np.float64), away, away**2])
+        sums = np.cumsum(np.vstack([state.sums, steps]), axis=0)
+        before = _moments_prediction(binary, state.origin, sums[:-1])
+        log_evidence = _log_evidence(binary, batch.value, before)
+        return Moments(state.origin, sums[-1].copy()), Update(*before, log_evidence, int((~good).sum()))
+
+    def predict(state: Moments, index: NDArray[np.integer]) -> Prediction:
+        return _moments_prediction(binary, state.origin, np.tile(state.sums, (len(index), 1)))
+
+    return Method(init, update, predict)
+
+
+def _moments_prediction(binary: bool, origin: NDArray[np.float64], sums: NDArray[np.float64]) -> Prediction:
+    count, total, squares = sums.T
+    if binary:
+        ones = total + count * origin
+        f = ndtri((ones + 1) / (count + 2)) * np.sqrt(1 + TINY_VAR)
+        return Prediction(f, np.full(len(f), TINY_VAR), np.zeros(len(f)))
+    average = total / np.maximum(count, 1)
+    spread = np.maximum(squares - total * average, 0.0)  # rounding may leave it just below 0
+    noise = (spread + 1) / (count + 1)
+    # the origin is the first value: before that was learned it must not show
+    return Prediction(np.where(count > 0, origin + average, 0.0), noise / (count + 1), noise)
+
+
+def _log_evidence(binary: bool, value: NDArray[np.float64], before: Prediction) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):  # of a rejected value it may be infinite
+        if binary:
+            return log_ndtr((2 * value - 1) * before.mean / np.sqrt(1 + before.var))
+        var = before.var + before.noise
+        return -0.5 * (np.log(2 * np.pi * var) + (value - before.mean) ** 2 / var)
+
+
+def biases(n_modes: int, likelihood: str) -> Method:
+    """Additive biases, entry by entry: assumed-density filtering as in the engine, on a linear f."""
+    code = likelihoods.code(likelihood)
+
+    def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+        out = np.empty((4, len(batch.value)))
+        if not len(batch.value):
+            return state, Update(*out, rejected=0)
+        state = _grown(state, batch.index.max(axis=0) + 1)
+        before = int(state.counts.rejected)
+        _learn(batch.index, batch.value, state, code, out)
+        return state, Update(*out, rejected=int(state.counts.rejected) - before)
+
+    return Method(lambda seed: _start(n_modes), update, _biases_predict(code))
+
+
+def static_biases(n_modes: int, likelihood: str) -> Method:
+    """Additive biases fitted to all entries of one update at once; another update starts over.
+
+    Alternating ridge regressions, one mode after the other. Binary values are fitted through the auxiliary
+    z = E[z | y, f] of the probit, renewed before every sweep (expectation-maximisation).
+    """
+    code = likelihoods.code(likelihood)
+    predict = _biases_predict(code)
+
+    def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+        before = predict(state, batch.index)
+        log_evidence = _log_evidence(code != GAUSSIAN, batch.value, before)
+        if len(batch.value):
+            state = _fitted(_grown(_start(n_modes), batch.index.max(axis=0) + 1), batch, code)
+            state.counts.entries[()] = len(batch.value)
+            state.counts.log_evidence[()] = log_evidence.sum()
+        return state, Update(*before, log_evidence, rejected=0)
+
+    return Method(lambda seed: _start(n_modes), update, predict, streaming=False)
+
+
+def _start(n_modes: int) -> Biases:
+    return Biases(
+        Gaussian(np.array(0.0), np.array(OFFSET_VAR)),
+        tuple(Gaussian(np.zeros(0), np.zeros(0)) for _ in range(n_modes)),
+        Gamma(np.array(1.0), np.array(1.0)),
+        Counts(np.zeros(n_modes, np.int64), np.array(0), np.array(0), np.array(0.0)),
+    )
+
+
+def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
+    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)
+    grown = []
+    for node, n in zip(state.nodes, n_nodes, strict=True):
+        have = len(node.mean)
+        if n > have:
+            more = max(int(n), int(GROWTH * have)) - have
+            node = Gaussian(
+                np.concatenate([node.mean, np.zeros(more)]),
+                np.concatenate([node.var, np.full(more, 1 / RIDGE)]),
+            )
+        grown.append(node)
+    return state._replace(nodes=tuple(grown))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _learn(index, value, state, likelihood, out):
+    offset, nodes, noise, counts = state
+    K = len(nodes)
+    for n in range(index.shape[0]):
+        alpha, beta = offset.mean[()], offset.var[()]
+        for k in range(K):
+            alpha += nodes[k].mean[index[n, k]]
+            beta += nodes[k].var[index[n, k]]
+        noise_var = noise.rate[()] / noise.shape[()] if likelihood == GAUSSIAN else 0.0
+        unit = noise_var if likelihood == GAUSSIAN else 1.0
+        log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
+        out[0, n], out[1, n], out[2, n], out[3, n] = alpha, unit * beta, noise_var, log_z
+        counts.entries[()] += 1
+        if not abs(log_z) < LIMIT:  # a NaN fails too
+            counts.rejected[()] += 1 + K
+            continue
+        counts.log_evidence[()] += log_z
+        step, narrowing = unit * da, unit * c
+        offset.mean[()] += offset.var[()] * step
+        offset.var[()] -= offset.var[()] ** 2 * narrowing
+        for k in range(K):
+            mean, var = nodes[k]
+            row = index[n, k]
+            mean[row] += var[row] * step
+            var[row] -= var[row] ** 2 * narrowing
+        if likelihood == GAUSSIAN:
+            # the exact conjugate step: an error that the biases explain by their own variance hardly counts
+            noise.shape[()] += 0.5
+            noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
+
+
+def _fitted(state: Biases, batch: Batch, code: int) -> Biases:
+    value, columns = batch.value, batch.index.T
+    means = [np.zeros(len(node.mean)) for node in state.nodes]
+    counts = [np.bincount(column, minlength=len(mean)) for column, mean in zip(columns, means, strict=True)]
+    offset, fit, target = 0.0, np.zeros(len(value)), value
+    for _ in range(SWEEPS):
+        if code != GAUSSIAN:
+            sign = 2 * value - 1
+            target = fit + sign * np.exp(-0.5 * fit**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(sign * fit))
+        step = np.mean(target - fit)
+        offset, fit = offset + step, fit + step
+        for k, column in enumerate(columns):
+            rest = target - fit + means[k][column]
+            new = np.bincount(column, rest, len(means[k])) / (counts[k] + RIDGE)
+            fit += (new - means[k])[column]
+            means[k] = new
+    n = len(value)
+    noise = state.noise
+    if code == GAUSSIAN:
+        noise = Gamma(np.array(1 + n / 2), np.array(1 + np.sum((value - fit) ** 2) / 2))
+    return state._replace(
+        offset=Gaussian(np.array(offset), np.array(1 / n)),
+        nodes=tuple(Gaussian(mean, 1 / (count + RIDGE)) for mean, count in zip(means, counts, strict=True)),
+        noise=noise,
+    )
+
+
+def _biases_predict(code: int) -> Callable[[Biases, NDArray[np.integer]], Prediction]:
+    def predict(state: Biases, index: NDArray[np.integer]) -> Prediction:
+        mean = np.full(len(index), state.offset.mean)
+        var = np.full(len(index), state.offset.var)
+        for k, node in enumerate(state.nodes):
+            row = index[:, k]
+            row = np.where((row >= 0) & (row < state.counts.nodes[k]), row, -1)
+            # one more element, the prior, stands for every unseen node
+            mean += np.append(node.mean, 0.0)[row]
+            var += np.append(node.var, 1 / RIDGE)[row]
+        noise = float(state.noise.rate / state.noise.shape) if code == GAUSSIAN else 0.0
+        unit = noise if code == GAUSSIAN else 1.0
+        return Prediction(mean, unit * var, np.full(len(index), noise))
+
+    return predict

@@ -1,0 +1,310 @@
+"""One file for a whole state: an open format, no pickle, a version, a checksum, written atomically.
+
+docs/file-format.md describes the bytes. `flatten` and `restore` go between a state (nested tuples and
+NamedTuples of arrays) and the named arrays of a file; neither knows what a state means.
+
+`load` answers everything that is wrong with a file with one error, CheckpointError. What is wrong with the
+access to it (a missing file, no permission) stays the OSError that it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+FORMAT_VERSION = 1
+MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and a transfer that rewrites line ends breaks it
+DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
+ALIGN = 64
+# Parsed JSON takes up to 30 times its text: the limit is what keeps a hostile header from filling memory.
+HEADER_LIMIT = 4 << 20
+MAX_NDIM = 32  # numpy 1; numpy 2 has 64
+
+_FIXED = struct.Struct("<8sIQ")  # magic, version, length of the header
+_DIGEST = hashlib.sha256().digest_size
+_CHUNK = 1 << 20
+
+T = TypeVar("T")
+
+
+class CheckpointError(ValueError):
+    """Not a checkpoint that can be used: truncated, damaged, foreign, too new, or of another model."""
+
+
+class Checkpoint(NamedTuple):
+    arrays: dict[str, np.ndarray]
+    config: dict[str, Any]
+    position: Any
+
+
+def save(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    position: Any = None,
+) -> None:
+    """Write or replace `path`; a kill at any instant leaves the old file or the new one.
+
+    `config` and `position` are JSON: tuples come back as lists and keys as strings; NaN and infinity are a
+    ValueError. The same content gives the same bytes. A symbolic link stays and its target is replaced; the
+    permissions of a file that is replaced stay.
+    """
+    header, offsets = _header(arrays, config, position)
+    target = os.path.realpath(path)
+    mode = _mode(target)
+    folder, name = os.path.split(target)
+    # Random, so that neither two threads nor what a killed process with the same id left can collide.
+    temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    # Private from its first byte when it replaces a file that may be private.
+    created = 0o666 if mode is None else 0o600
+    try:
+        with open(temporary, "xb", opener=lambda file, flags: os.open(file, flags, created)) as handle:
+            if mode is not None:
+                os.chmod(temporary, mode)
+            digest = hashlib.sha256()
+            for part in _parts(header, arrays, offsets):
+                digest.update(part)
+                handle.write(part)
+            handle.write(digest.digest())
+            handle.flush()
+            os.fsync(handle.fileno())  # before the rename, or a power cut can leave a new name on no content
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read and check a file; takes no more memory than the file is long, and a bounded amount."""
+    try:
+        # Before opening: opening a pipe would wait for a writer.
+        _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
+        with open(path, "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            header = _verified_header(handle, size)
+            start = _FIXED.size + len(header)
+            records, config, position = _parse(header, size - start - _DIGEST)
+            arrays = {record["name"]: _read(handle, start, record) for record in records}
+    except CheckpointError as error:
+        raise CheckpointError(f"{os.fspath(path)}: {error}") from error.__cause__
+    return Checkpoint(arrays, config, position)
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """The arrays of nested tuples and NamedTuples, named by fields and positions: "factors/0/mean".
+
+    No copies. Empty tuples leave no name behind; `restore` takes them from its template.
+    """
+    if isinstance(tree, tuple):
+        children = zip(_names(tree, prefix), tree, strict=True)
+        return {key: leaf for name, child in children for key, leaf in flatten(child, name).items()}
+    if not hasattr(tree, "dtype"):
+        raise TypeError(f"{prefix!r} is a {type(tree).__name__}, not an array or a tuple of arrays")
+    return {prefix: np.asarray(tree)}
+
+
+def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> T:
+    """The structure of `template` with the arrays of a file, as fresh writable C-contiguous native arrays.
+
+    Names, dtypes and shapes must be those of the template, no name under `prefix` missing or left over. One
+    exception: where the template has 0 rows (an array that grows, before any node) the file may have any
+    number of rows. That arrays which grow together have equally many rows is for the caller to check.
+    """
+    inside = f"{prefix}/" if prefix else ""
+    extra = {name for name in arrays if name.startswith(inside)} - flatten(template, prefix).keys()
+    _check(not extra, f"this model has no array {min(extra, default='')!r}")
+    return _rebuild(template, arrays, prefix)
+
+
+def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+    if isinstance(template, tuple):
+        names = _names(template, prefix)
+        children = [_rebuild(child, arrays, name) for name, child in zip(names, template, strict=True)]
+        return type(template)(*children) if hasattr(template, "_fields") else tuple(children)
+    _check(prefix in arrays, f"array {prefix!r} is missing")
+    leaf, stored = np.asarray(template), np.asarray(arrays[prefix])
+    dtype = leaf.dtype.newbyteorder("=")
+    found = stored.dtype.newbyteorder("=")
+    _check(found == dtype, f"array {prefix!r} has dtype {found}, this model needs {dtype}")
+    grows = leaf.ndim > 0 and leaf.shape[0] == 0
+    same = stored.ndim == leaf.ndim and stored.shape[grows:] == leaf.shape[grows:]
+    needed = ("any", *leaf.shape[1:]) if grows else leaf.shape
+    _check(same, f"array {prefix!r} has shape {stored.shape}, this model needs {needed}")
+    return np.array(stored, dtype, order="C")
+
+
+def _names(tree: tuple[Any, ...], prefix: str) -> list[str]:
+    keys = getattr(tree, "_fields", range(len(tree)))
+    return [f"{prefix}/{key}" if prefix else str(key) for key in keys]
+
+
+def _check(condition: bool, reason: str) -> None:
+    if not condition:
+        raise CheckpointError(reason)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGN) * ALIGN
+
+
+# --- writing ---
+
+
+def _header(arrays: Mapping[str, np.ndarray], config: Any, position: Any) -> tuple[bytes, dict[str, int]]:
+    records, end = [], 0
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        dtype = array.dtype.newbyteorder("<").str
+        if dtype not in DTYPES:
+            raise TypeError(f"array {name!r} has dtype {array.dtype}, a checkpoint holds {', '.join(DTYPES)}")
+        offset = _aligned(end)
+        end = offset + array.nbytes
+        records.append(
+            {"name": name, "dtype": dtype, "shape": array.shape, "offset": offset, "nbytes": array.nbytes}
+        )
+    content = {"arrays": records, "config": dict(config), "position": position}
+    # ASCII with escapes: also carries what UTF-8 cannot, such as a file name that is not valid text.
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    header = text.ljust(_aligned(_FIXED.size + len(text)) - _FIXED.size)
+    if len(header) > HEADER_LIMIT:
+        raise ValueError(f"config and position take {len(header)} bytes, the limit is {HEADER_LIMIT}")
+    _parse(header, end)  # nothing is written that `load` would refuse
+    return header, {record["name"]: record["offset"] for record in records}
+
+
+def _parts(header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, int]) -> Iterator[Any]:
+    yield _FIXED.pack(MAGIC, FORMAT_VERSION, len(header)) + header
+    end = 0
+    for name, offset in offsets.items():
+        yield bytes(offset - end)
+        array = np.asarray(arrays[name])
+        # One array at a time: only one that is not contiguous little-endian already is copied.
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+        end = offset + array.nbytes
+        yield array.reshape(-1).view(np.uint8)
+
+
+def _mode(target: str) -> int | None:
+    """Permissions of the file to be replaced; None if there is none yet."""
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):  # a rename would replace a device or a pipe by a file
+        raise FileExistsError(errno.EEXIST, "exists and is not a regular file", target)
+    return mode & 0o777
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the rename itself survive a power cut, where folders can be opened (not on Windows)."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading: nothing in a file is believed before it is checked, and no size is allocated before either ---
+
+
+def _verified_header(handle: BufferedReader, size: int) -> bytes:
+    fixed = handle.read(_FIXED.size)
+    _check(fixed[:8] == MAGIC[: len(fixed)], "not a spidertensor checkpoint")
+    _check(len(fixed) == _FIXED.size, f"truncated: {len(fixed)} bytes")
+    _, version, length = _FIXED.unpack(fixed)
+    # Before the checksum: a later format may keep it elsewhere.
+    newer = f"written by a newer version of spidertensor (format {version})"
+    _check(version <= FORMAT_VERSION, f"{newer}, this one reads up to {FORMAT_VERSION}")
+    _check(version == FORMAT_VERSION, f"unknown format {version}")
+    left = size - _FIXED.size - _DIGEST - length
+    possible = length <= HEADER_LIMIT and left >= 0 and (_FIXED.size + length) % ALIGN == 0
+    _check(possible, f"truncated or damaged: a header of {length} bytes in a file of {size}")
+    header = handle.read(length)
+    digest = hashlib.sha256(fixed + header)
+    while left > 0:
+        chunk = handle.read(min(left, _CHUNK))
+        _check(len(chunk) > 0, "truncated while it was read")
+        digest.update(chunk)
+        left -= len(chunk)
+    _check(handle.read(_DIGEST) == digest.digest(), "truncated or damaged: the checksum does not match")
+    return header
+
+
+def _parse(header: bytes, payload: int) -> tuple[list[dict[str, Any]], dict[str, Any], Any]:
+    try:
+        content = json.loads(header.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"the header cannot be read: {error}") from error
+    _check(isinstance(content, dict), "the header is not an object")
+    _check(content.keys() == {"arrays", "config", "position"}, "the header has missing or unknown keys")
+    records, config = content["arrays"], content["config"]
+    _check(isinstance(config, dict), "the config is not an object")
+    _check(isinstance(records, list), "the header has no list of arrays")
+    names: set[str] = set()
+    end = 0
+    for number, record in enumerate(records):
+        reason = _wrong(record, end, names)
+        _check(not reason, f"array {number} of the header: {reason}")
+        end = record["offset"] + record["nbytes"]
+        names.add(record["name"])
+    _check(end == payload, f"the arrays end at byte {end} of {payload}")
+    return records, config, content["position"]
+
+
+def _wrong(record: Any, end: int, names: set[str]) -> str:
+    """Why a record cannot follow arrays that take `end` bytes; empty if nothing is wrong with it."""
+    if not isinstance(record, dict) or record.keys() != {"name", "dtype", "shape", "offset", "nbytes"}:
+        return "missing or unknown keys"
+    if not isinstance(record["name"], str) or record["name"] in names:
+        return "the name is not a string or is there twice"
+    if record["dtype"] not in DTYPES:
+        return "unknown dtype"
+    shape = record["shape"]
+    if not isinstance(shape, list) or len(shape) > MAX_NDIM:
+        return "the shape is not a list of a possible length"
+    # type(): a bool is an int, and 8.0 == 8
+    if not all(type(n) is int and n >= 0 for n in shape):
+        return "impossible shape"
+    itemsize = np.dtype(record["dtype"]).itemsize
+    # numpy multiplies the other sizes even where one is 0
+    if itemsize * math.prod(max(n, 1) for n in shape) > np.iinfo(np.intp).max:
+        return "impossible shape"
+    if type(record["nbytes"]) is not int or record["nbytes"] != itemsize * math.prod(shape):
+        return "shape and number of bytes do not agree"
+    if type(record["offset"]) is not int or record["offset"] != _aligned(end):
+        return "does not begin where the one before it ends"
+    return ""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):  # NaN and Infinity, which are not JSON, and 1e999
+        raise ValueError("a number is not finite")
+    return value
+
+
+def _read(handle: BufferedReader, start: int, record: dict[str, Any]) -> np.ndarray:
+    array = np.empty(record["shape"], record["dtype"])
+    handle.seek(start + record["offset"])
+    flat = array.reshape(-1).view(np.uint8)
+    count = handle.readinto(flat.data)
+    _check(count == flat.size, "truncated while it was read")
+    if record["dtype"] == "|b1":  # any other byte is neither true nor false to numpy
+        _check(flat.max(initial=0) <= 1, "a truth value is neither 0 nor 1")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

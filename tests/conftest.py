@@ -1,0 +1,22 @@
+"""What all tests share: hypothesis draws the same examples every time, and where the data sets lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder in $SPIDER_DATA, or ../shared/data beside the repository; skips where there is neither."""
+    named = os.environ.get("SPIDER_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data sets: {folder} is not a folder (set SPIDER_DATA to the folder that has them)")
+    return folder

@@ -1,0 +1,354 @@
+"""The oracle: method.md sections 3, 4, 5 and 9 in plain float64 NumPy, one obvious line per formula.
+
+Slow on purpose, and it knows nothing of the package. A model is a dict
+
+    ranks, bias, multilinear, activation     what f is
+    likelihood, curvature, memory            how an entry is learned (memory None: noise never forgets)
+    slab_var, rho0, refine_every             the prior of the weights
+    prior_var                                {"bias", "multilinear", "deep"}: of the factors of an unseen node
+
+and a state is a dict
+
+    factors   [[mean, var], ...]  one per mode, (nodes, length of a factor vector)
+    weights   [[mean, var], ...]  one per layer, (V_m, V_{m-1} + 1)
+    sites     [{"precision", "precision_mean", "log_odds"}, ...]  one per layer
+    a, b      of the noise
+    entries, rejected, log_evidence
+
+The parameters of an entry are {"weights": [W_1, ..., W_M], "factors": [u^1, ..., u^K]}; gradients, variances
+and directions have the same shape.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+from scipy.special import erfcx, expit, log_ndtr, logit, ndtr
+from scipy.stats import norm
+
+# --- activations: act, act', act'' ----------------------------------------------------------------
+
+
+def act(kind, a):
+    return {
+        "relu": lambda: np.maximum(a, 0),
+        "tanh": lambda: np.tanh(a),
+        "sigmoid": lambda: expit(a),
+        "softplus": lambda: np.logaddexp(0, a),
+        "gelu": lambda: a * ndtr(a),
+    }[kind]()
+
+
+def act1(kind, a):
+    return {
+        "relu": lambda: np.where(a > 0, 1.0, 0.0),
+        "tanh": lambda: 1 - np.tanh(a) ** 2,
+        "sigmoid": lambda: expit(a) * (1 - expit(a)),
+        "softplus": lambda: expit(a),
+        "gelu": lambda: ndtr(a) + a * norm.pdf(a),
+    }[kind]()
+
+
+def act2(kind, a):
+    return {
+        "relu": lambda: np.zeros_like(a),
+        "tanh": lambda: -2 * np.tanh(a) * (1 - np.tanh(a) ** 2),
+        "sigmoid": lambda: expit(a) * (1 - expit(a)) * (1 - 2 * expit(a)),
+        "softplus": lambda: expit(a) * (1 - expit(a)),
+        "gelu": lambda: norm.pdf(a) * (2 - a**2),
+    }[kind]()
+
+
+# --- section 1 and 9: f, and its gradient ---------------------------------------------------------
+
+
+def split(model, u):
+    """A factor vector is [bias | multilinear | deep]."""
+    start = int(model["bias"])
+    stop = start + model["multilinear"]
+    return u[:start], u[start:stop], u[stop:]
+
+
+def join(model, biases, multilinears, x):
+    """The inverse of `split` over all modes; x is the concatenation of the deep parts."""
+    deeps = np.split(x, np.cumsum(model["ranks"])[:-1])
+    return [np.concatenate(parts) for parts in zip(biases, multilinears, deeps, strict=True)]
+
+
+def forward(model, params):
+    """x = [deep parts]; h_0 = x, a_m = W_m [h_{m-1}; 1] / sqrt(V_{m-1} + 1), h_m = act(a_m); f = a_M."""
+    x = np.concatenate([split(model, u)[2] for u in params["factors"]])
+    h, a, s = [x], [None], [None]  # counted from 0, 1 and 1 as in method.md
+    for W in params["weights"]:
+        s.append(1 / np.sqrt(len(h[-1]) + 1))
+        a.append(W @ np.append(h[-1], 1) * s[-1])
+        h.append(act(model["activation"], a[-1]))
+    return h, a, s
+
+
+def f(model, params):
+    """f = sum_k bias^k + sum_c prod_k m^k_c + network(deep parts)"""
+    biases, multilinears, _ = zip(*[split(model, u) for u in params["factors"]], strict=True)
+    _, a, _ = forward(model, params)
+    return np.sum(biases) + np.sum(np.prod(multilinears, axis=0)) + a[-1][0]
+
+
+def backward(model, params):
+    """delta_M = 1, delta_{m-1} = (W_m[:, :-1]^T delta_m) s_m * act'(a_{m-1})"""
+    _, a, s = forward(model, params)
+    W = [None, *params["weights"]]
+    M = len(params["weights"])
+    delta = [None] * (M + 1)
+    delta[M] = np.ones(1)
+    for m in range(M, 1, -1):
+        delta[m - 1] = (W[m][:, :-1].T @ delta[m]) * s[m] * act1(model["activation"], a[m - 1])
+    return delta
+
+
+def gradient(model, params):
+    """df/dW_m[i,j] = delta_m[i] h_{m-1}[j] s_m,  g_x = W_1[:, :-1]^T delta_1 s_1,
+    df/dbias = 1,  d/dm^k_c = product over the other modes"""
+    h, _, s = forward(model, params)
+    delta = backward(model, params)
+    weights = [
+        np.outer(delta[m], np.append(h[m - 1], 1)) * s[m] for m in range(1, len(params["weights"]) + 1)
+    ]
+    g_x = params["weights"][0][:, :-1].T @ delta[1] * s[1]
+    biases, multilinears, _ = zip(*[split(model, u) for u in params["factors"]], strict=True)
+    g_bias = [np.ones_like(bias) for bias in biases]
+    g_multilinear = [
+        np.prod(
+            [m for other, m in enumerate(multilinears) if other != k] or [np.ones_like(multilinears[k])],
+            axis=0,
+        )
+        for k in range(len(multilinears))
+    ]
+    return {"weights": weights, "factors": join(model, g_bias, g_multilinear, g_x)}
+
+
+def pairs(*trees):
+    """The arrays of several parameter trees side by side."""
+    for part in ("weights", "factors"):
+        yield from zip(*(tree[part] for tree in trees), strict=True)
+
+
+def beta(model, params, var):
+    """beta = sum_params g^2 var"""
+    return sum(np.sum(g**2 * v) for g, v in pairs(gradient(model, params), var))
+
+
+# --- section 3: the curvature term ----------------------------------------------------------------
+
+
+def hessian_times_var_g(model, params, var):
+    """H (var * g): the R-operator as method.md writes it, for the network and for the hybrid parts."""
+    h, a, s = forward(model, params)
+    delta, g = backward(model, params), gradient(model, params)
+    W, V = [None, *params["weights"]], [None, *var["weights"]]
+    kind, M = model["activation"], len(params["weights"])
+    one = lambda v: np.append(v, 1)  # noqa: E731
+
+    p = [None] + [V[m] @ one(h[m - 1]) ** 2 for m in range(1, M + 1)]  # p_m[i] = sum_j V_m[i,j] h_{m-1}[j]^2
+    q = [None] + [V[m].T @ delta[m] ** 2 for m in range(1, M + 1)]  # q_m[j] = sum_i V_m[i,j] delta_m[i]^2
+
+    # R{x} = var_x g_x,  R{a_m} = s_m W_m[:, :-1] R{h_{m-1}} + s_m^2 p_m * delta_m,  R{h_m} = act'(a_m) R{a_m}
+    direction = [v * gu for v, gu in zip(var["factors"], g["factors"], strict=True)]
+    R_h = [np.concatenate([split(model, d)[2] for d in direction])]
+    R_a = [None]
+    for m in range(1, M + 1):
+        R_a.append(s[m] * W[m][:, :-1] @ R_h[m - 1] + s[m] ** 2 * p[m] * delta[m])
+        R_h.append(act1(kind, a[m]) * R_a[m])
+
+    # R{delta_{m-1}} = (s_m W_m[:, :-1]^T R{delta_m} + s_m^2 q_m * h_{m-1}) act'(a_{m-1})
+    #                  + (s_m W_m[:, :-1]^T delta_m) act''(a_{m-1}) R{a_{m-1}},   R{delta_M} = 0
+    R_delta = [None] * M + [np.zeros(1)]
+    for m in range(M, 1, -1):
+        R_delta[m - 1] = (s[m] * W[m][:, :-1].T @ R_delta[m] + s[m] ** 2 * q[m][:-1] * h[m - 1]) * act1(
+            kind, a[m - 1]
+        ) + (s[m] * W[m][:, :-1].T @ delta[m]) * act2(kind, a[m - 1]) * R_a[m - 1]
+
+    # H d for W_m[i,j] = s_m (R{delta_m}[i] h_{m-1}[j] + delta_m[i] R{h_{m-1}}[j]); the constant does not move
+    Hd_weights = [
+        s[m] * (np.outer(R_delta[m], one(h[m - 1])) + np.outer(delta[m], np.append(R_h[m - 1], 0)))
+        for m in range(1, M + 1)
+    ]
+    # H d for x = s_1 W_1^T R{delta_1} + s_1^2 q_1 * x
+    Hd_x = s[1] * W[1][:, :-1].T @ R_delta[1] + s[1] ** 2 * q[1][:-1] * h[0]
+
+    # Hybrid: bias is linear; d²f / dm^k_c dm^l_c = product over the modes other than k and l
+    K = len(params["factors"])
+    m_parts = [split(model, u)[1] for u in params["factors"]]
+    d_parts = [split(model, d)[1] for d in direction]
+    Hd_bias = [np.zeros(int(model["bias"])) for _ in range(K)]
+    Hd_multilinear = []
+    for k in range(K):
+        total = np.zeros(model["multilinear"])
+        for other in set(range(K)) - {k}:
+            rest = np.ones(model["multilinear"])
+            for third in set(range(K)) - {k, other}:
+                rest = rest * m_parts[third]
+            total = total + rest * d_parts[other]
+        Hd_multilinear.append(total)
+    return {"weights": Hd_weights, "factors": join(model, Hd_bias, Hd_multilinear, Hd_x)}
+
+
+# --- section 3: evidence and its derivatives ------------------------------------------------------
+
+
+def evidence(model, y, alpha, beta, noise):
+    """log Z, dlogZ/dalpha, dlogZ/dbeta"""
+    if model["likelihood"] == "gaussian":
+        s, r = beta + noise, y - alpha
+        log_z = -np.log(2 * np.pi * s) / 2 - r**2 / (2 * s)
+        return log_z, r / s, -1 / (2 * s) + r**2 / (2 * s**2)
+    z = 2 * y - 1
+    t = z * alpha / np.sqrt(1 + beta)
+    R = np.sqrt(2 / np.pi) / erfcx(-t / np.sqrt(2))  # phi(t) / Phi(t)
+    return log_ndtr(t), z * R / np.sqrt(1 + beta), -R * t / (2 * (1 + beta))
+
+
+def log_z(model, params, var, y, noise):
+    """log Z of one entry as a function of all means and variances: what the update differentiates."""
+    return evidence(model, y, f(model, params), beta(model, params, var), noise)[0]
+
+
+def dlog_z(model, params, var, y, noise):
+    """dlogZ/dmu = da * g + db * dbeta/dmu with dbeta/dmu = 2 H (var * g),  dlogZ/dv = db * g^2"""
+    g = gradient(model, params)
+    _, da, db = evidence(model, y, f(model, params), beta(model, params, var), noise)
+    Hd = hessian_times_var_g(model, params, var)
+    through_beta = 1 if model["curvature"] else 0  # curvature=False: drop dbeta/dmu
+    dmu = {part: [] for part in ("weights", "factors")}
+    dv = {part: [] for part in ("weights", "factors")}
+    for part in ("weights", "factors"):
+        for g_, Hd_ in zip(g[part], Hd[part], strict=True):
+            dmu[part].append(da * g_ + through_beta * db * 2 * Hd_)
+            dv[part].append(db * g_**2)
+    return dmu, dv
+
+
+# --- section 3: one entry -------------------------------------------------------------------------
+
+
+def at(state, index, which):
+    """The entry's parameters: which = 0 the means, 1 the variances."""
+    return {
+        "weights": [weights[which] for weights in state["weights"]],
+        "factors": [factors[which][row] for factors, row in zip(state["factors"], index, strict=True)],
+    }
+
+
+def noise_var(model, state):
+    return state["b"] / state["a"] if model["likelihood"] == "gaussian" else 0.0
+
+
+def learn_entry(model, state, index, y):
+    """Changes the state; returns alpha, beta, noise, log Z from before."""
+    params, var = at(state, index, 0), at(state, index, 1)
+    alpha, beta_, noise = f(model, params), beta(model, params, var), noise_var(model, state)
+    with np.errstate(invalid="ignore", over="ignore"):
+        log_z_, da, db = evidence(model, y, alpha, beta_, noise)
+    if not np.isfinite([log_z_, da, db]).all():
+        state["rejected"] += sum(np.size(v) for (v,) in pairs(var))
+        return alpha, beta_, noise, log_z_
+
+    dmu, dv = dlog_z(model, params, var, y, noise)
+    for mean, v, dmu_, dv_ in pairs(params, var, dmu, dv):
+        new_mean = mean + v * dmu_
+        new_var = v - v**2 * (dmu_**2 - 2 * dv_)
+        good = (new_var > 0) & np.isfinite(new_mean)
+        state["rejected"] += np.count_nonzero(~good)
+        mean[...] = np.where(good, new_mean, mean)  # views of the state's arrays: the state moves
+        v[...] = np.where(good, new_var, v)
+
+    if model["likelihood"] == "gaussian":
+        lam = 1 if model["memory"] is None else 1 - 1 / model["memory"]
+        state["a"] = lam * state["a"] + 1 / 2
+        state["b"] = lam * state["b"] + ((y - alpha) ** 2 + beta_) / 2
+    state["log_evidence"] += log_z_
+    return alpha, beta_, noise, log_z_
+
+
+# --- section 4: refine ----------------------------------------------------------------------------
+
+
+def refine_element(m, v, precision, precision_mean, slab_var, rho0):
+    """None if the cavity is improper or too wide, else the new (m, v, precision, precision_mean, rho)."""
+    inv_v_c = 1 / v - precision
+    if inv_v_c == 0 or not 0 < 1 / inv_v_c < 1e6:
+        return None
+    v_c = 1 / inv_v_c
+    m_c = v_c * (m / v - precision_mean)
+    log_n = lambda x, variance: -np.log(2 * np.pi * variance) / 2 - x**2 / (2 * variance)  # noqa: E731
+    rho = log_n(m_c, v_c + slab_var) - log_n(m_c, v_c)
+    with np.errstate(divide="ignore"):
+        incl = expit(rho + logit(rho0))
+    v_slab = 1 / (1 / v_c + 1 / slab_var)
+    m_slab = v_slab * m_c / v_c
+    new_m = incl * m_slab
+    new_v = incl * (v_slab + (1 - incl) * m_slab**2)
+    return new_m, new_v, 1 / new_v - 1 / v_c, new_m / new_v - m_c / v_c, rho
+
+
+def refine(model, state):
+    for (mean, var), site in zip(state["weights"], state["sites"], strict=True):
+        for ij in np.ndindex(mean.shape):
+            result = refine_element(
+                mean[ij],
+                var[ij],
+                site["precision"][ij],
+                site["precision_mean"][ij],
+                model["slab_var"],
+                model["rho0"],
+            )
+            if result is None:  # an improper cavity is not a rejection
+                continue
+            if not (np.isfinite(result).all() and result[1] > 0):
+                state["rejected"] += 1
+                continue
+            mean[ij], var[ij], site["precision"][ij], site["precision_mean"][ij], site["log_odds"][ij] = (
+                result
+            )
+
+
+# --- a stream, and predictions --------------------------------------------------------------------
+
+
+def learn(model, state, index, value):
+    """The state after the stream, and a (4, n) array: mean, var, noise, log evidence of each entry."""
+    state = copy.deepcopy(state)
+    out = []
+    for row, y in zip(index, value, strict=True):
+        out.append(learn_entry(model, state, row, y))
+        state["entries"] += 1
+        if state["entries"] % model["refine_every"] == 0:
+            refine(model, state)
+    return state, np.array(out).T
+
+
+def predict(model, state, index, nodes):
+    """Section 5: (3, n) mean, var, noise. A row outside 0..nodes-1 is an unseen node: the prior."""
+    out = []
+    for rows in index:
+        params = {"weights": [mean for mean, _ in state["weights"]], "factors": []}
+        var = {"weights": [v for _, v in state["weights"]], "factors": []}
+        for k, row in enumerate(rows):
+            mean, v = state["factors"][k]
+            seen = 0 <= row < nodes[k]
+            prior_var = np.repeat(
+                [model["prior_var"][part] for part in ("bias", "multilinear", "deep")],
+                [int(model["bias"]), model["multilinear"], model["ranks"][k]],
+            )
+            params["factors"].append(mean[row] if seen else np.zeros_like(prior_var))
+            var["factors"].append(v[row] if seen else prior_var)
+        out.append((f(model, params), beta(model, params, var), noise_var(model, state)))
+    return np.array(out).T
+
+
+def as_float64(tree):
+    """A copy of a nested tuple of arrays, float32 as float64: the kernel computes in what it is given."""
+    if isinstance(tree, tuple):
+        parts = [as_float64(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree.astype(np.float64) if tree.dtype == np.float32 else tree.copy()

@@ -1,0 +1,414 @@
+"""What every Method promises (see spidertensor.method), checked on all of them in the same way.
+
+To hold another method to it, add a line to `methods()`. The stream has three modes; values are 0 and 1 where
+`binary` says so. What a method does not promise it says with a flag, and only the tests of that flag skip.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naive import as_float64
+from spidertensor import posterior
+from spidertensor.engines.sequential import sequential
+from spidertensor.entries import Batch
+from spidertensor.method import Method
+from spidertensor.network import Network
+from spidertensor.posterior import Gaussian, Prior, State
+
+NODES = (6, 5, 4)
+PLAIN = Network((2, 3, 4), (7, 5))
+HYBRID = Network((2, 3, 4), (7, 5), "tanh", bias=True, multilinear=3)
+
+
+class Case(NamedTuple):
+    build: Callable[[], Method]
+    binary: bool
+    by_entry: bool = True  # learns entry by entry: how calls are cut changes nothing, updates are predictions
+    equal_starts: bool = True  # all nodes of a mode start with the same values
+    random: bool = True  # init draws something: another seed is another state
+
+
+def methods() -> dict[str, Case]:
+    cases = {}
+    for likelihood, binary in (("gaussian", False), ("probit", True)):
+        for curvature in (False, True):
+            for kind, network in (("plain", PLAIN), ("hybrid", HYBRID)):
+                build = partial(sequential, network, likelihood, curvature=curvature, refine_every=16)
+                name = f"sequential-{likelihood}-{kind}{'-curvature' * curvature}"
+                cases[name] = Case(build, binary, equal_starts=network is PLAIN)
+    return cases
+
+
+METHODS = methods()
+
+
+@pytest.fixture(params=METHODS)
+def case(request) -> Case:
+    return METHODS[request.param]
+
+
+# --- streams and states ---------------------------------------------------------------------------
+
+
+def stream(binary: bool, n: int = 60, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    index = np.stack([rng.integers(d, size=n) for d in NODES], axis=1)
+    effects = [rng.normal(size=d) for d in NODES]
+    value = sum(effect[rows] for effect, rows in zip(effects, index.T, strict=True)) + 0.3 * rng.normal(
+        size=n
+    )
+    return Batch(index, (value > 0).astype(float) if binary else value)
+
+
+def part(batch: Batch, rows: slice) -> Batch:
+    return Batch(np.ascontiguousarray(batch.index[rows]), np.ascontiguousarray(batch.value[rows]))
+
+
+def everything() -> np.ndarray:
+    """Every entry the tensor can have."""
+    return np.stack([rows.ravel() for rows in np.meshgrid(*map(np.arange, NODES), indexing="ij")], axis=1)
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    if isinstance(tree, tuple | list):
+        return [leaf for branch in tree for leaf in leaves(branch)]
+    return [np.asarray(tree)]
+
+
+def bits(state: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
+    """All a state holds, spare rows aside."""
+    state = posterior.trim(state) if isinstance(state, State) else state
+    return [(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves(state)]
+
+
+def learned(case: Case, n: int = 60, seed: int = 0) -> tuple[Method, Any]:
+    method = case.build()
+    state, _ = method.update(method.init(seed), stream(case.binary, n))
+    return method, state
+
+
+def assert_equal(got, wanted) -> None:
+    """Two predictions or two updates, number for number."""
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+def test_empty_batch_is_a_no_op(case):
+    method, state = learned(case)
+    before = bits(state)
+    state, update = method.update(state, part(stream(case.binary), slice(0, 0)))
+    assert bits(state) == before
+    assert update.rejected == 0
+    assert [array.shape for array in update[:4]] == [(0,)] * 4
+
+    fresh = method.init(0)
+    before = bits(fresh)
+    fresh, _ = method.update(fresh, part(stream(case.binary), slice(0, 0)))
+    assert bits(fresh) == before
+
+
+def test_predict_is_pure(case):
+    """Not one bit of the state moves, unseen nodes are not added, and asking twice gets one answer."""
+    method, state = learned(case)
+    questions = np.array([[0, 0, 0], [-1, 2, 1], [5, 99, 3], [-1, -1, -1], [10**9, 0, 0]])
+    before, spare = bits(state), [leaf.tobytes() for leaf in leaves(state)]
+    kept = questions.copy()
+    first = method.predict(state, questions)
+    second = method.predict(state, questions)
+    assert bits(state) == before
+    assert [leaf.tobytes() for leaf in leaves(state)] == spare
+    np.testing.assert_array_equal(questions, kept)
+    assert_equal(first, second)
+    if isinstance(state, State):
+        assert state.counts.nodes.tolist() == list(NODES)
+
+
+def test_predict_takes_any_number_of_entries(case):
+    method, state = learned(case)
+    all_of_them = method.predict(state, everything())
+    assert [array.shape for array in all_of_them] == [(120,)] * 3
+    assert [array.shape for array in method.predict(state, everything()[:0])] == [(0,)] * 3
+    assert_equal(method.predict(state, everything()[40:41]), [array[40:41] for array in all_of_them])
+    small = everything().astype(np.int32)[::-1]
+    assert_equal(method.predict(state, small), [array[::-1] for array in all_of_them])
+
+
+def test_variances_are_positive_and_finite(case):
+    method, state = learned(case, 300)
+    prediction = method.predict(state, everything())
+    assert np.isfinite(np.array(prediction)).all()
+    assert (prediction.var > 0).all()
+    assert (prediction.noise == 0).all() if case.binary else (prediction.noise > 0).all()
+    for leaf in leaves(state):
+        assert np.isfinite(leaf).all()
+    if isinstance(state, State):
+        for gaussian in state.posterior.factors + state.posterior.weights:
+            assert (gaussian.var > 0).all()
+
+
+def test_update_reports_every_entry(case):
+    method = case.build()
+    batch = stream(case.binary)
+    kept = copy.deepcopy(batch)
+    _, update = method.update(method.init(0), batch)
+    assert [array.shape for array in update[:4]] == [(60,)] * 4
+    assert np.isfinite(np.array(update[:4])).all()
+    assert (update.var > 0).all()
+    assert (update.noise == 0).all() if case.binary else (update.noise > 0).all()
+    assert isinstance(update.rejected, int)
+    assert_equal(batch, kept)  # what the caller owns is not written to
+
+
+def test_same_seed_same_state(case):
+    """Two methods built apart, same settings, same seed, same stream: same bits."""
+    (first, a), (second, b) = learned(case, seed=4), learned(case, seed=4)
+    assert bits(first.init(4)) == bits(second.init(4))
+    assert bits(a) == bits(b)
+
+
+def test_another_seed_another_state(case):
+    if not case.random:
+        pytest.skip("this method draws nothing")
+    _, a = learned(case, seed=4)
+    _, b = learned(case, seed=5)
+    assert bits(a) != bits(b)
+
+
+def test_two_states_of_one_method_do_not_touch(case):
+    """A Method holds no state of its own: two models from one Method, fed in turn, are two models."""
+    method = case.build()
+    batch = stream(case.binary)
+    alone, _ = method.update(method.init(1), batch)
+    wanted = bits(alone)
+    a, b = method.init(1), method.init(2)
+    b, _ = method.update(b, stream(case.binary, 33, seed=8))
+    a, _ = method.update(a, batch)
+    b, _ = method.update(b, batch)
+    assert bits(a) == wanted
+
+
+def test_only_the_nodes_of_the_batch_move(case):
+    method, state = learned(case)
+    if not isinstance(state, State):
+        pytest.skip("the factors of this state are its own business")
+    before = copy.deepcopy(posterior.trim(state))
+    batch = Batch(np.array([[1, 2, 3], [4, 2, 0]]), np.array([1.0, 0.0]))
+    state, _ = method.update(state, batch)
+    for mode, (new, old) in enumerate(
+        zip(posterior.trim(state).posterior.factors, before.posterior.factors, strict=True)
+    ):
+        moved = np.zeros(NODES[mode], bool)
+        moved[batch.index[:, mode]] = True
+        for a, b in zip(new, old, strict=True):
+            np.testing.assert_array_equal(a[~moved], b[~moved])
+        assert (new.mean[moved] != old.mean[moved]).any(axis=1).all()
+
+
+def test_unseen_node_is_answered_from_the_prior(case):
+    """-1, the next row and a far one are the same unseen node; in a fresh state there is no other kind."""
+    method, state = learned(case)
+    for mode, d in enumerate(NODES):
+        index = np.tile([1, 2, 3], (4, 1))
+        index[:, mode] = [-1, d, d + 7, 10**9]
+        for array in method.predict(state, index):
+            assert np.ptp(array) == 0
+            assert np.isfinite(array).all()
+    fresh = method.predict(method.init(0), everything())
+    assert all(np.ptp(array) == 0 for array in fresh)
+    assert (fresh.var > 0).all()
+
+
+def test_node_that_no_entry_has_touched_is_unseen(case):
+    """A row that exists because a later one does still is at its prior."""
+    if not case.equal_starts:
+        pytest.skip("a row of this method starts at random as soon as it exists")
+    method, state = learned(case)
+    state, _ = method.update(state, Batch(np.array([[9, 0, 0]]), np.array([1.0])))
+    untouched = method.predict(state, np.array([[7, 2, 1], [8, 0, 3]]))
+    assert_equal(untouched, method.predict(state, np.array([[-1, 2, 1], [-1, 0, 3]])))
+
+
+def test_renaming_nodes_commutes(case):
+    """Rows are names: nodes that start equal can be swapped, and nothing else changes, bit for bit."""
+    if not case.equal_starts:
+        pytest.skip("what a node of this method starts with depends on its row; see the next test")
+    rng = np.random.default_rng(3)
+    names = [rng.permutation(d) for d in NODES]
+    rename = lambda index: np.stack([n[rows] for n, rows in zip(names, index.T, strict=True)], axis=1)  # noqa: E731
+    batch = stream(case.binary)
+    method, state = learned(case)
+    other, update = method.update(method.init(0), Batch(rename(batch.index), batch.value))
+    assert_equal(update, method.update(method.init(0), batch)[1])
+    assert_equal(method.predict(other, rename(everything())), method.predict(state, everything()))
+
+
+def test_renaming_nodes_commutes_with_their_starts(case):
+    """Where a row starts at random, its start is renamed with it."""
+    method = case.build()
+    batch = stream(case.binary)
+    state, _ = method.update(method.init(0), Batch(np.array([[d - 1 for d in NODES]]), np.array([1.0])))
+    if not isinstance(state, State):
+        pytest.skip("the factors of this state are its own business")
+    state = posterior.trim(state)
+    rng = np.random.default_rng(3)
+    names = [rng.permutation(d) for d in NODES]
+    factors = []
+    for factor, new in zip(state.posterior.factors, names, strict=True):
+        renamed = Gaussian(np.empty_like(factor.mean), np.empty_like(factor.var))
+        for have, want in zip(factor, renamed, strict=True):
+            want[new] = have
+        factors.append(renamed)
+    other = copy.deepcopy(state._replace(posterior=state.posterior._replace(factors=tuple(factors))))
+    rename = lambda index: np.stack([n[rows] for n, rows in zip(names, index.T, strict=True)], axis=1)  # noqa: E731
+    state, update = method.update(state, batch)
+    other, other_update = method.update(other, Batch(rename(batch.index), batch.value))
+    assert_equal(other_update, update)
+    assert_equal(method.predict(other, rename(everything())), method.predict(state, everything()))
+
+
+@pytest.mark.parametrize("name", [name for name, case in METHODS.items() if case.by_entry])
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(0, 60), max_size=12))
+def test_how_calls_are_cut_does_not_matter(name, cuts):
+    """Calls of one entry, of none, of any size: same bits, same updates."""
+    case = METHODS[name]
+    method, batch = case.build(), stream(case.binary)
+    whole, update = method.update(method.init(0), batch)
+    state, pieces, rejected = method.init(0), [], 0
+    edges = [0, *sorted(cuts), 60]
+    for first, last in pairwise(edges):
+        state, piece = method.update(state, part(batch, slice(first, last)))
+        pieces.append(piece[:4])
+        rejected += piece.rejected
+    assert bits(state) == bits(whole)
+    assert_equal(np.concatenate(pieces, axis=1), np.array(update[:4]))
+    assert rejected == update.rejected
+
+
+def test_entry_by_entry_is_one_call(case):
+    """The finest cut of all; and each update says what predict said just before, for nodes it could know."""
+    if not case.by_entry:
+        pytest.skip("this method learns a batch at once")
+    method, batch = case.build(), stream(case.binary)
+    whole, _ = method.update(method.init(0), batch)
+    state, seen = method.init(0), [set() for _ in NODES]
+    for i in range(60):
+        entry = part(batch, slice(i, i + 1))
+        said = method.predict(state, entry.index)
+        state, update = method.update(state, entry)
+        known = all(row in rows for row, rows in zip(entry.index[0], seen, strict=True))
+        if known or case.equal_starts:
+            assert_equal(update[:3], said)
+        for row, rows in zip(entry.index[0], seen, strict=True):
+            rows.update(range(row + 1))
+    assert bits(state) == bits(whole)
+
+
+def test_memory_is_constant_on_a_long_stream(case):
+    """200 more calls over the same nodes leave behind a tenth of what keeping their entries would, at most.
+
+    Not nothing: numba remembers the types of its arguments, some 100 kB in the first few hundred calls.
+    """
+    method, state = learned(case)
+    batches = [stream(case.binary, 512, seed) for seed in range(4)]
+
+    def feed(state, calls):
+        for i in range(calls):
+            state, _ = method.update(state, batches[i % 4])
+            method.predict(state, batches[i % 4].index)
+        gc.collect()
+        return state
+
+    tracemalloc.start()
+    try:
+        state = feed(state, 50)
+        early = tracemalloc.get_traced_memory()[0]
+        state = feed(state, 200)
+        late = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    one_batch = batches[0].index.nbytes + batches[0].value.nbytes
+    assert late - early < 200 * one_batch / 10
+
+
+def compiled() -> int:
+    """Specialisations of all compiled functions of the package."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("spidertensor")]
+    kernels = {id(value): value for module in modules for value in vars(module).values()}
+    return sum(
+        len(kernel.signatures) for kernel in kernels.values() if hasattr(kernel, "nopython_signatures")
+    )
+
+
+def test_a_second_batch_does_not_recompile(case):
+    """Neither another number of entries, nor more nodes, nor other values."""
+    method, state = learned(case)
+    method.predict(state, everything())
+    before = compiled()
+    assert before > 0 or "numba" not in sys.modules
+    for n in (1, 7, 100):
+        state, _ = method.update(state, stream(case.binary, n, seed=n))
+        method.predict(state, everything()[:n])
+    state, _ = method.update(state, Batch(np.array([[20, 30, 40]]), np.array([0.0])))
+    assert compiled() == before
+
+
+# --- the network of the paper treats modes alike --------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", [False, True])
+@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 1, 0)])
+def test_permuting_modes_with_the_columns_of_the_first_layer(order, likelihood, curvature):
+    """Only the order of sums changes. In float64, so that a difference would be one of the algorithm."""
+
+    def build(network: Network) -> Method:
+        return sequential(network, likelihood, Prior(), curvature=curvature, refine_every=16)
+
+    ranks = PLAIN.ranks
+    method = build(PLAIN)
+    permuted = build(Network(tuple(ranks[k] for k in order), PLAIN.hidden))
+    state = as_float64(method.init(0))
+
+    starts = np.cumsum((0, *ranks))
+    columns = [np.arange(starts[k], starts[k + 1]) for k in order] + [[sum(ranks)]]
+    columns = np.concatenate(columns).astype(int)
+    swap = lambda arrays: type(arrays)(*(np.ascontiguousarray(a[:, columns]) for a in arrays))  # noqa: E731
+    other = as_float64(permuted.init(0))
+    weights = (swap(state.posterior.weights[0]), *as_float64(state.posterior.weights[1:]))
+    other = other._replace(posterior=other.posterior._replace(weights=weights))
+
+    batch = stream(likelihood == "probit")
+    state, update = method.update(state, batch)
+    other, other_update = permuted.update(
+        other, Batch(np.ascontiguousarray(batch.index[:, order]), batch.value)
+    )
+    close = {"rtol": 1e-6, "atol": 1e-7}  # the refinement rounds its logarithm to float32
+    np.testing.assert_allclose(np.array(other_update[:4]), np.array(update[:4]), **close)
+    for k, mode in enumerate(order):
+        for a, b in zip(other.posterior.factors[k], state.posterior.factors[mode], strict=True):
+            np.testing.assert_allclose(a, b, **close)
+    np.testing.assert_allclose(
+        other.posterior.weights[0].mean, state.posterior.weights[0].mean[:, columns], **close
+    )
+    np.testing.assert_allclose(
+        np.array(permuted.predict(other, everything()[:, order])),
+        np.array(method.predict(state, everything())),
+        **close,
+    )

@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import calibration
+from sklearn import metrics as reference
+
+from spidertensor import metrics
+
+
+@pytest.fixture
+def continuous():
+    rng = np.random.default_rng(1)
+    mean, var = rng.normal(3, 2, 500), rng.gamma(2, 1, 500)
+    return rng.normal(mean, 1.3 * np.sqrt(var)), mean, var
+
+
+@pytest.fixture
+def binary():
+    rng = np.random.default_rng(2)
+    probability = rng.beta(0.5, 1, 500).round(2)  # rounded: many ties, zeros and ones among them
+    return (rng.random(500) < probability**0.7).astype(float), probability
+
+
+def test_rmse_and_mae_agree_with_scikit_learn(continuous):
+    value, mean, _ = continuous
+    assert metrics.rmse(value, mean) == pytest.approx(reference.root_mean_squared_error(value, mean))
+    assert metrics.mae(value, mean) == pytest.approx(reference.mean_absolute_error(value, mean))
+
+
+def test_auc_with_ties_agrees_with_scikit_learn_and_with_all_pairs(binary):
+    value, score = binary
+    assert metrics.auc(value, score) == pytest.approx(reference.roc_auc_score(value, score))
+    gaps = score[value == 1][:, None] - score[value == 0][None, :]
+    assert metrics.auc(value, score) == pytest.approx(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+
+
+@pytest.mark.parametrize(
+    ("value", "score", "expected"),
+    [([0, 1], [5, 5], 0.5), ([0, 0, 1], [1, 2, 3], 1), ([1, 1, 0], [1, 2, 3], 0)],
+)
+def test_auc_by_hand(value, score, expected):
+    assert metrics.auc(value, score) == expected
+
+
+@pytest.mark.parametrize("value", [[], [1, 1], [0]])
+def test_auc_is_nan_with_one_class(value):
+    assert np.isnan(metrics.auc(value, np.zeros(len(value))))
+
+
+def test_log_loss_agrees_with_scikit_learn_even_where_it_is_sure_and_wrong(binary):
+    value, probability = binary
+    assert metrics.log_loss(value, probability) == pytest.approx(reference.log_loss(value, probability))
+    for sure_and_wrong in ([1], [0.0]), ([0], [1.0]):
+        expected = reference.log_loss(*sure_and_wrong, labels=[0, 1])
+        assert metrics.log_loss(*sure_and_wrong) == pytest.approx(expected)
+
+
+def test_gaussian_log_density_agrees_with_scipy(continuous):
+    value, mean, var = continuous
+    expected = stats.norm(mean, np.sqrt(var)).logpdf(value).mean()
+    assert metrics.gaussian_log_density(value, mean, var) == pytest.approx(expected)
+
+
+def test_bernoulli_log_density_agrees_with_sampling_the_latent():
+    value, mean, var = np.array([1.0, 0.0]), np.array([0.4, -1.1]), np.array([0.5, 2.0])
+    f = np.random.default_rng(3).normal(mean, np.sqrt(var), (400_000, 2))
+    sampled = np.mean(np.where(value == 1, stats.norm.cdf(f), stats.norm.cdf(-f)), axis=0)
+    assert metrics.bernoulli_log_density(value, mean, var) == pytest.approx(np.log(sampled).mean(), abs=3e-3)
+
+
+def test_bernoulli_log_density_is_minus_the_log_loss_of_the_probability_and_exact_in_the_tail():
+    value, mean, var = np.array([1, 0, 0]), np.array([0.3, 2, -1]), np.array([0.1, 1, 3])
+    loss = metrics.log_loss(value, metrics.probit_probability(mean, var))
+    assert metrics.bernoulli_log_density(value, mean, var) == pytest.approx(-loss)
+    assert metrics.bernoulli_log_density([1], [-100], [0]) == pytest.approx(stats.norm.logcdf(-100))
+
+
+def test_coverage_agrees_with_scipy_intervals(continuous):
+    value, mean, var = continuous
+    for level in (0.5, 0.9):
+        low, high = stats.norm(mean, np.sqrt(var)).interval(level)
+        assert metrics.coverage(value, mean, var, level) == np.mean((low <= value) & (value <= high))
+
+
+def test_coverage_of_a_right_prediction_is_its_level():
+    rng = np.random.default_rng(4)
+    mean, var = rng.normal(size=100_000), rng.gamma(2, 1, 100_000)
+    value = rng.normal(mean, np.sqrt(var))
+    levels, covered = metrics.calibration_curve(value, mean, var)
+    np.testing.assert_allclose(covered, levels, atol=0.006)
+
+
+@pytest.mark.parametrize("level", [0, 1, -1, np.nan])
+def test_coverage_wants_a_level(level):
+    with pytest.raises(ValueError, match="level"):
+        metrics.coverage([1], [1], [1], level)
+
+
+def test_reliability_curve_agrees_with_scikit_learn(binary):
+    value, probability = binary
+    probability = np.clip(probability + 1e-6, 0, 1)  # scikit-learn puts a probability on an edge below it
+    predicted, observed, counts = metrics.reliability_curve(value, probability, bins=10)
+    expected_observed, expected_predicted = calibration.calibration_curve(value, probability, n_bins=10)
+    np.testing.assert_allclose(predicted, expected_predicted)
+    np.testing.assert_allclose(observed, expected_observed)
+    assert counts.sum() == len(value)
+
+
+def test_calibration_error_agrees_with_a_loop(binary):
+    value, probability = binary
+    expected = 0.0
+    for b in range(15):
+        inside = (probability >= b / 15) & ((probability < (b + 1) / 15) | (b == 14))
+        expected += abs(np.sum(value[inside]) - np.sum(probability[inside])) / len(value)
+    assert metrics.calibration_error(value, probability) == pytest.approx(expected)
+
+
+def test_calibration_error_of_a_constant_does_not_depend_on_the_order():
+    value = np.repeat([1.0, 0.0], 50)
+    assert metrics.calibration_error(value, np.full(100, 0.5)) == pytest.approx(0)
+    assert metrics.calibration_error(value, np.full(100, 0.8)) == pytest.approx(0.3)
+
+
+def test_no_entries_no_score():
+    none = np.zeros(0)
+    scores = [
+        metrics.rmse(none, none),
+        metrics.mae(none, none),
+        metrics.log_loss(none, none),
+        metrics.gaussian_log_density(none, none, none),
+        metrics.bernoulli_log_density(none, none, none),
+        metrics.coverage(none, none, none, 0.5),
+        metrics.calibration_error(none, none),
+    ]
+    assert np.isnan(scores).all()
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="0 or 1"):
+        metrics.auc([1, 2], [0, 1])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        metrics.log_loss([1], [np.nan])
+    with pytest.raises(ValueError, match="predictions"):
+        metrics.rmse([1, 2], [[1, 2]])
+
+
+def test_float32_and_lists_are_scored_in_float64():
+    value = np.full(1000, 1e4, np.float32)
+    assert metrics.rmse(value, (value + np.float32(0.001)).tolist()) == pytest.approx(0.001, rel=0.05)
