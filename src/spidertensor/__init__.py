@@ -1,0 +1,50 @@
+"""Streaming Bayesian deep tensor factorization (SPIDER).
+
+Importing the package does nothing: what a name needs is loaded when the name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spidertensor.checkpoint import CheckpointError
+    from spidertensor.entries import Batch, EntryError
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+    from spidertensor.method import Method, Prediction, Update
+
+__version__ = "0.1.0"
+__all__ = [
+    "Batch",
+    "CheckpointError",
+    "EntryError",
+    "Method",
+    "Prediction",
+    "SpiderClassifier",
+    "SpiderRegressor",
+    "Update",
+    "load",
+]
+
+_HOME = {
+    "Batch": "entries",
+    "CheckpointError": "checkpoint",
+    "EntryError": "entries",
+    "Method": "method",
+    "Prediction": "method",
+    "SpiderClassifier": "estimator",
+    "SpiderRegressor": "estimator",
+    "Update": "method",
+    "load": "estimator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"spidertensor.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -27,6 +27,7 @@ TEST_SHARE = 0.1  # of a random split
 ZEROS_PER_ONE = 9  # in a clean test
 DELAY_LIMITS = (-60, 180)  # minutes
 LIKED = 8  # ratings from here on are a 1
+STEEPNESS = 3.0  # of the synthetic network: with small inputs tanh is a line, and f a sum of biases
 MAX_BYTES = 2**30  # of one unpacked file: a larger one is a mistake or a bomb
 
 
@@ -386,7 +387,7 @@ def synthetic(
     )
     angle = 0.5 * np.pi * turned[:, None]  # a rotation keeps the factors' variance
     x = np.cos(angle) * before + np.sin(angle) * after
-    hidden = np.tanh(x @ rng.normal(size=(x.shape[1], 10)) / np.sqrt(x.shape[1]))
+    hidden = np.tanh(STEEPNESS * x @ rng.normal(size=(x.shape[1], 10)) / np.sqrt(x.shape[1]))
     f = hidden @ rng.normal(size=10)
     f = (f - f.mean()) / f.std()
     value = f + noise * rng.normal(size=n)

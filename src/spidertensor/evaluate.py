@@ -1,7 +1,7 @@
 """Two protocols for any Method, as generators of rows; printing, plotting and saving consume rows.
 
     held_out     one pass over the training entries in the order given, then the test set is scored
-    prequential  one pass over a stream; each entry is scored by the prediction its update made before learning it
+    prequential  one pass over a stream; an entry is scored by what its update predicted before learning it
 
 A row is a dict of plain numbers in the user's units, the same keys in every row of both protocols:
 
@@ -63,7 +63,7 @@ def held_out(
     scaled: bool = False,
     at: int = 1,
 ) -> Iterator[Row]:
-    """Learn `train` in batches, one pass, and score `test`; a static method sees all of `train` in one update.
+    """Learn `train` in batches, one pass, and score `test`; a static method sees all of it in one update.
 
     scaled: the method wants values shifted and scaled, by mean and standard deviation of the first batch
     at:     at how many evenly spaced batches to score the test set, the last one always being one of them
@@ -92,9 +92,9 @@ def prequential(
 ) -> Iterator[Row]:
     """Learn `stream` in batches, each entry scored by what `update` says it predicted before learning it.
 
-    The scores of a row are over all entries so far but the first tenth of the stream, NaN while there are none;
-    its window scores are over the entries since the row before, the first tenth included. `scaled`, `at`: see
-    `held_out`. (A method may predict a whole batch before learning it: then the batch size matters.)
+    The scores of a row are over all entries so far but the first tenth of the stream, NaN while there are
+    none; its window scores are over the entries since the row before, the first tenth included. A method may
+    predict a whole batch before learning it: then the batch size matters. `scaled`, `at`: see `held_out`.
     """
     if not method.streaming:
         raise ValueError("a static method predicts nothing on the way: it has no prequential score")
@@ -160,7 +160,7 @@ def _cut(prediction: Prediction, part: slice) -> Prediction:
 
 
 def _scaling(entries: Batch, batch_size: int, *, wanted: bool) -> Scaling:
-    """From the first batch alone: later entries are the future. Equal values have no scale of their own: 1."""
+    """From the first batch alone: later entries are the future. Equal values have no scale: 1."""
     if not wanted:
         return Scaling(0.0, 1.0)
     first = entries.value[:batch_size]

@@ -53,7 +53,7 @@ def evidence(likelihood, y, alpha, beta, noise):
 
 
 def forgetting(noise_memory: float | None) -> float:
-    """lam of the noise update a = lam a + 1/2: None keeps every error for ever, as the paper does (trap 9)."""
+    """lam of the noise update a = lam a + 1/2: None keeps every error for ever, as the paper (trap 9)."""
     if noise_memory is None:
         return 1.0
     if not noise_memory > 1:

@@ -7,6 +7,8 @@ factor vector [bias | multilinear | deep]; the paper's network has only the deep
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "softplus", "gelu")
 
@@ -31,6 +33,12 @@ class Network:
     def __post_init__(self) -> None:
         if not self.ranks:
             raise ValueError("a network needs at least one mode")
+        for name in ("ranks", "hidden"):
+            sizes = getattr(self, name)
+            if not all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes):
+                raise ValueError(f"{name} must be whole numbers, got {sizes}")
+        if not isinstance(self.multilinear, Integral):
+            raise ValueError(f"multilinear must be a whole number, got {self.multilinear}")
         if any(rank < 1 for rank in self.ranks):
             raise ValueError(f"rank must be at least 1 in every mode, got {self.ranks}")
         if any(width < 1 for width in self.hidden):
@@ -60,7 +68,7 @@ class Network:
     def layers(self) -> tuple[tuple[int, int], ...]:
         """Shape of each W_m: (V_m, V_{m-1} + 1), the last column being the bias."""
         widths = (sum(self.ranks), *self.hidden, 1)
-        return tuple((outputs, inputs + 1) for inputs, outputs in zip(widths, widths[1:], strict=False))
+        return tuple((outputs, inputs + 1) for inputs, outputs in pairwise(widths))
 
     @property
     def n_weights(self) -> int:

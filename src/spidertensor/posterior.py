@@ -102,7 +102,7 @@ def init(network: Network, prior: Prior, seed: int) -> State:
                 np.zeros(shape, np.float32),
             )
         )
-    state = State(
+    return State(
         Posterior(
             tuple(Gaussian(*np.zeros((2, 0, size), np.float32)) for size in network.factor_sizes),
             tuple(weights),
@@ -117,7 +117,6 @@ def init(network: Network, prior: Prior, seed: int) -> State:
         ),
         np.array(seed, np.int64),
     )
-    return state
 
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:

@@ -11,10 +11,14 @@ The caller promises that the arrays are C-contiguous, do not overlap, and hold e
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numba.extending
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
+Value = Any  # an ir.Value; llvmlite does not declare its `type`
 
 LANES = 16  # float32 in the widest vector register there is
 BLOCK = 64  # lanes worked on at once: enough independent sums to hide the latency of a multiply-add
@@ -35,7 +39,7 @@ class _Rows:
         self.lane = context.get_data_type(signature.args[0].dtype)
         self.align = 4 if isinstance(self.lane, ir.FloatType) else 8
 
-    def each_block(self, wide: ir.Value, body: Callable[[int, ir.Value], None]) -> None:
+    def each_block(self, wide: Value, body: Callable[[int, Value], None]) -> None:
         """body(lanes, first lane): blocks of BLOCK lanes, then what is left by LANES."""
         b, word = self.builder, wide.type
         whole = b.mul(b.udiv(wide, word(BLOCK)), word(BLOCK))
@@ -43,7 +47,7 @@ class _Rows:
             with cgutils.for_range_slice(b, start, stop, word(lanes), word) as (first, _):
                 body(lanes, first)
 
-    def each_row(self, live: int, body: Callable[[ir.Value], None]) -> None:
+    def each_row(self, live: int, body: Callable[[Value], None]) -> None:
         """body(row) for every bit set in the words of array `live`."""
         b = self.builder
         words = b.extract_value(self.arrays[live].shape, 0)
@@ -61,10 +65,10 @@ class _Rows:
             b.branch(head)
             b.position_at_end(end)
 
-    def element(self, array: int, i: ir.Value) -> ir.Value:
+    def element(self, array: int, i: Value) -> Value:
         return self.builder.load(self.builder.gep(self.arrays[array].data, [i]))
 
-    def at(self, array: int, first: ir.Value, lanes: int, row: ir.Value | None = None) -> ir.Value:
+    def at(self, array: int, first: Value, lanes: int, row: Value | None = None) -> Value:
         """Address of `lanes` lanes of an array (of a row of it, for a matrix)."""
         b = self.builder
         where = first
@@ -73,19 +77,19 @@ class _Rows:
         address = b.gep(self.arrays[array].data, [where])
         return b.bitcast(address, ir.VectorType(self.lane, lanes).as_pointer())
 
-    def load(self, address: ir.Value) -> ir.Value:
+    def load(self, address: Value) -> Value:
         return self.builder.load(address, align=self.align)
 
-    def store(self, value: ir.Value, address: ir.Value) -> None:
+    def store(self, value: Value, address: Value) -> None:
         self.builder.store(value, address, align=self.align)
 
-    def splat(self, scalar: ir.Value, lanes: int) -> ir.Value:
+    def splat(self, scalar: Value, lanes: int) -> Value:
         b, vector = self.builder, ir.VectorType(self.lane, lanes)
         one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
         mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
         return b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
-    def sum(self, vector: ir.Value) -> ir.Value:
+    def sum(self, vector: Value) -> Value:
         name = f"llvm.vector.reduce.fadd.v{vector.type.count}f{8 * self.align}"
         kind = ir.FunctionType(self.lane, [self.lane, vector.type])
         reduce = cgutils.get_or_insert_function(self.builder.module, kind, name)
@@ -94,19 +98,19 @@ class _Rows:
     def zeros(self, lanes: int) -> ir.Constant:
         return ir.Constant(ir.VectorType(self.lane, lanes), [0.0] * lanes)
 
-    def register(self, value: ir.Value) -> ir.Value:
+    def register(self, value: Value) -> Value:
         """A variable that LLVM keeps in registers, set to value."""
         variable = cgutils.alloca_once(self.builder, value.type)
         self.builder.store(value, variable)
         return variable
 
-    def mul(self, x: ir.Value, y: ir.Value) -> ir.Value:
+    def mul(self, x: Value, y: Value) -> Value:
         return self.builder.fmul(x, y, flags=_FAST)
 
-    def add(self, x: ir.Value, y: ir.Value) -> ir.Value:
+    def add(self, x: Value, y: Value) -> Value:
         return self.builder.fadd(x, y, flags=_FAST)
 
-    def sub(self, x: ir.Value, y: ir.Value) -> ir.Value:
+    def sub(self, x: Value, y: Value) -> Value:
         return self.builder.fsub(x, y, flags=_FAST)
 
 
@@ -130,10 +134,8 @@ def live_rows(typingctx, h, slope, live):
     return types.none(h, slope, live), codegen
 
 
-def _sum_rows(
-    k: _Rows, lanes: int, first: ir.Value, live: int, sums: list[tuple[int, int, int, int]]
-) -> None:
-    """For each (matrix, weights, out, scale) of sums: out = scale * sum over live rows j of matrix[j] weights[j]."""
+def _sum_rows(k: _Rows, lanes: int, first: Value, live: int, sums: list[tuple[int, int, int, int]]) -> None:
+    """out = scale * sum over live rows j of matrix[j] weights[j], for each (matrix, weights, out, scale)."""
     b = k.builder
     totals = [k.register(k.zeros(lanes)) for _ in sums]
 
@@ -161,7 +163,7 @@ def weighted_sum(typingctx, W, h, live, wide, s, out):
 
 @intrinsic
 def weighted_sums(typingctx, W, h, a, s, V, h2, p, s2, live, wide):
-    """a = s sum_j W[j] h[j]  and  p = s2 sum_j V[j] h2[j], together: twice the sums to hide the latency with."""
+    """a = s sum_j W[j] h[j]  and  p = s2 sum_j V[j] h2[j]: together, they hide each other's latency."""
 
     def codegen(context, builder, signature, args):
         k = _Rows(context, builder, signature, args)

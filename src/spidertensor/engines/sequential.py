@@ -260,7 +260,7 @@ def _backward(settings, c):
 
 @njit(**_HOT)
 def _factor_gradients(settings, c):
-    """g = df/du of all parts; returns what bias and multilinear add to f, and what all factors add to beta."""
+    """g = df/du; returns what bias and multilinear add to f, and what all factors add to beta."""
     K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
     f, beta, at = 0.0, 0.0, 0
     for k in range(K):
@@ -466,10 +466,13 @@ def _predict(index, posterior, nodes, settings, out):
         out[0, n], out[1, n] = _evaluate(settings, c)
 
 
+_DEFAULT = Prior()
+
+
 def sequential(
     network: Network,
     likelihood: str,
-    prior: Prior = Prior(),
+    prior: Prior = _DEFAULT,
     *,
     curvature: bool = False,
     noise_memory: float | None = 10_000,
