@@ -132,6 +132,13 @@ def test_the_grouplens_archives(folder, name, file, member, separator):
     assert dataset.in_time_order().value.tolist() == [1, 3, 4, 5]  # stable where the times are equal
 
 
+def test_equal_times_keep_the_order_of_the_file(folder):
+    text = "".join(f"1::{movie}::{movie % 5 + 1}::{movie % 2}\n" for movie in range(1000))
+    write_zip(folder / "ml-1m.zip", "ml-1m/ratings.dat", text)
+    stream = datasets.load("movielens-1m").in_time_order()
+    assert stream.index[:, 1].tolist() == [*range(0, 1000, 2), *range(1, 1000, 2)]
+
+
 def test_the_kaggle_file(folder):
     rows = ["user_id,anime_id,rating", "1,20,-1", "1,24,8", "3,20,10", "3,24,7", "8,99,-1"]
     (folder / "rating.csv").write_text("\n".join(rows))
@@ -273,7 +280,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 
 def pickled(path):
-    write_npz(path, values=np.array([1, 2, None], dtype=object))
+    write_npz(path, values=np.array([1, 2, 3], dtype=object))  # good numbers, but only a pickle can hold them
 
 
 def truncated(path):

@@ -106,6 +106,13 @@ def test_reliability_curve_agrees_with_scikit_learn(binary):
     assert counts.sum() == len(value)
 
 
+def test_a_probability_on_an_edge_belongs_to_the_bin_above_it():
+    predicted, observed, counts = metrics.reliability_curve([0, 1, 1, 0], [0.0, 0.5, 1.0, 0.25], bins=2)
+    assert predicted.tolist() == [0.125, 0.75]
+    assert observed.tolist() == [0, 1]
+    assert counts.tolist() == [2, 2]
+
+
 def test_calibration_error_agrees_with_a_loop(binary):
     value, probability = binary
     expected = 0.0

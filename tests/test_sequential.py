@@ -365,7 +365,7 @@ def assert_healthy(state: posterior.State) -> None:
 @pytest.mark.parametrize("hidden", [(), (7, 16)])
 def test_no_variance_turns_negative_without_noise(hidden, curvature):
     """Noise far below the rounding of float32, and all of beta in one element: exact arithmetic leaves it a
-    variance of almost 0, rounding sometimes less than that, and then the update of that element is rejected."""
+    variance of almost 0, rounding sometimes less than that, and then that element's update is rejected."""
     case = Case((3, 5) if not hidden else (2, 3, 4), hidden, "relu", "gaussian", curvature, bias=True)
     batch = Batch(np.zeros((20, len(case.ranks)), np.int64), np.linspace(-1, 1, 20))
     rejected = 0
@@ -387,9 +387,9 @@ def test_no_variance_turns_negative_without_noise(hidden, curvature):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("curvature", [False, True])
 def test_outlier_narrows_as_any_entry_does(curvature, dtype):
-    """var -= var² c g² has no y in it (gaussian: c = 1/s), so an outlier must leave the variances that any other
-    entry leaves: da² - 2 db is not to be computed as a difference of numbers of the size of y². With curvature
-    this holds where f is linear, in the biases of the nodes and of the output."""
+    """var -= var² c g² has no y in it (gaussian: c = 1/s), so an outlier must leave the variances that any
+    other entry leaves: no da² - 2 db, nor dmu² - da² g², as a difference of numbers of the size of y².
+    With curvature this holds where f is linear, in the biases of the nodes and of the output."""
     case = Case((2, 3, 4), (7, 16), "tanh", "gaussian", curvature, bias=True, multilinear=2)
     states = []
     for y in (0.5, 1e5):

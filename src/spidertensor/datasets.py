@@ -84,7 +84,7 @@ class Dataset(Info):
 
 
 _MOVIELENS = "research only, with acknowledgement, no redistribution: see the README of the archive"
-_POST = "https://github.com/yishuaidu/POST (data of Du et al., ICDM 2018)"
+_POST = "https://github.com/yishuaidu/POST (the .mat file, and the -large-tensor.txt file beside it)"
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
 
 _INFOS = (

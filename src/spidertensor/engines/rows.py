@@ -224,9 +224,9 @@ def narrow_rows(typingctx, W, V, h, d, live, wide, da, c):
 
 @intrinsic
 def bend_rows(typingctx, W, V, h, R_h, d, R_d, live, wide, da, db2, c):
-    """With g = h[j] d and dmu = da g + db2 (h[j] R_d + R_h[j] d), for the live rows j:
+    """With g = h[j] d and bend = db2 (h[j] R_d + R_h[j] d), for the live rows j:
 
-        W[j] += V[j] dmu,   V[j] -= V[j]² (dmu² + (c - da²) g²)
+        W[j] += V[j] (da g + bend),   V[j] -= V[j]² (c g² + bend (2 da g + bend))
 
     An element whose variance would not stay positive keeps both; returns how many. The comparison fails for
     NaN, and no flag here lets LLVM assume that there is none.
@@ -235,7 +235,6 @@ def bend_rows(typingctx, W, V, h, R_h, d, R_d, live, wide, da, db2, c):
     def codegen(context, builder, signature, args):
         k = _Rows(context, builder, signature, args)
         da, db2, c = args[8:]
-        c = k.sub(c, k.mul(da, da))
         good = k.register(ir.IntType(64)(0))
         all_lanes = k.register(ir.IntType(64)(0))
 
@@ -247,9 +246,11 @@ def bend_rows(typingctx, W, V, h, R_h, d, R_d, live, wide, da, db2, c):
                 h, R_h = k.element(2, j), k.element(3, j)
                 at_w, at_v = k.at(0, first, lanes, j), k.at(1, first, lanes, j)
                 w, v = k.load(at_w), k.load(at_v)
-                by_d = k.add(k.mul(da, h), k.mul(db2, R_h))
-                dmu = k.add(k.mul(k.splat(by_d, lanes), d), k.mul(k.splat(h, lanes), bend_d))
-                shrink = k.add(k.mul(dmu, dmu), k.mul(k.splat(k.mul(c, k.mul(h, h)), lanes), d2))
+                da_g = k.mul(k.splat(k.mul(da, h), lanes), d)
+                bend = k.add(k.mul(k.splat(k.mul(db2, R_h), lanes), d), k.mul(k.splat(h, lanes), bend_d))
+                dmu = k.add(da_g, bend)
+                c_g2 = k.mul(k.splat(k.mul(c, k.mul(h, h)), lanes), d2)
+                shrink = k.add(c_g2, k.mul(bend, k.add(dmu, da_g)))
                 new_v = k.sub(v, k.mul(k.mul(v, v), shrink))
                 positive = builder.fcmp_ordered(">", new_v, k.zeros(lanes))
                 k.store(builder.select(positive, k.add(w, k.mul(v, dmu)), w), at_w)
