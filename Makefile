@@ -1,0 +1,41 @@
+# Every target sets up what it needs in .venv by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Tests and benchmarks on real data look here; the package itself knows nothing of this folder.
+ifneq ($(wildcard ../shared/data),)
+export SPIDER_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test lint bench docs clean
+
+demo: .venv/installed
+	$(BIN)/spider demo
+
+# Compiled kernels are cached by the file they stand in, so a change in a file they call would go unseen.
+test: .venv/installed
+	find src -name '*.nb[ci]' -delete
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/accuracy.py
+
+docs: .venv/installed
+	$(BIN)/python -m spidertensor.cli > docs/command.md
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo-output dist build
+	find . -name '__pycache__' -prune -exec rm -rf {} +

@@ -1,0 +1,123 @@
+"""Speed and memory of the core, on one core, as one JSON object. Ratios are taken inside this one run.
+
+    OMP_NUM_THREADS=1 python benchmarks/speed.py
+
+Everything goes through SpiderRegressor: checks, id mapping, scaling and refinement are in the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from spidertensor import SpiderRegressor, entries
+from spidertensor.checkpoint import flatten
+from spidertensor.posterior import trim
+
+N = 200_000
+BATCH = 256
+# per weight: mean and p forward (2 + 2), backward (2), update (var*g 2, mean 2, var 2)
+OPERATIONS_PER_WEIGHT = 12
+
+
+def best(work: Callable[[], object], repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def stream(nodes: int, modes: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, nodes, (N, modes))
+    return X, np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=N)
+
+
+def learn_time(X: np.ndarray, y: np.ndarray, model: SpiderRegressor) -> float:
+    """Microseconds per entry, in batches of 256, once all nodes are known."""
+    model.fit(X, y)
+
+    def work() -> None:
+        for i in range(0, N, BATCH):
+            model.partial_fit(X[i : i + BATCH], y[i : i + BATCH])
+
+    return best(work) / N * 1e6
+
+
+def sgemm_rate() -> float:
+    a = np.ones((1024, 1024), np.float32)
+    return 2 * 1024**3 / best(lambda: a @ a, 10)
+
+
+def child(code: str, **env: str) -> float:
+    """Seconds that a fresh interpreter says it took."""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+FIRST_CALL = """
+import time, numpy as np
+from spidertensor import SpiderRegressor
+model, X = SpiderRegressor(scaling=(0, 1)), np.zeros((4, 2), int)
+start = time.perf_counter(); model.fit(X, X[:, 0]); model.predict(X); print(time.perf_counter() - start)
+"""
+IMPORT = "import time; start = time.perf_counter(); import spidertensor; print(time.perf_counter() - start)"
+
+
+def main() -> None:
+    few, many = stream(1_000), stream(10_000)
+    plain, paper = SpiderRegressor(), SpiderRegressor.paper()
+    learn = learn_time(*few, plain)
+    weights = sum(w.mean.size for w in plain._fitted().state.posterior.weights)
+    rate = sgemm_rate()
+    nodes = [entries.NodeIndex(), entries.NodeIndex()]
+
+    def mapping() -> None:
+        for i in range(0, N, BATCH):
+            entries.rows(nodes, entries.columns(few[0][i : i + BATCH])[0], add=True)
+
+    mapping()
+    state = trim(plain._fitted().state)
+    elements = weights + sum(factor.mean.size for factor in state.posterior.factors)
+    with tempfile.TemporaryDirectory() as cache:
+        cold = child(FIRST_CALL, NUMBA_CACHE_DIR=cache)
+        warm = child(FIRST_CALL, NUMBA_CACHE_DIR=cache)
+    result = {
+        "machine": platform.processor() or platform.machine(),
+        "learn_us": learn,
+        "learn_curvature_us": learn_time(*few, paper),
+        "learn_tanh_us": learn_time(*few, SpiderRegressor(activation="tanh")),
+        "learn_three_modes_us": learn_time(*stream(1_000, 3), SpiderRegressor()),
+        "learn_10x_nodes_ratio": learn_time(*many, SpiderRegressor()) / learn,
+        "id_mapping_us": best(mapping) / N * 1e6,
+        "predict_mean_and_var_us": best(lambda: plain.predict(few[0], return_std=True)) / N * 1e6,
+        "sgemm_gflops": rate / 1e9,
+        "share_of_sgemm_counting_dead_units": OPERATIONS_PER_WEIGHT * weights / (learn * 1e-6) / rate,
+        "first_call_cold_s": cold,
+        "first_call_cached_s": warm,
+        "import_s": child(IMPORT),
+        "state_bytes_per_element": sum(a.nbytes for name, a in flatten(state).items() if "posterior" in name)
+        / elements,
+        "site_bytes_per_weight": sum(a.nbytes for name, a in flatten(state).items() if "sites" in name)
+        / weights,
+    }
+    print(
+        json.dumps({name: round(v, 4) if isinstance(v, float) else v for name, v in result.items()}, indent=1)
+    )
+
+
+if __name__ == "__main__":
+    main()
