@@ -37,9 +37,11 @@ COMPILE = {
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }
+# What only other kernels call needs no way in from Python: that way costs more to compile than the function.
+PART = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Everything per entry is inlined and free of reference counting: passing the scratch from function to
 # function and counting its arrays would cost as much as the arithmetic.
-HOT = {**COMPILE, "_nrt": False, "forceinline": True}
+HOT = PART | {"_nrt": False, "forceinline": True}
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 
@@ -87,7 +89,7 @@ class Scratch(NamedTuple):
     Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
 
 
-@njit(**COMPILE)
+@njit(**PART)
 def _zeros(first, second, third, like):
     """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
     size = first * second * third
@@ -96,7 +98,7 @@ def _zeros(first, second, third, like):
     return raw[skip : skip + size].reshape(first, second, third)
 
 
-@njit(**COMPILE)
+@njit(**PART)
 def scratch(weights, factors, settings):
     """Fresh working memory with the weights packed into it."""
     like, inputs, K = weights[0].mean, settings.inputs, len(factors)
@@ -133,7 +135,7 @@ def scratch(weights, factors, settings):
     return c
 
 
-@njit(**COMPILE)
+@njit(**PART)
 def pack(weights, c):
     for m in range(len(weights) - 1):
         mean, var = weights[m]
@@ -147,7 +149,7 @@ def pack(weights, c):
         c.v[j] = var[0, j]
 
 
-@njit(**COMPILE)
+@njit(**PART)
 def unpack(weights, c):
     for m in range(len(weights) - 1):
         mean, var = weights[m]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from spidertensor import likelihoods, posterior
 from spidertensor.engines.kernel import (
     COMPILE,
+    PART,
     Settings,
     bend_weights,
     curvature_pass,
@@ -66,7 +67,7 @@ def _learn(index, value, posterior, sites, counts, settings, out):
     unpack(weights, c)
 
 
-@njit(**COMPILE)
+@njit(**PART)
 def _n_elements(posterior):
     n = 0
     for factor in posterior.factors:
