@@ -265,7 +265,11 @@ def learn_entry(model, state, index, y):
     if model["likelihood"] == "gaussian":
         lam = 1 if model["memory"] is None else 1 - 1 / model["memory"]
         state["a"] = lam * state["a"] + 1 / 2
-        state["b"] = lam * state["b"] + ((y - alpha) ** 2 + beta_) / 2
+        s = beta_ + noise
+        after_mean, after_var = alpha + beta_ / s * (y - alpha), beta_ - beta_**2 / s  # of f, once y is known
+        if model["memory"] is None:  # the paper: alpha and beta from before the entry
+            after_mean, after_var = alpha, beta_
+        state["b"] = lam * state["b"] + ((y - after_mean) ** 2 + after_var) / 2
     state["log_evidence"] += log_z_
     return alpha, beta_, noise, log_z_
 

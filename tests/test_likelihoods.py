@@ -18,6 +18,7 @@ from spidertensor.likelihoods import (
     evidence,
     forgetting,
     mills,
+    misfit,
     noise_var,
 )
 
@@ -164,3 +165,22 @@ def test_noise_var():
     shape, rate = np.array(4.0), np.array(2.0)
     assert noise_var("gaussian", shape, rate) == 0.5
     assert noise_var("probit", shape, rate) == 0.0
+
+
+@pytest.mark.parametrize(("beta", "noise"), [(0.01, 1.0), (1.0, 1.0), (5.0, 0.2)])
+def test_noise_is_unbiased_where_the_model_is_right(beta, noise):
+    """With y ~ N(alpha, beta + noise) an entry must add `noise` on average: integrate misfit over y.
+
+    The paper's update (forgetting 1, alpha and beta from before the entry) adds noise + 2 beta.
+    """
+    spread = math.sqrt(beta + noise)
+
+    def average(forgetting):
+        def integrand(y):
+            density = math.exp(-0.5 * (y / spread) ** 2) / (spread * math.sqrt(2 * math.pi))
+            return density * misfit(y, 0.0, beta, noise, forgetting)
+
+        return quad(integrand, -12 * spread, 12 * spread)[0]
+
+    assert average(0.999) == pytest.approx(noise, rel=1e-8)
+    assert average(1.0) == pytest.approx(noise + 2 * beta, rel=1e-8)

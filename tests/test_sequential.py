@@ -335,11 +335,12 @@ def test_slab_only_makes_refinement_the_identity(case):
 
 
 def test_noise_forgets():
-    """lam = 1 - 1/memory: b/a becomes the exponential average of (residual² + beta)."""
+    """lam = 1 - 1/memory: b/a becomes the exponential average of E[(y - f)²], f once y is known."""
     case = Case((2, 3, 4), (7, 16), "relu", "gaussian", memory=4.0)
     batch = stream(case, 30)
     state, update = case.method().update(start(case), batch)
-    loss = (batch.value - update.mean) ** 2 + update.var
+    share = update.noise / (update.var + update.noise)
+    loss = (share * (batch.value - update.mean)) ** 2 + share * update.var
     fading = 0.75 ** np.arange(29, -1, -1)
     np.testing.assert_allclose(state.posterior.noise.shape, 0.75**30 + fading.sum() / 2, rtol=1e-12)
     np.testing.assert_allclose(state.posterior.noise.rate, 0.75**30 + fading @ loss / 2, rtol=1e-12)

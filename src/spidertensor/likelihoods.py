@@ -52,8 +52,22 @@ def evidence(likelihood, y, alpha, beta, noise):
     return log_z, z * ratio / math.sqrt(width), -0.5 * ratio * t / width, ratio * ratio_plus_t / width
 
 
+@njit(cache=True)
+def misfit(y, alpha, beta, noise, forgetting):
+    """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
+
+    The paper (which forgets nothing) takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is
+    noise + beta on average already, so beta is counted twice and intervals come out too wide. Otherwise f is
+    taken after the entry was learned, which gives exactly `noise` on average where the model is right.
+    """
+    if forgetting == 1.0:
+        return (y - alpha) ** 2 + beta
+    kept = noise / (beta + noise)  # of the residual and of beta
+    return (kept * (y - alpha)) ** 2 + kept * beta
+
+
 def forgetting(noise_memory: float | None) -> float:
-    """lam of the noise update a = lam a + 1/2: None keeps every error for ever, as the paper (trap 9)."""
+    """lam of the noise update a = lam a + 1/2, b = lam b + misfit/2; None is the paper's noise (trap 9)."""
     if noise_memory is None:
         return 1.0
     if not noise_memory > 1:

@@ -22,7 +22,7 @@ from spidertensor.engines.kernel import (
     unpack,
 )
 from spidertensor.entries import Batch
-from spidertensor.likelihoods import GAUSSIAN, evidence
+from spidertensor.likelihoods import GAUSSIAN, evidence, misfit
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import ACTIVATIONS, Network
 from spidertensor.posterior import Prior, State
@@ -54,8 +54,9 @@ def _learn(index, value, posterior, sites, counts, settings, out):
                 narrow_weights(c, real(da), real(narrowing))
             counts.rejected[()] += move_factors(factors, index, n, c, real(da), db2, real(narrowing))
             if settings.likelihood == GAUSSIAN:
-                noise.shape[()] = settings.forgetting * noise.shape[()] + 0.5
-                noise.rate[()] = settings.forgetting * noise.rate[()] + 0.5 * ((value[n] - alpha) ** 2 + beta)
+                lam = settings.forgetting
+                noise.shape[()] = lam * noise.shape[()] + 0.5
+                noise.rate[()] = lam * noise.rate[()] + 0.5 * misfit(value[n], alpha, beta, noise_var, lam)
         else:
             counts.rejected[()] += _n_elements(posterior)
         counts.entries[()] += 1
@@ -100,7 +101,8 @@ def sequential(
     """SPIDER as a Method.
 
     curvature:    differentiate log Z through beta as well (the paper); without it, cheaper and mostly better
-    noise_memory: entries after which an error has faded from the noise by 1/e; None remembers all (the paper)
+    noise_memory: entries after which an error has faded from the noise by 1/e; None is the paper's noise, which
+                  remembers all errors and counts an entry's uncertainty twice (likelihoods.misfit)
     refine_every: entries between two refinements of the prior, however the calls are cut
     """
     if refine_every < 1:
