@@ -28,7 +28,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py
 
 docs: .venv/installed
-	$(BIN)/python -m spidertensor.cli > docs/command.md
+	$(BIN)/spider docs > docs/command.md
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -68,7 +68,7 @@ class Prior:
     rho0: float = 0.9
     factor_var: float = 1.0
     bias_var: float = 0.02
-    multilinear_var: float = 0.1
+    multilinear_var: float = 0.08
     multilinear_start: float = 0.03
     noise_shape: float = 1.0
     noise_rate: float = 1.0

@@ -1,0 +1,3 @@
+from spidertensor.cli import main
+
+main()

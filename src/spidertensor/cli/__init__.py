@@ -1,0 +1,91 @@
+"""The command `spider`: parse, call, print. What a command needs is loaded when that command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import spidertensor
+from spidertensor.cli import evaluation, fit, model, predict, reference
+from spidertensor.cli.common import CommandError
+
+app = typer.Typer(
+    name="spider",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
+app.command("recommend")(model.recommend)
+app.command("info")(model.info)
+app.command("evaluate")(evaluation.evaluate)
+app.add_typer(evaluation.data, name="data")
+app.command("demo")(evaluation.demo)
+
+
+@app.callback(invoke_without_command=True)
+def spider(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Streaming Bayesian deep tensor factorization: learn from a stream of entries, predict with uncertainty.
+
+    \b
+    spider demo
+    spider fit ratings.csv --modes user,movie --value rating --model ratings.spider
+    spider recommend ratings.spider --given user=42 --over movie
+
+    `spider COMMAND --help` has more examples.
+    """
+    if version:
+        print(f"spider {spidertensor.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(hidden=True)
+def docs() -> None:
+    """Print docs/command.md."""
+    print(reference.markdown(typer.main.get_command(app)), end="")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and leave with its exit code; an error is one line and code 2."""
+    try:
+        code = app(arguments, prog_name="spider", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # `spider predict ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+        code = 141
+    except Exception as error:
+        message = _message(error)
+        if message is None:
+            raise
+        print("spider:", " ".join(message.split()), file=sys.stderr)
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user; None if it is a mistake of this program and not of the input."""
+    if hasattr(error, "format_message"):  # of the command line: typer's own or click's, by its version
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        return error.format_message().rstrip(".") + hint  # pyright: ignore[reportAttributeAccessIssue]
+    from spidertensor.checkpoint import CheckpointError
+    from spidertensor.datasets import DatasetError
+    from spidertensor.entries import EntryError
+    from spidertensor.sources import SourceError
+
+    if isinstance(error, CommandError | SourceError | EntryError | CheckpointError | DatasetError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return None

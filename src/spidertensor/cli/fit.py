@@ -1,0 +1,129 @@
+"""`spider fit`: stream a source through an estimator, and stop and go on without losing or doubling a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spidertensor.cli import common
+from spidertensor.cli.common import CommandError, OnBad
+
+Modes = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="The columns that hold ids, with commas: user,movie.")
+]
+Value = Annotated[str | None, typer.Option(metavar="NAME", help="The column that holds the value.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: learn probabilities.")]
+Model = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The model file. By default SOURCE with another ending.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where the model stopped, if there is one.")]
+Add = Annotated[bool, typer.Option("--add", help="Learn SOURCE from its start on top of the model.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing model.")]
+Every = Annotated[
+    str, typer.Option(metavar="TIME", help="How often to save on the way: 30s, 5m, 1h or never.")
+]
+Rank = Annotated[
+    str | None, typer.Option(metavar="N", help="Length of a factor vector: 8, or one per mode: 8,4.")
+]
+Hidden = Annotated[str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers: 50,50.")]
+Activation = Annotated[
+    str | None, typer.Option(metavar="NAME", help="relu, tanh, sigmoid, softplus or gelu.")
+]
+Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings.")]
+Scaling = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHIFT,SCALE",
+        help="Shift and scale of the values: 3.5,1.1. By default from the first values.",
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the starting weights.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def fit(
+    source: common.SourceName,
+    modes: Modes = None,
+    value: Value = None,
+    binary: Binary = False,
+    model: Model = None,
+    resume: Resume = False,
+    add: Add = False,
+    force: Force = False,
+    checkpoint_every: Every = "30s",
+    on_bad: common.OnBadOption = OnBad.RAISE,
+    rejects: common.Rejects = None,
+    format: common.Format = None,  # noqa: A002
+    columns: common.Columns = None,
+    rank: Rank = None,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    paper: Paper = False,
+    scaling: Scaling = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    as_json: common.AsJson = False,
+) -> None:
+    """Learn the rows of SOURCE in their order, in one pass and constant memory, and write a model.
+
+    \b
+    spider fit ratings.csv --modes user,movie --value rating
+    spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary --on-bad skip
+    spider fit tuesday.parquet --model week.spider --add
+    zcat log.csv.gz | spider fit - --modes host,port --value bytes --model log.spider
+
+    Ctrl-C or SIGTERM saves and stops. With --resume the same command goes on at the first row not yet learned
+    after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped.
+    """
+    path = _model_path(source, model, resume=resume, add=add, force=force)
+    seconds = common.seconds(checkpoint_every)
+    settings = _settings(rank, hidden, activation, scaling, batch_size, seed)
+    from spidertensor.cli import learning  # the heavy part, after the cheap mistakes
+    from spidertensor.sources import Source
+
+    opened = Source.named(source, format, None if columns is None else common.words(columns))
+    names = None if modes is None else common.words(modes)
+    if (resume or add) and path.exists():
+        learner = learning.reopen(path, opened, value, add=add)
+        learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
+    else:
+        learner = learning.start(path, opened, names, value, binary=binary, paper=paper, **settings)
+    rejects = rejects or path.with_suffix(".rejects.jsonl")
+    rejected = common.BadRows(opened, on_bad, rejects, after=None if learner.new else learner.row)
+    raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
+
+
+def _model_path(source: str, model: Path | None, *, resume: bool, add: bool, force: bool) -> Path:
+    if resume + add + force > 1:
+        raise CommandError("only one of --resume, --add and --force is possible")
+    path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
+    if path.exists() and not (resume or add or force):
+        raise CommandError(f"{path} exists: --resume goes on with it, --add adds to it, --force replaces it")
+    return path
+
+
+def _settings(
+    rank: str | None,
+    hidden: str | None,
+    activation: str | None,
+    scaling: str | None,
+    batch_size: int | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """Those that are given, as the estimators take them."""
+    ranks = None if rank is None else common.numbers("--rank", rank)
+    settings = {
+        "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
+        "hidden": None if hidden is None else tuple(common.numbers("--hidden", hidden)),
+        "activation": activation,
+        "scaling": None if scaling is None else tuple(common.numbers("--scaling", scaling, float)),
+        "batch_size": batch_size,
+        "random_state": seed,
+    }
+    return {name: setting for name, setting in settings.items() if setting is not None}

@@ -1,0 +1,285 @@
+"""The loop behind `spider fit`: chunks in, a model with its position out, and signals in between.
+
+A position is what `save` stores beside the model, so that both always agree:
+
+    source, head    the file's name, and what it is recognised by if it is moved (None: standard input)
+    row             up to which row everything has been learned or left out, and `bad`, how many were left out
+    value           the column of the values
+    all_text        per mode, whether "42" on a line is the text; None before a text source was read
+"""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+
+from spidertensor.cli import common
+from spidertensor.cli.common import BadRows, CommandError
+from spidertensor.cli.progress import Progress, Tally, summary
+from spidertensor.cli.signals import Signals, Stopped
+from spidertensor.entries import EntryError
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+from spidertensor.sources import BadRow, Chunk, Source, SourceError, read
+
+
+@dataclass
+class Learner:
+    """A model, and how far it has come with a source."""
+
+    estimator: SpiderRegressor | SpiderClassifier
+    path: Path
+    source: Source
+    modes: list[str]
+    value: str
+    all_text: list[bool] | None
+    row: int = 0
+    bad: int = 0
+    new: bool = True
+    tally: Tally = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.binary = isinstance(self.estimator, SpiderClassifier)
+        self.tally = Tally(self.binary)
+        self.head = self.source.head()
+
+    @property
+    def place(self) -> str:
+        return f"{self.source.unit} {self.row:,} of {self.source.name}"
+
+    def chunks(self) -> Iterator[Chunk]:
+        chunks = read(
+            self.source, self.modes, self.value, binary=self.binary, all_text=self.all_text, skip=self.row
+        )
+        return _large_first(chunks, self.estimator.batch_size) if self.new else chunks
+
+    def learn(self, chunk: Chunk, rejected: BadRows) -> None:
+        """All of a chunk or, after an error, nothing of it."""
+        before = rejected.count
+        rejected.take(chunk.bad)
+        while len(chunk.rows):
+            assert chunk.values is not None
+            try:
+                with _warnings_noted():
+                    update = self.estimator.learn(common.entries_of(chunk), chunk.values)
+            except EntryError as error:  # a value far beyond the scale: only the estimator knows it
+                if error.row is None:
+                    raise
+                chunk, bad = _without(chunk, error, self)
+                rejected.take([bad])
+            except ValueError as error:  # a setting that cannot be
+                raise CommandError(str(error)) from None
+            else:
+                self.tally.add(chunk.values, update.mean, update.log_evidence)
+                break
+        self.row = chunk.end
+        self.bad += rejected.count - before
+
+    def save(self) -> None:
+        position = {
+            "source": self.source.name if self.source.path is None else Path(self.source.path).name,
+            "head": self.head,
+            "row": self.row,
+            "bad": self.bad,
+            "value": self.value,
+            "all_text": self.all_text,
+        }
+        self.estimator.save(self.path, position)
+
+
+def start(
+    path: Path,
+    source: Source,
+    modes: list[str] | None,
+    value: str | None,
+    *,
+    binary: bool,
+    paper: bool,
+    **settings: Any,
+) -> Learner:
+    if modes is None or value is None:
+        raise CommandError("--modes and --value are needed to start a model")
+    kind = SpiderClassifier if binary else SpiderRegressor
+    if binary and "scaling" in settings:
+        raise CommandError("--scaling is for continuous values, not with --binary")
+    estimator = (kind.paper if paper else kind)(**settings)
+    estimator.feature_names_in_ = np.array(modes, dtype=object)
+    typed = source.format in ("jsonl", "parquet")
+    return Learner(estimator, path, source, modes, value, None if typed else [False] * len(modes))
+
+
+def reopen(path: Path, source: Source, value: str | None, *, add: bool) -> Learner:
+    """The model of an earlier run; `add`: for another source, from its start."""
+    estimator = load(path)
+    position = _position(estimator)
+    if position is None and not add:
+        raise CommandError(f"{path}: was not made by spider fit, --add learns a source on top of it")
+    value = position["value"] if position else value
+    if value is None:
+        raise CommandError(f"{path}: does not say which column has the value, use --value")
+    texts = None
+    if source.format in ("csv", "tsv") or (position and position["all_text"]):
+        texts = common.all_text(estimator)
+    learner = Learner(estimator, path, source, common.mode_names(estimator), value, texts, new=False)
+    if position and not add:
+        if not source.has_head(position["head"]):
+            raise CommandError(
+                f"{path}: stands in another source ({position['source']}), "
+                f"--add learns {source.name} from its start on top of it"
+            )
+        learner.row, learner.bad = position["row"], position["bad"]
+    return learner
+
+
+def _position(estimator: Any) -> dict[str, Any] | None:
+    """The position in a model file, if `save` has written it."""
+    match estimator.position_:
+        case {
+            "source": str(),
+            "head": None | {"bytes": int(), "sha256": str()},
+            "row": int(),
+            "bad": int(),
+            "value": str(),
+            "all_text": None | list(),
+        } as position:
+            return position
+    return None
+
+
+def check_same(
+    learner: Learner,
+    modes: list[str] | None,
+    value: str | None,
+    *,
+    binary: bool,
+    paper: bool,
+    **settings: Any,
+) -> None:
+    """What the command line says about a model that is there already must be what the model says."""
+    estimator = learner.estimator
+    facts = {
+        "modes": learner.modes,
+        "value": learner.value,
+        "binary": learner.binary,
+        **estimator.get_params(),
+    }
+    if paper:
+        settings = type(estimator).paper(**settings).get_params()
+    for name, wanted in {"modes": modes, "value": value, "binary": binary or None, **settings}.items():
+        if wanted is not None and _listed(facts.get(name)) != _listed(wanted):
+            raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _large_first(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
+    """The first chunk made n entries long, if there are so many: the scale of the values comes from them.
+
+    A pipe may give less at once, and how its reads fell must not change the model.
+    """
+    first: Chunk | None = None
+    for chunk in chunks:
+        first = chunk if first is None else _joined(first, chunk)
+        if len(first.rows) >= n:
+            yield first
+            first = None
+            break
+    if first is not None:
+        yield first
+    yield from chunks
+
+
+def _joined(a: Chunk, b: Chunk) -> Chunk:
+    assert a.values is not None
+    assert b.values is not None
+    return b._replace(
+        columns=[_concatenated(*pair) for pair in zip(a.columns, b.columns, strict=True)],
+        values=np.concatenate([a.values, b.values]),
+        rows=np.concatenate([a.rows, b.rows]),
+        bad=[*a.bad, *b.bad],
+    )
+
+
+def _concatenated(a: Any, b: Any) -> Any:
+    return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])
+
+
+def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, BadRow]:
+    assert error.row is not None
+    assert chunk.values is not None
+    ids = [column[error.row] for column in chunk.columns]
+    raw = dict(zip([*learner.modes, learner.value], [*ids, chunk.values[error.row]], strict=True))
+    bad = BadRow(int(chunk.rows[error.row]), error.reason, common.plain(raw))
+    rest = chunk._replace(
+        columns=[np.delete(column, error.row) for column in chunk.columns],
+        values=np.delete(chunk.values, error.row),
+        rows=np.delete(chunk.rows, error.row),
+    )
+    return rest, bad
+
+
+@contextmanager
+def _warnings_noted() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        common.note(f"note: {each.message}")
+
+
+def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
+    """Learn to the end or to a signal, save, and tell; the exit code."""
+    began = perf_counter()
+    with Signals() as signals:
+        try:
+            with Progress(learner, shown=not quiet) as progress:
+                _learn_all(learner, rejected, every, signals, progress)
+        except Stopped:
+            pass
+        except (CommandError, SourceError, EntryError):
+            if learner.tally.entries:
+                learner.save()
+                common.note(f"saved {learner.path} after {learner.place}; --resume goes on from there")
+            raise
+        if learner.tally.entries or not learner.new:
+            learner.save()
+        elif not signals.caught:
+            raise CommandError(f"{learner.source.name}: no good rows to learn")
+    if signals.caught:
+        name = signal.Signals(signals.caught).name
+        saved = f"saved {learner.path}, --resume goes on" if learner.tally.entries else "nothing learned yet"
+        common.note(f"stopped by {name} after {learner.place}: {saved}")
+        return 128 + signals.caught
+    summary(learner, perf_counter() - began, as_json=as_json)
+    return 0
+
+
+def _learn_all(
+    learner: Learner, rejected: BadRows, every: float, signals: Signals, progress: Progress
+) -> None:
+    chunks = learner.chunks()
+    saved = monotonic()
+    while True:
+        began = perf_counter()
+        chunk = signals.next(chunks)
+        if chunk is None:
+            return
+        read_at = perf_counter()
+        learner.learn(chunk, rejected)
+        learner.tally.reading += read_at - began
+        learner.tally.learning += perf_counter() - read_at
+        progress.show(chunk.share)
+        if signals.caught:
+            raise Stopped
+        if monotonic() - saved >= every and learner.tally.entries:
+            learner.save()
+            saved = monotonic()

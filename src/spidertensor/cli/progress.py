@@ -1,0 +1,152 @@
+"""How `spider fit` is doing: a bar on a terminal, else a line now and then; and the summary at the end."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spidertensor.baselines import floors
+from spidertensor.cli import common
+from spidertensor.entries import Batch
+
+if TYPE_CHECKING:
+    from spidertensor.cli.learning import Learner
+
+LINE_EVERY = 10.0  # seconds
+NAMES = {"rmse": "RMSE", "log_loss": "log loss"}
+
+
+class Tally:
+    """Scores of this run, each entry by what was predicted before it was learned."""
+
+    def __init__(self, binary: bool) -> None:
+        self.binary = binary
+        self.entries = 0
+        self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
+        self.reading = self.learning = 0.0  # seconds
+        self._floor = floors.mean("probit" if binary else "gaussian")
+        self._floor_state = self._floor.init(0)
+
+    def add(self, value: Any, mean: Any, log_evidence: Any) -> None:
+        batch = Batch(np.empty((len(value), 0), np.int64), value)
+        self._floor_state, floor = self._floor.update(self._floor_state, batch)
+        self.entries += len(value)
+        self.log_evidence += float(log_evidence.sum())
+        self.floor_log_evidence += float(floor.log_evidence.sum())
+        if not self.binary:
+            self.squares += float(np.sum((value - mean) ** 2))
+            self.floor_squares += float(np.sum((value - floor.mean) ** 2))
+
+    @property
+    def metric(self) -> str:
+        return "log_loss" if self.binary else "rmse"
+
+    @property
+    def score(self) -> float:
+        return self._score(self.squares, self.log_evidence)
+
+    @property
+    def floor(self) -> float:
+        """The score of the mean of all entries before."""
+        return self._score(self.floor_squares, self.floor_log_evidence)
+
+    def _score(self, squares: float, log_evidence: float) -> float:
+        n = max(self.entries, 1)
+        return -log_evidence / n if self.binary else (squares / n) ** 0.5
+
+
+class Progress:
+    def __init__(self, learner: Learner, *, shown: bool) -> None:
+        self.learner = learner
+        self.began = self.told = perf_counter()
+        self.plain = shown and not sys.stderr.isatty()
+        self.bar: Any = None
+        if shown and not self.plain:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (
+                BarColumn(20),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.description}"),
+            )
+            self.bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
+            self.task = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Progress:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def show(self, share: float | None) -> None:
+        if self.bar:
+            done = {} if share is None else {"total": 1.0, "completed": share}
+            self.bar.update(self.task, description=self._text(), **done)
+        elif self.plain and perf_counter() - self.told > LINE_EVERY:
+            self.told = perf_counter()
+            common.note(self._text())
+
+    def _text(self) -> str:
+        tally = self.learner.tally
+        n = max(tally.entries, 1)
+        speed = tally.entries / (perf_counter() - self.began)
+        score = f"{NAMES[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
+        bad = f"  {self.learner.bad:,} bad rows" if self.learner.bad else ""
+        return (
+            f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  evidence {tally.log_evidence / n:.4f}{bad}"
+        )
+
+
+def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
+    model, tally = learner.estimator, learner.tally
+    record: dict[str, Any] = {
+        "model": str(learner.path),
+        "source": learner.source.name,
+        "entries": model.n_entries_,
+        "entries_now": tally.entries,
+        "bad_rows": learner.bad,
+        "row": learner.row,
+        "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
+        "noise": getattr(model, "noise_", None),
+        "log_evidence": model.log_evidence_ / model.n_entries_,
+        "rejected": model.n_rejected_,
+        "metric": tally.metric,
+        "score": tally.score if tally.entries else None,
+        "floors": {"mean": tally.floor if tally.entries else None},
+        "seconds": seconds,
+        "seconds_reading": tally.reading,
+        "seconds_learning": tally.learning,
+        "entries_per_second": tally.entries / max(tally.reading + tally.learning, 1e-9),
+    }
+    if as_json:
+        common.print_json(record)
+    else:
+        common.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record))
+
+
+def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
+    now, total = record["entries_now"], record["entries"]
+    score = "nothing new to learn"
+    if now:
+        floor = record["floors"]["mean"]
+        score = f"{NAMES[record['metric']]} {record['score']:.4f}, with the mean of all before {floor:.4f}"
+    noise = record["noise"]
+    parts = f"reading {record['seconds_reading']:.1f} s, learning {record['seconds_learning']:.1f} s"
+    return [
+        ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
+        ("bad rows", f"{record['bad_rows']:,}"),
+        *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
+        *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
+        ("evidence", f"{record['log_evidence']:.4f} per entry"),
+        ("score", f"{score} (each entry predicted before it was learned)" if now else score),
+        ("time", f"{record['seconds']:.1f} s: {parts}"),
+        ("speed", f"{record['entries_per_second']:,.0f} entries/s"),
+    ]

@@ -1,0 +1,128 @@
+"""One column of a block: texts, numbers or JSON values -> ids, or values; and what is wrong where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Wrong = dict[int, str]  # place in the column -> reason
+
+_PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
+
+
+def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
+    """int64 if all ids are, else objects; anything at the places where something is wrong."""
+    if isinstance(column, list):
+        return _object_ids(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if is_text(column.type):
+        return _text_ids(column, find_ints, empty_is_missing)
+    if pa.types.is_integer(column.type) and not column.null_count:
+        return column.to_numpy(zero_copy_only=False), {}
+    return _object_ids(column.to_pylist())
+
+
+def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
+    # One text first: arrow goes on to the end of a column that it cannot read, and takes its time.
+    if find_ints and len(column) and isinstance(_id(column[0].as_py()), int):
+        try:
+            ints = column.cast(pa.int64())
+            if column.equals(ints.cast(pa.string())):  # arrow also reads "042" and "0x2a" as 42
+                return ints.to_numpy(), {}
+        except pa.ArrowInvalid:
+            pass
+    coded = column.dictionary_encode()
+    ids: list[Any] = coded.dictionary.to_pylist()
+    if find_ints:
+        ids = [_id(text) for text in ids]
+    codes = coded.indices.fill_null(-1).to_numpy()
+    missing = [-1] if codes.min(initial=0) < 0 else []
+    if empty_is_missing and "" in ids:
+        missing.append(ids.index(""))
+        ids[missing[-1]] = 0
+    all_int = find_ints and set(map(type, ids)) == {int}
+    known = np.array(ids, np.int64) if all_int else _objects([*ids, None])  # None: what -1 stands for
+    places = np.flatnonzero(np.isin(codes, missing)).tolist() if missing else []
+    return known[codes], dict.fromkeys(places, "is missing")
+
+
+def _id(text: str) -> int | str:
+    if _PLAIN_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return int(text)
+    return text
+
+
+def _object_ids(column: list[Any]) -> tuple[NDArray[Any], Wrong]:
+    wrong = {}
+    for place, raw in enumerate(column):
+        if raw is None or raw != raw:  # a NaN is not itself
+            wrong[place] = "is missing"
+        elif not isinstance(raw, int | str | float | bytes):
+            wrong[place] = f"is a {type(raw).__name__}, which cannot be an id"
+        elif isinstance(raw, float) and not isfinite(raw):
+            wrong[place] = "is infinite"
+    return _objects(column), wrong
+
+
+def _objects(column: list[Any]) -> NDArray[Any]:
+    return np.fromiter(column, object, len(column))  # np.array would look into a list, or a text
+
+
+def to_numbers(column: Any, *, binary: bool) -> tuple[NDArray[np.float64], Wrong]:
+    """Finite floats, each 0 or 1 if `binary`; anything at the places where something is wrong."""
+    if isinstance(column, list):
+        found, wrong = _one_by_one(column, _json_number)
+    elif is_text(column.type):
+        try:
+            found, wrong = column.cast(pa.float64()).to_numpy(zero_copy_only=False), {}
+        except pa.ArrowInvalid:
+            found, wrong = _one_by_one(column.to_pylist(), _text_number)
+    else:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else []
+        wrong = dict.fromkeys(map(int, missing), "is missing")
+        found = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    good = np.isfinite(found)
+    if binary:
+        good &= (found == 0) | (found == 1)
+    for place in np.flatnonzero(~good).tolist():
+        finite = isfinite(found[place])
+        wrong.setdefault(place, f"{found[place]:g} is not {'0 or 1' if finite else 'finite'}")
+    return found, wrong
+
+
+def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDArray[np.float64], Wrong]:
+    found, wrong = np.full(len(column), np.nan), {}
+    for place, raw in enumerate(column):
+        if raw is None or raw == "":
+            wrong[place] = "is missing"
+            continue
+        try:
+            found[place] = number(raw)
+        except (ValueError, TypeError, OverflowError):
+            wrong[place] = f"{raw!r:.40} is not a number"
+    return found, wrong
+
+
+def _text_number(text: str) -> float:
+    if "_" in text or not text.isascii():  # Python would read 1_0, and digits of all scripts
+        raise ValueError
+    return float(text)
+
+
+def _json_number(raw: Any) -> float:
+    if not isinstance(raw, int | float):  # float would read a text
+        raise TypeError
+    return float(raw)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

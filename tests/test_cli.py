@@ -1,0 +1,628 @@
+"""The command, end to end: each one as a process of its own, their variants by calling `main`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import spidertensor
+from spidertensor import cli, sources
+from spidertensor.cli import common, learning
+from spidertensor.sources import lines
+
+FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
+ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def table(n=1200, seed=0) -> list[tuple[int, str, float]]:
+    rng = np.random.default_rng(seed)
+    users, movies = rng.integers(30, size=n).tolist(), rng.integers(20, size=n).tolist()
+    return [(u, f"m{m}", round(3 + math.sin(u) + math.cos(m) + 0.3 * z, 3)) for u, m, z in
+            zip(users, movies, rng.normal(size=n).tolist(), strict=True)]  # fmt: skip
+
+
+def csv_text(rows, header="user,movie,rating\n") -> str:
+    return header + "".join(f"{u},{m},{r}\n" for u, m, r in rows)
+
+
+@pytest.fixture
+def ratings(folder) -> Path:
+    (folder / "ratings.csv").write_text(csv_text(table()))
+    return folder / "ratings.csv"
+
+
+@pytest.fixture
+def spider(capsys):
+    """Call the command in this process: its exit code, and what it printed."""
+
+    def call(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(each) for each in arguments])
+        return int(stop.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def fails(spider):
+    """Call the command: it must fail with code 2 and one line on standard error, which is returned."""
+
+    def call(*arguments) -> str:
+        code, out, err = spider(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("spider: ")
+        assert err.count("\n") == 1
+        return err
+
+    return call
+
+
+def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
+
+
+def started(*arguments) -> subprocess.Popen[bytes]:
+    """A process that reads what the test writes; a shell may have left SIGINT ignored."""
+
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen,
+    )  # fmt: skip
+
+
+def eventually(condition) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within a minute")
+
+
+# --- the whole way, as a user goes it
+
+
+def test_fit_info_predict_as_processes(ratings, folder):
+    fit = process("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    assert (fit.returncode, fit.stderr) == (0, "")
+    for expected in ("1,200", "nodes of user   30", "nodes of movie  20", "bad rows        0", "RMSE"):
+        assert expected in fit.stdout
+    info = process("info", "m.spider", "--json")
+    facts = json.loads(info.stdout)
+    assert (facts["kind"], facts["entries"], facts["modes"]) == (
+        "SpiderRegressor", 1200, {"user": 30, "movie": 20},
+    )  # fmt: skip
+    assert len(facts["inclusion"]) == 2
+    assert facts["position"]["row"] == 1201
+    assert facts["settings"]["hidden"] == [4]
+    predicted = process("predict", "m.spider", "-", input=csv_text(table(50)))
+    rows = list(csv.DictReader(io.StringIO(predicted.stdout)))
+    assert predicted.stderr == "50 rows predicted, 0 of them with an id that the model has not seen\n"
+    model = spidertensor.load("m.spider")
+    mean, std = model.predict([row[:2] for row in table(50)], return_std=True)
+    np.testing.assert_allclose([float(row["mean"]) for row in rows], mean, rtol=1e-6)
+    np.testing.assert_allclose([float(row["std"]) for row in rows], std, rtol=1e-6)
+    assert [row["rating"] for row in rows] == [str(r) for _, _, r in table(50)]
+
+
+def test_the_model_is_the_estimators(ratings, spider):
+    """The command adds nothing of its own: same settings and entries, same model as in Python."""
+    code, out, _ = spider("fit", ratings, *FIT, "--model", "m.spider", "--json")
+    summary = json.loads(out)
+    rows = table()
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
+    value = np.array([row[2] for row in rows])
+    update = model.learn([row[:2] for row in rows], value)
+    loaded = spidertensor.load("m.spider")
+    probe = [(3, "m4"), (5, "m1")]
+    np.testing.assert_array_equal(loaded.predict(probe), model.predict(probe))
+    assert summary["score"] == pytest.approx(np.sqrt(np.mean((value - update.mean) ** 2)))
+    assert summary["log_evidence"] == pytest.approx(update.log_evidence.mean())
+    assert summary["noise"] == pytest.approx(model.noise_)
+    before = np.array([0, *(np.cumsum(value)[:-1] / np.arange(1, len(value)))])
+    assert summary["floors"]["mean"] == pytest.approx(np.sqrt(np.mean((value - before) ** 2)))
+    assert summary["nodes"] == {"user": 30, "movie": 20}
+    assert (code, summary["entries"], summary["bad_rows"]) == (0, 1200, 0)
+
+
+def test_binary(folder, spider):
+    rows = [(u, m, int(r > 3)) for u, m, r in table()]
+    (folder / "a.csv").write_text(csv_text(rows))
+    assert spider("fit", "a.csv", *FIT, "--binary", "--model", "m.spider", "--json")[0] == 0
+    code, out, _ = spider("predict", "m.spider", "a.csv")
+    assert code == 0
+    probability = np.array([float(row["probability"]) for row in csv.DictReader(io.StringIO(out))])
+    model = spidertensor.load("m.spider")
+    np.testing.assert_allclose(probability, model.predict_proba([r[:2] for r in rows])[:, 1], rtol=1e-6)
+    assert "noise" not in spider("info", "m.spider")[1]
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.tsv.zst", "a.jsonl", "a.parquet", "headless.csv"])
+def test_every_format_gives_the_same_model(ratings, folder, spider, name):
+    columns = dict(zip(("user", "movie", "rating"), zip(*table(), strict=True), strict=True))
+    arrow = pa.table({key: list(column) for key, column in columns.items()})
+    extra: tuple[str, ...] = ()
+    if name == "a.csv.gz":
+        (folder / name).write_bytes(gzip.compress(csv_text(table()).encode()))
+    elif name == "a.tsv.zst":
+        with pa.output_stream(folder / name, compression="zstd") as file:
+            file.write(csv_text(table()).replace(",", "\t").encode())
+    elif name == "a.jsonl":
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in arrow.to_pylist()))
+    elif name == "a.parquet":
+        parquet.write_table(arrow, folder / name)
+    else:
+        (folder / name).write_text(csv_text(table(), header=""))
+        extra = ("--columns", "user,movie,rating")
+    assert spider("fit", ratings, *FIT, "--model", "one.spider")[0] == 0
+    assert spider("fit", name, *FIT, *extra, "--model", "two.spider")[0] == 0
+    same = [
+        spidertensor.load(path).predict([(1, "m1"), (2, "m2")]).tolist()
+        for path in ("one.spider", "two.spider")
+    ]
+    assert same[0] == same[1]
+    if name == "headless.csv":
+        assert spider("predict", "two.spider", name, *extra)[1].startswith(
+            "user,movie,rating,mean,std\n25,m12,4.036,"
+        )
+
+
+def test_predict_writes_every_format(ratings, folder, spider):
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    (folder / "a.csv").write_text('user,movie,note\n1,m1,"a, b"\n99,m2,007\n')
+    code, _, err = spider("predict", "m.spider", "a.csv", "--out", "p.csv")
+    assert (code, err) == (0, "2 rows predicted, 1 of them with an id that the model has not seen\n")
+    assert (folder / "p.csv").read_text().startswith('user,movie,note,mean,std\n1,m1,"a, b",')
+    for name in ("p.jsonl", "p.parquet", "p.tsv", "p.csv.gz", "p.jsonl.zst"):
+        assert spider("predict", "m.spider", "a.csv", "--out", name)[0] == 0
+    records = [json.loads(line) for line in (folder / "p.jsonl").read_text().splitlines()]
+    assert records == parquet.read_table("p.parquet").to_pylist()
+    assert records[0] | {"mean": 0, "std": 0} == {
+        "user": "1",
+        "movie": "m1",
+        "note": "a, b",
+        "mean": 0,
+        "std": 0,
+    }
+    assert gzip.decompress((folder / "p.csv.gz").read_bytes()) == (folder / "p.csv").read_bytes()
+    with (folder / "p.csv").open() as one, (folder / "p.tsv").open() as two:
+        assert list(csv.reader(one)) == list(csv.reader(two, delimiter="\t"))
+    assert records[1]["std"] > records[0]["std"]  # 99 was never seen
+    assert spider("predict", "m.spider", "p.jsonl", "--out", "q.csv")[0] == 2  # has the columns already
+    (folder / "b.jsonl").write_text('{"user": 1, "movie": "m1", "x": [1]}\n{"movie": "m2", "user": 2}\n')
+    for name in ("q.csv", "q.parquet", "q.jsonl"):
+        assert spider("predict", "m.spider", "b.jsonl", "--out", name)[0] == 0
+    assert json.loads((folder / "q.jsonl").read_text().splitlines()[0])["x"] == [1]
+    assert not list(folder.glob(".*part"))
+
+
+# --- bad rows
+
+BAD = "user,movie,rating\n" + "1,m1,2\n1,m2,3\n" * 150 + "1,m1,\n1,m1\n" + "2,m2,3\n" * 300 + "2,m2,1e30\n"
+
+
+def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
+    (folder / "bad.csv").write_text(BAD)
+    assert fails("fit", "bad.csv", *FIT) == (
+        "spider: bad.csv line 302: rating is missing (--on-bad skip or file goes on without such rows)\n"
+    )
+    assert not (folder / "bad.spider").exists()
+    code, out, _ = spider("fit", "bad.csv", *FIT, "--on-bad", "skip", "--json")
+    assert code == 0
+    assert (json.loads(out)["entries"], json.loads(out)["bad_rows"]) == (600, 3)
+    code, out, _ = spider("fit", "bad.csv", *FIT, "--on-bad", "file", "--force", "--json")
+    records = [json.loads(line) for line in (folder / "bad.rejects.jsonl").read_text().splitlines()]
+    assert [(each["row"], each["raw"]) for each in records] == [
+        (302, "1,m1,"), (303, "1,m1"), (604, {"user": 2, "movie": "m2", "rating": 1e30}),
+    ]  # fmt: skip
+    assert records[1]["reason"] == "2 fields instead of 3"
+    assert json.loads(out)["bad_rows"] == 3
+    monkeypatch.setattr(lines, "BLOCK", 1000)  # now the first chunks are good
+    code, _, err = spider("fit", "bad.csv", *FIT, "--force")
+    assert code == 2
+    assert "saved bad.spider after line" in err
+    assert spidertensor.load("bad.spider").n_entries_ < 300
+    (folder / "pairs.csv").write_text("user,movie\n1,m1\n,m1\n")
+    assert "pairs.csv line 3: user is missing" in fails(
+        "predict", "bad.spider", "pairs.csv", "--out", "p.csv"
+    )
+    assert not (folder / "p.csv").exists()
+    code, out, err = spider("predict", "bad.spider", "pairs.csv", "--on-bad", "file")
+    assert (code, out.count("\n")) == (0, 2)
+    assert "1 bad rows left out" in err
+
+
+def test_nothing_but_bad_rows_is_an_error(folder, fails):
+    (folder / "a.csv").write_text("user,movie,rating\n1,2,x\n")
+    assert "no good rows" in fails("fit", "a.csv", *FIT, "--on-bad", "skip")
+    assert not (folder / "a.spider").exists()
+
+
+def test_values_that_do_not_vary_are_noted(folder, spider):
+    (folder / "a.csv").write_text("user,movie,rating\n" + "1,2,5\n" * 10)
+    code, _, err = spider("fit", "a.csv", *FIT)
+    assert code == 0
+    assert err.startswith("note: the first")
+
+
+# --- stopping and going on
+
+
+@pytest.fixture
+def piped(spider, monkeypatch, folder):
+    """Call the command with a text on standard input."""
+
+    def call(text, *arguments) -> tuple[int, str, str]:
+        (folder / "stdin").write_text(text)
+        with (folder / "stdin").open() as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", file)
+            return spider(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, number):
+    """The process waits for more input when the signal comes; after SIGKILL the last save counts."""
+    text = csv_text(table(3000))
+    cut = text.index("\n", len(text) // 2) - 3  # within a line
+    with started("fit", "-", *FIT, "--model", "m.spider", "--checkpoint-every", "0s") as running:
+        assert running.stdin is not None
+        running.stdin.write(text[:cut].encode())
+        running.stdin.flush()
+        eventually(Path("m.spider").exists)
+        running.send_signal(number)
+        running.wait(60)
+        message = running.stderr.read().decode() if running.stderr else ""
+    if number == signal.SIGKILL:
+        assert running.returncode == -number
+    else:
+        assert running.returncode == 128 + number
+        assert f"stopped by {number.name} after line" in message
+        assert "saved m.spider, --resume goes on" in message
+    stopped = spidertensor.load("m.spider")
+    assert 256 <= stopped.n_entries_ < 3000
+    assert piped(text, "fit", "-", *FIT, "--model", "m.spider", "--resume")[0] == 0
+    assert piped(text, "fit", "-", *FIT, "--model", "whole.spider")[0] == 0
+    assert Path("m.spider").read_bytes() == Path("whole.spider").read_bytes()
+
+
+def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
+    """What was learned after the last save is learned again, once; its bad rows are rejected again, once."""
+    (folder / "a.csv").write_text(csv_text(table()).replace("m7", ""))
+    command = ("fit", "a.csv", *FIT, "--on-bad", "file", "--model", "m.spider", "--checkpoint-every", "0s")
+    monkeypatch.setattr(lines, "BLOCK", 900)
+    assert spider(*command)[0] == 0
+    whole = [(folder / name).read_bytes() for name in ("m.spider", "m.rejects.jsonl")]
+    saves = []
+    save = learning.Learner.save
+
+    def broken(self):
+        saves.append(self.row)
+        if len(saves) < 5:
+            save(self)
+        elif len(saves) == 8:
+            raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learning.Learner, "save", broken)
+        with pytest.raises(ZeroDivisionError):
+            cli.main([*command, "--force"])
+    assert spidertensor.load("m.spider").position_["row"] == saves[3]
+    assert spider(*command, "--resume")[0] == 0
+    assert [(folder / name).read_bytes() for name in ("m.spider", "m.rejects.jsonl")] == whole
+
+
+def stop_after(monkeypatch, chunks: int, number: int) -> None:
+    """The signal arrives while that chunk is being learned."""
+    learn = learning.Learner.learn
+    calls = []
+
+    def counted(self, chunk, rejected):
+        calls.append(chunk)
+        learn(self, chunk, rejected)
+        if len(calls) == chunks:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(learning.Learner, "learn", counted)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl.zst", "a.parquet"])
+def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
+    rows = [dict(zip(("user", "movie", "rating"), row, strict=True)) for row in table()]
+    rows[500]["rating"] = rows[1100]["user"] = None
+    if name == "a.parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), name)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if "csv" in name:
+            text = csv_text([tuple("" if x is None else x for x in row.values()) for row in rows])
+        compression = sources.Source.named(name).compression
+        with pa.output_stream(name, compression=compression) as file:
+            file.write(text.encode())
+    monkeypatch.setattr(lines, "BLOCK", 900)  # less than 256 rows: the first chunk is made of several
+    monkeypatch.setattr(sources, "ROWS", 70)
+    command = ("fit", name, *FIT, "--on-bad", "file", "--model", "m.spider")
+    assert spider(*command)[0] == 0
+    model, rejects = (folder / "m.spider").read_bytes(), (folder / "m.rejects.jsonl").read_bytes()
+    assert rejects.count(b"\n") == 2
+    for chunks, number in ((1, signal.SIGTERM), (5, signal.SIGINT)):
+        with monkeypatch.context() as patch:
+            (folder / "m.spider").unlink()
+            stop_after(patch, chunks, number)
+            code, _, err = spider(*command, "--resume")  # there is nothing to resume: starts
+            assert code == 128 + number
+            assert "--resume goes on" in err
+        assert spidertensor.load("m.spider").n_entries_ < 1100
+        monkeypatch.setattr(lines, "BLOCK", 1100)  # blocks that end elsewhere change nothing
+        monkeypatch.setattr(sources, "ROWS", 111)
+        assert spider(*command, "--resume")[0] == 0
+        assert (folder / "m.spider").read_bytes() == model
+        assert (folder / "m.rejects.jsonl").read_bytes() == rejects
+    assert "nothing new to learn" in spider(*command, "--resume")[1]
+    assert (folder / "m.spider").read_bytes() == model
+
+
+def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):
+    monkeypatch.setattr(
+        learning, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
+    )
+    code, _, err = spider("fit", ratings, *FIT)
+    assert code == 143
+    assert "nothing learned yet" in err
+    assert not Path("ratings.spider").exists()
+
+
+def test_appended_rows_and_another_file(ratings, folder, spider, fails):
+    whole = csv_text(table(2000))
+    (folder / "whole.csv").write_text(whole)
+    spider("fit", "whole.csv", *FIT, "--model", "whole.spider")
+    cut = whole.index("\n", 5000) + 1
+    grows = folder / "grows.csv"
+    grows.write_text(whole[:cut])
+    spider("fit", grows, *FIT, "--model", "m.spider")
+    with grows.open("a") as file:
+        file.write(whole[cut:])
+    code, out, _ = spider("fit", grows, "--model", "m.spider", "--resume", "--json")
+    assert (code, json.loads(out)["entries"]) == (0, 2000)
+    probe = [(1, "m1"), (4, "m5")]
+    model = spidertensor.load("m.spider")
+    np.testing.assert_array_equal(model.predict(probe), spidertensor.load("whole.spider").predict(probe))
+    assert "stands in another source (grows.csv)" in fails("fit", ratings, "--model", "m.spider", "--resume")
+    code, out, _ = spider("fit", ratings, "--model", "m.spider", "--add", "--json")
+    assert (json.loads(out)["entries"], json.loads(out)["entries_now"]) == (3200, 1200)
+    grows.write_text(whole[:3000])
+    assert "stands in another source" in fails("fit", grows, "--model", "m.spider", "--resume")
+
+
+def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
+    assert spider("fit", ratings, *FIT)[0] == 0
+    model = (folder / "ratings.spider").read_bytes()
+    assert "exists: --resume" in fails("fit", ratings, *FIT)
+    for other, reason in [
+        (("--rank", "3"), "has rank 2, the command says 3"), (("--value", "user"), "has value 'rating'"),
+        (("--modes", "movie,user"), "has modes"), (("--binary",), "has binary False"),
+        (("--paper",), "has curvature False"), (("--seed", "7"), "has random_state 0"),
+        (("--hidden", "4,4"), "has hidden"), (("--force",), "only one of"),
+    ]:  # fmt: skip
+        assert reason in fails("fit", ratings, "--resume", *other)
+    assert (folder / "ratings.spider").read_bytes() == model
+    assert spider("fit", ratings, *FIT, "--force", "--seed", "7", "--paper")[0] == 0
+    assert spidertensor.load("ratings.spider").get_params()["curvature"] is True
+
+
+def test_a_model_from_python(ratings, folder, spider, fails):
+    """Its ids are all text, so 42 on a line means the text."""
+    rows = [(str(u), m) for u, m, _ in table()]
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
+    model.learn(rows, [r for _, _, r in table()])
+    model.save("m.spider")
+    (folder / "pairs.csv").write_text("user,movie\n1,m1\n2,m2\n")
+    assert "names 2" not in fails("predict", "m.spider", "pairs.csv")  # no column '0'
+    _, _, err = spider("predict", "m.spider", "pairs.csv", "--modes", "user,movie")
+    assert "0 of them with an id" in err
+    assert "not made by spider fit" in fails("fit", ratings, "--model", "m.spider", "--resume")
+    assert "--value" in fails("fit", ratings, "--model", "m.spider", "--add")
+    assert "has 2 modes" in fails("predict", "m.spider", "pairs.csv", "--modes", "user")
+
+
+# --- mistakes
+
+
+def test_mistakes_are_one_line(ratings, folder, spider, fails):
+    (folder / "broken.spider").write_bytes(b"nothing")
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    damaged = bytearray((folder / "m.spider").read_bytes())
+    damaged[-100] ^= 1
+    (folder / "damaged.spider").write_bytes(damaged)
+    for arguments, reason in [
+        (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
+        (("fit", ".", *FIT), "unknown format"),
+        (("fit", ratings, "--value", "rating"), "--modes and --value are needed"),
+        (("fit", ratings, "--modes", "user,film", "--value", "rating"), "no column 'film' (there are: user"),
+        (("fit", ratings, *FIT, "--activation", "cubic"), "cubic"),
+        (("fit", ratings, *FIT, "--rank", "0"), "rank"),
+        (("fit", ratings, *FIT, "--rank", "1,2,3"), "rank"),
+        (("fit", ratings, *FIT, "--rank", "two"), "--rank takes numbers"),
+        (("fit", ratings, *FIT, "--checkpoint-every", "soon"), "a time is given like 30s"),
+        (("fit", ratings, *FIT, "--binary"), "is not 0 or 1"),
+        (("fit", ratings, *FIT, "--binary", "--scaling", "1,2"), "--scaling is for continuous values"),
+        (("fit", ratings, *FIT, "--model", "no/such/folder.spider"), "No such file or directory"),
+        (("fit", ratings, "--on-bad", "ignore"), "--on-bad"),
+        (("fit",), "SOURCE"),
+        (("fly",), "fly"),
+        (("info", "none.spider"), "none.spider: No such file or directory"),
+        (("info", "broken.spider"), "broken.spider: not a spidertensor checkpoint"),
+        (("predict", "damaged.spider", ratings), "the checksum does not match"),
+        (("predict", "m.spider", ratings, "--out", ratings), "is the source itself"),
+        (("predict", "m.spider", ratings, "--out", "p.txt"), "unknown format"),
+        (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", ratings), "not a file of reject"),
+        (("recommend", "m.spider", "--given", "user", "--over", "movie"), "takes mode=id"),
+        (("recommend", "m.spider", "--given", "who=1", "--over", "movie"), "has no mode 'who'"),
+        (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "--given is missing for: movie"),
+        (("evaluate", "netflix"), "unknown data set 'netflix'"),
+        (("evaluate", "synthetic", "--method", "magic"), "choose one of spider, spider-plain"),
+        (("evaluate", "synthetic", "--method", "static-biases", "--protocol", "prequential"), "no prequ"),
+        (("evaluate", "synthetic", "--test", "clean"), "has no test 'clean'"),
+        (("data", "info", "netflix"), "unknown data set"),
+    ]:  # fmt: skip
+        assert reason in fails(*arguments), arguments
+    assert spidertensor.load("m.spider").n_entries_ == 1200
+
+
+def in_bash(command: str) -> subprocess.CompletedProcess[str]:
+    command = command.replace("spider", f"{sys.executable} -W error -m spidertensor", 1)
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_pipes_of_the_shell(ratings, spider):
+    """A pipe with a name, of which nothing may be lost by looking; and a reader that stops reading."""
+    done = in_bash(f"spider fit <(cat ratings.csv) --format csv {' '.join(FIT)} --model m.spider --json -q")
+    assert json.loads(done.stdout)["entries"] == 1200
+    Path("many.csv").write_text(csv_text(table() * 20))
+    done = in_bash("spider predict m.spider many.csv | head -n 2")
+    assert done.stdout.startswith("user,movie,rating,mean,std\n")
+    assert done.stderr == ""
+
+
+# --- the other commands
+
+
+@pytest.mark.skipif(
+    not hasattr(spidertensor.SpiderRegressor, "recommend"), reason="no estimator.recommend yet"
+)
+def test_recommend(ratings, spider):
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    done = process("recommend", "m.spider", "--given", "user=3", "--over", "movie", "-n", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    model = spidertensor.load("m.spider")
+    movies = sorted((f"m{m}" for m in range(20)), key=lambda m: -model.predict([(3, m)])[0])
+    assert [each["id"] for each in answer["nodes"]] == movies[:4]
+    for explore in ("ucb", "thompson"):
+        arguments = ("--given", "user=3", "--over", "movie", "-n", "3", "--explore", explore, "--seed", "1")
+        code, out, _ = spider("recommend", "m.spider", *arguments)
+        assert (code, out.count(" m")) >= (0, 0)
+        assert "movie" in out
+
+
+def test_evaluate(spider):
+    done = process("evaluate", "synthetic", "--rank", "3", "--json")
+    record = json.loads(done.stdout)
+    wanted = ["dataset", "method", "rank", "batch_size", "seed", "protocol", "metric", "score", "log_density"]
+    wanted += ["coverage_50", "coverage_90", "seconds", "entries_per_second", "rejected", "floors"]
+    assert set(wanted) <= record.keys()
+    assert [record[key] for key in wanted[:7]] == ["synthetic", "spider", 3, 256, 0, "held-out", "rmse"]
+    assert record["score"] < record["floors"]["biases"]["score"] < record["floors"]["mean"]["score"] * 1.1
+    assert set(record["floors"]) == {"mean", "biases", "static-biases"}
+    code, out, _ = spider("evaluate", "synthetic", "--protocol", "prequential", "--method", "biases")
+    assert code == 0
+    assert "the first tenth of the stream, 3,000 entries, is learned but not scored" in " ".join(out.split())
+    assert "floor: mean" in out
+    assert "static" not in out
+    again = json.loads(spider("evaluate", "synthetic", "--method", "mean", "--json")[1])
+    assert again["score"] == record["floors"]["mean"]["score"]
+    assert again["score"] == again["floors"]["mean"]["score"]
+
+
+def test_notes_beside_figures_that_need_them(spider, monkeypatch):
+    from spidertensor import datasets
+
+    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, binary=True)
+    monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)
+    _, out, _ = spider("evaluate", "movielens-1m", "--protocol", "prequential", "--method", "mean", "--json")
+    assert "gives some ratings away" in json.loads(out)["notes"][1]
+    _, out, _ = spider("evaluate", "dblp", "--method", "biases", "--json")
+    assert "measure that shift" in json.loads(out)["notes"][0]
+    _, out, _ = spider("evaluate", "dblp", "--method", "biases")
+    assert "that shift" in " ".join(out.split())
+    assert "AUC" in out
+
+
+def test_data(spider, monkeypatch, folder):
+    monkeypatch.setenv("SPIDER_DATA", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    done = process("data", "list")
+    for name in ("movielens-1m", "acc", "flights", "synthetic"):
+        assert name in done.stdout
+    assert len(json.loads(spider("data", "list", "--json")[1])) == 7
+    assert "CC0" in spider("data", "info", "anime")[1]
+    code, _, err = spider("data", "get", "acc")
+    assert code == 2
+    assert "Get it from" in err
+    code, out, err = spider("data", "get", "synthetic")
+    assert (code, out) == (0, "made, not read\n")
+
+
+def test_demo():
+    done = process("demo", "--entries", "2000", "--out", "shown")
+    assert done.returncode == 0, done.stderr
+    assert list(Path("shown").glob("*.spider"))
+
+
+def test_help_version_and_no_arguments(spider):
+    done = process("--version")
+    assert done.stdout == f"spider {spidertensor.__version__}\n"
+    code, out, _ = spider()
+    assert code == 0
+    assert "spider fit ratings.csv" in out
+    for command in ("fit", "predict", "recommend", "info", "evaluate"):
+        code, out, _ = spider(command, "--help")
+        assert code == 0
+        assert f" spider {command} " in out.partition("Options")[0].partition("Usage")[2].partition("\n")[2]
+
+
+def test_the_command_starts_quickly():
+    """Parsing the command line loads none of the heavy libraries."""
+    heavy = "numpy numba scipy sklearn pyarrow pandas matplotlib jax"
+    code = f"import sys, spidertensor.cli; print([m for m in {heavy.split()} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_reference_is_up_to_date(spider):
+    """If this fails: spider docs > docs/command.md"""
+    page = Path(__file__).resolve().parents[1] / "docs" / "command.md"
+    assert spider("docs")[1] == page.read_text()
+
+
+def test_words():
+    assert common.words(" a, b c ,,d") == ["a", "b c", "d"]
+    assert [common.seconds(text) for text in ("30s", "5m", "1.5h", "7", "never")] == [
+        30,
+        300,
+        5400,
+        7,
+        math.inf,
+    ]
+    with pytest.raises(common.CommandError):
+        common.seconds("-1s")
+    assert common.plain({"a": [np.float64("nan"), np.int64(3), "x"]}) == {"a": [None, 3, "x"]}
