@@ -430,7 +430,7 @@ def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
     for other, reason in [
         (("--rank", "3"), "has rank 2, the command says 3"), (("--value", "user"), "has value 'rating'"),
         (("--modes", "movie,user"), "has modes"), (("--binary",), "has binary False"),
-        (("--paper",), "has curvature False"), (("--seed", "7"), "has random_state 0"),
+        (("--paper",), "has bias True"), (("--seed", "7"), "has random_state 0"),
         (("--hidden", "4,4"), "has hidden"), (("--force",), "only one of"),
     ]:  # fmt: skip
         assert reason in fails("fit", ratings, "--resume", *other)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from naive import as_float64
 from spidertensor import posterior
+from spidertensor.baselines.post import post
 from spidertensor.engines.sequential import sequential
 from spidertensor.entries import Batch
 from spidertensor.method import Method
@@ -49,6 +50,8 @@ def methods() -> dict[str, Case]:
                 build = partial(sequential, network, likelihood, curvature=curvature, refine_every=16)
                 name = f"sequential-{likelihood}-{kind}{'-curvature' * curvature}"
                 cases[name] = Case(build, binary, equal_starts=network is PLAIN)
+        build = partial(post, 3, likelihood, rank=2, batch_size=16)
+        cases[f"post-{likelihood}"] = Case(build, binary, by_entry=False, equal_starts=False)
     return cases
 
 

@@ -16,8 +16,10 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.exceptions import DataConversionWarning
 
 from spidertensor import entries
 from spidertensor.entries import Batch, EntryError, NodeIndex, columns, rows, values
@@ -180,6 +182,18 @@ def test_scalars_and_subclasses_become_plain(raw, plain):
     assert typed(index_of([raw]).ids[0]) == typed(plain)
 
 
+def test_nodes_can_be_forgotten_again():
+    index = index_of([5, "a", 70000, 9, (1,)])
+    index.truncate(7)
+    assert len(index) == 5
+    index.truncate(2)
+    assert index.ids == [5, "a"]
+    assert index.find(np.array([9, 70000, 5])).tolist() == [-1, -1, 0]
+    assert index.find_or_add(np.array([9, 5, 70000])).tolist() == [2, 0, 3]
+    index.truncate(0)
+    assert index.find([5, "a", 9]).tolist() == [-1, -1, -1]
+
+
 def test_the_index_can_be_copied():
     index = index_of([5, "a", 70000])
     for twin in (copy.deepcopy(index), pickle.loads(pickle.dumps(index))):
@@ -283,7 +297,7 @@ def test_rows_of_nothing():
 
 def test_rows_want_one_column_per_mode_of_one_length():
     nodes = [NodeIndex(), NodeIndex()]
-    with pytest.raises(EntryError, match=r"expected 2 columns.*got 3"):
+    with pytest.raises(EntryError, match=r"X has 3 features, but SPIDER is expecting 2"):
         rows(nodes, columns(np.zeros((4, 3), dtype=int))[0], add=True)
     with pytest.raises(EntryError, match=r"length: \[1, 2\]"):
         rows(nodes, [[1], [1, 2]], add=True)
@@ -361,21 +375,47 @@ def test_input_that_is_no_table(X):
 
 
 def test_entries_without_ids():
-    for X in (np.empty((3, 0)), [(), ()]):
-        with pytest.raises(EntryError, match="without ids"):
+    for X in (np.empty((3, 0)), [(), (), ()], pd.DataFrame(index=range(3))):
+        with pytest.raises(EntryError, match=r"0 feature\(s\) \(shape=\(3, 0\)\) while a minimum of 1"):
             columns(X)
 
 
 def test_ragged_and_wrong_width():
-    with pytest.raises(EntryError, match=r"expected 2 columns.*got 3") as caught:
+    with pytest.raises(EntryError, match=r"expected 2 ids.*got 3") as caught:
         columns([(1, 2), (1, 2), (1, 2, 3)])
     assert caught.value.row == 2
-    with pytest.raises(EntryError, match=r"expected 3 columns.*got 2") as caught:
-        columns([(1, 2, 3), (1, 2)], ["a", "b", "c"])
-    assert caught.value.row == 1
-    with pytest.raises(EntryError, match=r"expected 3 columns.*got 2") as caught:
-        columns(np.zeros((5, 2)), ["a", "b", "c"])
-    assert caught.value.row is None
+    for names, width in ((["a", "b", "c"], None), (None, 3)):
+        with pytest.raises(EntryError, match=r"expected 3 ids.*got 2") as caught:
+            columns([(1, 2, 3), (1, 2)], names, width)
+        assert caught.value.row == 1
+        with pytest.raises(EntryError, match=r"X has 2 features, but SPIDER is expecting 3") as caught:
+            columns(np.zeros((5, 2)), names, width)
+        assert caught.value.row is None
+    with pytest.raises(EntryError, match=r"expected 2 ids.*got 3") as caught:
+        columns([(1, 2, 3), (1, 2)], None, 2)
+    assert caught.value.row == 0
+    with pytest.raises(EntryError, match=r"X has 1 features, but SPIDER is expecting 2"):
+        columns(pl.DataFrame({"a": [1]}), None, 2)
+
+
+class ArrayLike:
+    def __init__(self, array):
+        self.array = np.asarray(array)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def test_what_becomes_an_array():
+    assert ids_in(ArrayLike([[1, 2], [3, 4]])) == ([(1, 2), (3, 4)], None)
+    with pytest.raises(EntryError, match=r"Reshape your data.*ArrayLike of shape \(2,\)"):
+        columns(ArrayLike([1, 2]))
+
+
+@pytest.mark.parametrize("build", [scipy.sparse.csr_array, scipy.sparse.coo_matrix])
+def test_sparse_input(build):
+    with pytest.raises(EntryError, match="sparse input is not supported"):
+        columns(build(np.eye(2)))
 
 
 def test_empty_input_has_as_many_columns_as_known():
@@ -492,7 +532,23 @@ def test_values(y):
         assert got.dtype == np.float64
         assert got.flags.c_contiguous
         assert got.tolist() == [1, 0, 1]
-    assert len(values(y, None, binary=False)) == 3
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array([[1.0], [0.0]]),
+        [[1], [0]],
+        [[True], [False]],
+        pd.DataFrame({"y": [1, 0]}),
+        pl.DataFrame({"y": [1, 0]}),
+        np.array([[Decimal(1)], [0]], dtype=object),
+    ],
+    ids=lambda y: type(y).__name__,
+)
+def test_a_column_of_values_is_taken_with_a_warning(y):
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        assert values(y, 2, binary=True).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -506,7 +562,7 @@ def test_values(y):
         (["a"], 0, "str"),
         (np.array(["1", "2"]), 0, "str"),
         ([1, [2, 3]], 1, "list"),
-        ([1, 2j], None, "complex"),
+        ([1, 2j], None, "Complex data not supported"),
         ([1, 10**400], 1, "finite"),
         (np.array([1, np.finfo(np.longdouble).max]), 1, "finite"),
         (np.array(["2020-01-01"], dtype="M8[ns]"), None, "datetime64"),
@@ -515,23 +571,32 @@ def test_values(y):
         (pl.Series([1, None]), 1, "finite"),
         (pa.array([1, None]), 1, "finite"),
         (np.ma.masked_array([1.0, 2.0], mask=[0, 1]), 1, "NoneType"),
-        (np.zeros((2, 1)), None, "1-D"),
+        (np.zeros((2, 2)), None, "1-D"),
+        (np.zeros((2, 1, 1)), None, "1-D"),
         (3.0, None, "1-D"),
-        (None, None, "1-D"),
+        (None, None, "y is None"),
         ([1, 2, 3, 4, 5], None, "4 entries but 5 values"),
     ],
     ids=lambda case: str(case)[:20],
 )
 def test_refused_values(y, row, word):
-    n = 4 if row is None and word.startswith("4") else None
+    n = 4 if word.startswith("4") else len(y) if hasattr(y, "__len__") else 1
     with pytest.raises(EntryError, match=word) as caught:
         values(y, n, binary=False)
     assert caught.value.row == row
 
 
-@pytest.mark.parametrize("bad", [2, -1, 0.5, float("nan")])
-def test_binary_values(bad):
-    with pytest.raises(EntryError, match=r"row 1: .*not 0 or 1"):
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (2, "label 2 is neither 0 nor 1. Only binary classification is supported"),
+        (-1, "label -1 is neither"),
+        (0.5, "continuous value 0.5 is neither"),
+        (float("nan"), "not finite"),
+    ],
+)
+def test_binary_values(bad, words):
+    with pytest.raises(EntryError, match=rf"row 1: .*{words}"):
         values([0, bad, 1], 3, binary=True)
     assert values([], 0, binary=True).shape == (0,)
 

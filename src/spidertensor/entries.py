@@ -8,6 +8,7 @@ compares them: 1, 1.0 and True are one node, which keeps the id that came first.
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, repeat
 from math import isfinite, isnan
@@ -94,6 +95,12 @@ class NodeIndex:
     def find_or_add(self, ids: Column) -> NDArray[np.int64]:
         """The row of each id, a new one for each id never seen. After an error nothing was added."""
         return self._map(_checked(ids), add=True)
+
+    def truncate(self, n: int) -> None:
+        """Forget the nodes from row n on: undoes a `find_or_add` that something later came to nothing."""
+        while len(self._rows) > n:
+            self._rows.popitem()
+        self._table[self._table >= n] = -1
 
     def parse(self, text: str) -> Any:
         """The id of this mode that a text from a command line means; the text itself if it means none.
@@ -198,43 +205,61 @@ def rows(nodes: Sequence[NodeIndex], columns: Sequence[Column], *, add: bool) ->
     return index
 
 
-def columns(X: Any, names: Sequence[str] | None = None) -> tuple[list[Column], tuple[str, ...] | None]:
+def columns(
+    X: Any, names: Sequence[str] | None = None, width: int | None = None
+) -> tuple[list[Column], tuple[str, ...] | None]:
     """X as one column of ids per mode, and the names of its columns if it has them.
 
-    X is a 2-D array, a list of entries, or an eager frame (pandas, polars, pyarrow). `names` are those of the
-    first fit: a frame's columns are matched by name; for other inputs they only say how many modes there are.
+    X is a 2-D array (or something that becomes one), a list of entries, or an eager frame (pandas, polars,
+    pyarrow). `names` are those of the first fit: a frame's columns are matched by name. `width` is the number
+    of modes, where it is known.
     """
+    width = width if names is None else len(names)
+    found: list[Column]
     if isinstance(X, np.ma.MaskedArray):
         X = X.tolist()  # a masked id becomes None: missing
     if isinstance(X, list | tuple):
-        return _transpose(X, None if names is None else len(names)), None
-    if not isinstance(X, np.ndarray):
-        return _frame_columns(X, names)
-    if X.ndim != 2:
-        raise EntryError(_not_2d(f"shape {X.shape}"))
-    if names is not None and X.shape[1] != len(names):
-        raise EntryError(_width(len(names), X.shape[1]))
-    if len(X) and not X.shape[1]:
-        raise EntryError(_not_2d("entries without ids"))
-    return [X[:, mode] for mode in range(X.shape[1])], None
+        return _transpose(X, width), None
+    if isinstance(X, np.ndarray):
+        found, seen = _array_columns(X, f"shape {X.shape}"), None
+    elif (series := _series(X)) is not None:
+        found, seen = _frame_columns(series, names)
+    elif "sparse" in type(X).__module__:
+        raise EntryError("sparse input is not supported: X holds one id per mode, not the tensor")
+    elif hasattr(X, "__array__"):
+        array = np.asarray(X)
+        found, seen = _array_columns(array, f"a {type(X).__name__} of shape {array.shape}"), None
+    else:
+        raise EntryError(_not_2d(f"{type(X).__name__}, not an array, list or eager frame"))
+    if width is not None and len(found) != width:
+        raise EntryError(_width(width, len(found)))
+    return found, seen
 
 
-def values(y: Any, n: int | None, *, binary: bool) -> NDArray[np.float64]:
-    """y as n finite floats (any number of them if n is None), each 0 or 1 if `binary`."""
+def values(y: Any, n: int, *, binary: bool) -> NDArray[np.float64]:
+    """y as n finite floats, each 0 or 1 if `binary`."""
+    if y is None:
+        raise EntryError("learning requires y to be passed, but the target y is None")
     if isinstance(y, np.ma.MaskedArray):
         y = y.tolist()
     try:
         array = np.asarray(y)
     except ValueError:  # ragged: one of the values is a list
         array = np.asarray(y, dtype=object)
-    if array.ndim != 1:
-        raise EntryError(f"values must be 1-D, got shape {array.shape}")
-    if n is not None and len(array) != n:
-        raise EntryError(f"{n} entries but {len(array)} values")
-    if array.dtype.kind in "mMcV":
+    if array.dtype.kind == "c":
+        raise EntryError(f"Complex data not supported: values are real numbers, got {array.dtype}")
+    if array.dtype.kind in "mMV":
         raise EntryError(f"values must be numbers, got {array.dtype}")
     if array.dtype.kind not in "biuf":
-        array = [_number(value, row) for row, value in enumerate(np.asarray(y, dtype=object))]
+        array = np.asarray(y, dtype=object)  # again from y: a str among numbers has made all of them str
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = _raveled(array)
+    if array.ndim != 1:
+        raise EntryError(f"values must be 1-D, got shape {array.shape}")
+    if len(array) != n:
+        raise EntryError(f"{n} entries but {len(array)} values")
+    if array.dtype == object:
+        array = [_number(value, row) for row, value in enumerate(array)]
     with np.errstate(over="ignore"):  # a long double may become inf, found below
         array = np.ascontiguousarray(array, dtype=np.float64)
     good = np.isfinite(array)
@@ -242,8 +267,25 @@ def values(y: Any, n: int | None, *, binary: bool) -> NDArray[np.float64]:
         good &= (array == 0) | (array == 1)
     if not good.all():
         row = int(good.argmin())
-        raise EntryError(f"value {array[row]:g} is not {'0 or 1' if binary else 'finite'}", row)
+        value = float(array[row])
+        if not isfinite(value) or not binary:
+            raise EntryError(f"value {value:g} is not finite", row)
+        kind = "label" if value.is_integer() else "continuous value"
+        raise EntryError(
+            f"the {kind} {value:g} is neither 0 nor 1. Only binary classification is supported.", row
+        )
     return array
+
+
+def _raveled(column: NDArray[Any]) -> NDArray[Any]:
+    from sklearn.exceptions import DataConversionWarning  # here: rarely needed, and slow to import
+
+    warnings.warn(
+        "A column-vector y was passed when a 1d array was expected: pass y.ravel(), or one column of a frame",
+        DataConversionWarning,
+        stacklevel=5,
+    )
+    return column.ravel()
 
 
 def _number(value: Any, row: int) -> float:
@@ -265,21 +307,41 @@ def _transpose(entries: Sequence[Any], width: int | None) -> list[Column]:
     width = lengths[0] if width is None else width
     if lengths.count(width) != len(lengths):
         row = next(row for row, length in enumerate(lengths) if length != width)
-        raise EntryError(_width(width, lengths[row]), row)
+        raise EntryError(f"expected {width} ids, one per mode, got {lengths[row]}", row)
     if not width:
-        raise EntryError(_not_2d("entries without ids"))
+        raise EntryError(_no_columns(len(entries)))
     return list(zip(*entries, strict=True))
 
 
-def _frame_columns(X: Any, names: Sequence[str] | None) -> tuple[list[Column], tuple[str, ...]]:
+def _array_columns(X: NDArray[Any], got: str) -> list[Column]:
+    if X.ndim != 2:
+        raise EntryError(_not_2d(got))
+    if len(X) and not X.shape[1]:
+        raise EntryError(_no_columns(len(X)))
+    return [X[:, mode] for mode in range(X.shape[1])]
+
+
+def _series(X: Any) -> dict[str, Any] | None:
+    """The columns of a frame by name; None if X is no eager frame."""
     import narwhals as nw  # here: arrays and lists do not need it
 
     try:
-        series = {str(each.name): each for each in nw.from_native(X, eager_only=True).iter_columns()}
+        frame = nw.from_native(X, eager_only=True)
+        series = {str(each.name): each for each in frame.iter_columns()}
     except TypeError:
-        raise EntryError(_not_2d(f"{type(X).__name__}, not an array, list or eager frame")) from None
+        return None
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
+    if len(frame) and not series:
+        raise EntryError(_no_columns(len(frame)))
+    return series
+
+
+def _frame_columns(
+    series: dict[str, Any], names: Sequence[str] | None
+) -> tuple[list[Column], tuple[str, ...]]:
+    import narwhals as nw
+
     wanted = tuple(series if names is None else names)
     if missing := [name for name in wanted if name not in series]:
         raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(series)})")
@@ -303,9 +365,11 @@ def _checked(ids: Column) -> Column:
         if ids.dtype == np.int64:
             return ids
         kind = ids.dtype.kind
+        if kind == "c":
+            raise EntryError(f"Complex data not supported: {_no_id(str(ids.dtype))}")
         if kind == "i" or (kind == "u" and ids.max(initial=0) < 2**63):
             return ids.astype(np.int64)
-        if kind in "mMcV":  # before tolist, which turns nanoseconds into ints
+        if kind in "mMV":  # before tolist, which turns nanoseconds into ints
             raise EntryError(_no_id(str(ids.dtype)))
         ids = ids.tolist()
     kinds = set(map(type, ids))
@@ -349,12 +413,19 @@ def _no_id(kind: str) -> str:
     return f"{kind} cannot be an id, convert to str or int first"
 
 
+# scikit-learn's words, which its users and its checks know, come first where there are any.
+
+
 def _not_2d(got: str) -> str:
-    return f"a 2-D input with one column per mode is needed, got {got}"
+    return f"Reshape your data: a 2-D input with one column per mode is needed, got {got}"
+
+
+def _no_columns(n: int) -> str:
+    return f"0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required: one column of ids per mode"
 
 
 def _width(expected: int, got: int) -> str:
-    return f"expected {expected} columns, one per mode, got {got}"
+    return f"X has {got} features, but SPIDER is expecting {expected} features as input: one id per mode"
 
 
 def _encode(text: str) -> bytes:

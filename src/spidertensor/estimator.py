@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -19,13 +20,34 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
 from spidertensor import checkpoint, entries, posterior
-from spidertensor.checkpoint import CheckpointError
-from spidertensor.engines.sequential import sequential
+from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.entries import Batch, EntryError, NodeIndex
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.network import Network
-from spidertensor.posterior import Prior, State
+from spidertensor.method import Prediction, Update
+from spidertensor.parameters import (
+    LARGEST,
+    Model,
+    checked,
+    is_list,
+    is_scaling,
+    is_whole,
+    model_of,
+    network_of,
+)
+from spidertensor.posterior import State
 from spidertensor.spike_slab import inclusion
+
+FARTHEST = (
+    1e6  # scales from the shift: the kernel is float32, and one value beyond would wreck what is learned
+)
+
+
+PAPER: dict[str, Any] = {
+    "bias": False,
+    "multilinear": 0,
+    "curvature": True,
+    "rho0": 0.5,
+    "batch_size": 256,
+}
 
 
 class Factors(NamedTuple):
@@ -36,15 +58,26 @@ class Factors(NamedTuple):
     var: NDArray[np.floating]
 
 
+class Recommendation(NamedTuple):
+    """A node, what is expected of it (a probability for 0/1 values), and how uncertain that is.
+
+    std is that of the expected value, without the noise of one observation; for 0/1 values that of f.
+    """
+
+    id: Any
+    mean: float
+    std: float
+
+
 class _Learned(NamedTuple):
     """Everything that learning changes, so that a reset or a load is one assignment."""
 
-    method: Method
+    params: dict[str, Any]  # as they were when learning began
+    model: Model
     state: State
     nodes: list[NodeIndex]
-    params: dict[str, Any]  # as they were when learning began
-    shift: float = 0.0
-    scale: float = 1.0
+    shift: float
+    scale: float
 
 
 class _Spider(BaseEstimator):
@@ -61,10 +94,10 @@ class _Spider(BaseEstimator):
         rho0: float = 0.9,
         slab_var: float = 1.0,
         factor_var: float = 1.0,
-        bias: bool = False,
+        bias: bool = True,
         bias_var: float = 0.02,
-        multilinear: int = 0,
-        multilinear_var: float = 0.1,
+        multilinear: int = 32,
+        multilinear_var: float = 0.08,
         multilinear_start: float = 0.03,
         batch_size: int = 256,
         random_state: Any = 0,
@@ -86,42 +119,67 @@ class _Spider(BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
-        before = self._learned, vars(self).pop("feature_names_in_", None)
-        self._learned = None
+        names = ("_learned", "n_features_in_", "feature_names_in_", "position_")
+        before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         try:
-            if not len(entries.values(y, None, binary=False)):
+            self._advance(X, y)
+            if self._learned is None:
                 raise EntryError("fit needs at least one entry")
-            return self.partial_fit(X, y)
         except BaseException:
-            self._learned, names = before
-            if names is not None:
-                self.feature_names_in_ = names
+            for name in names:
+                vars(self).pop(name, None)
+            vars(self).update(before)
             raise
+        return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn the entries, in their order, on top of what is known."""
-        self.learn(X, y)
+        """Learn the entries, in their order, on top of what is known. Changed parameters wait for `fit`."""
+        self._advance(X, y)
         return self
 
     def learn(self, X: Any, y: Any) -> Update:
         """As partial_fit, but returns what was predicted for each entry just before it was learned."""
-        names = getattr(self, "feature_names_in_", None)
-        columns, found = entries.columns(X, names)
-        n = len(columns[0]) if columns else 0
-        value = entries.values(y, n, binary=self._likelihood == "probit")
-        if not n:
-            return Update(*np.empty((4, 0)), rejected=0)
-        learned = self._learned or self._start(len(columns), value)
-        batch_value = self._checked_scaling(value, learned)
-        index = entries.rows(learned.nodes, columns, add=True)
-        # Nothing below can fail on account of the input.
-        state, update = learned.method.update(learned.state, Batch(index, batch_value))
-        self._learned = learned._replace(state=state)
-        self.n_features_in_ = len(columns)
-        if found is not None:
-            self.feature_names_in_ = np.array(found, dtype=object)
-        mean, var, noise = self._user_units(Prediction(update.mean, update.var, update.noise))
-        return Update(mean, var, noise, update.log_evidence - math.log(learned.scale), update.rejected)
+        return self._advance(X, y)
+
+    def recommend(
+        self,
+        given: Mapping[str | int, Any],
+        over: str | int,
+        n: int = 10,
+        explore: str = "mean",
+        seed: int | None = None,
+    ) -> list[Recommendation]:
+        """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
+
+        A mode is its column name, or its number. explore: "mean" ranks by what is expected; "ucb" by that
+        plus two standard deviations; "thompson" by one joint draw of all weights and factors, from `seed`.
+        """
+        learned = self._fitted()
+        place = self._mode(over)
+        ids = {self._mode(mode): raw for mode, raw in given.items()}
+        if ids.keys() | {place} != set(range(len(learned.nodes))) or place in ids:
+            raise ValueError("given must name every mode but the one to rank over, each once")
+        if explore not in ("mean", "ucb", "thompson"):
+            raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
+        index = np.empty((len(learned.nodes[place]), len(learned.nodes)), np.int64)
+        index[:, place] = np.arange(len(index))
+        for mode, raw in ids.items():
+            index[:, mode] = learned.nodes[mode].find([raw])
+        predict = learned.model.method.predict
+        prediction = predict(learned.state, index)
+        score = prediction.mean
+        if explore == "ucb":
+            score = score + 2 * np.sqrt(prediction.var)
+        elif explore == "thompson":
+            score = predict(posterior.sample(learned.state, np.random.default_rng(seed)), index).mean
+        best = np.argsort(-score, kind="stable")[: max(n, 0)]
+        mean, std = self._expected(_user_units(prediction, learned))
+        raw_ids = learned.nodes[place].ids
+        return [Recommendation(raw_ids[row], float(mean[row]), float(std[row])) for row in best]
+
+    def parse_id(self, mode: str | int, text: str) -> Any:
+        """The id of a mode that a text from a command line means: `42` finds the integer 42 where ids are."""
+        return self._fitted().nodes[self._mode(mode)].parse(text)
 
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """Everything into one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
@@ -131,7 +189,7 @@ class _Spider(BaseEstimator):
             arrays |= {f"nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
         names = getattr(self, "feature_names_in_", None)
         config = {
-            "estimator": type(self).__name__,
+            "estimator": next(name for name, kind in _KINDS.items() if isinstance(self, kind)),
             "params": learned.params,
             "modes": len(learned.nodes),
             "names": None if names is None else list(names),
@@ -143,19 +201,16 @@ class _Spider(BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The estimator as it was saved; its `position_` is what `save` was given."""
-        estimator = load(path)
-        if not isinstance(estimator, cls):
-            raise CheckpointError(
-                f"{os.fspath(path)}: holds a {type(estimator).__name__}, not a {cls.__name__}"
-            )
-        return estimator
+        return _load(path, cls)
 
     @property
     def n_nodes_(self) -> tuple[int, ...]:
+        """How many ids each mode has seen."""
         return tuple(len(nodes) for nodes in self._fitted().nodes)
 
     @property
     def n_entries_(self) -> int:
+        """How many entries were learned."""
         return int(self._fitted().state.counts.entries)
 
     @property
@@ -189,73 +244,72 @@ class _Spider(BaseEstimator):
             )
         return self._learned
 
+    def _mode(self, mode: str | int) -> int:
+        """Number of a mode that is named by its column or by that number."""
+        names = list(getattr(self, "feature_names_in_", ()))
+        if mode in names:
+            return names.index(mode)
+        if is_whole(mode) and 0 <= int(mode) < len(self._fitted().nodes):
+            return int(mode)
+        raise ValueError(f"no mode {mode!r}: there are {', '.join(names) or len(self._fitted().nodes)}")
+
+    def _expected(self, prediction: Prediction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return prediction.mean, np.sqrt(prediction.var)
+
+    def _columns(self, X: Any) -> tuple[list[entries.Column], tuple[str, ...] | None]:
+        width = None if self._learned is None else len(self._learned.nodes)
+        return entries.columns(X, getattr(self, "feature_names_in_", None), width)
+
+    def _advance(self, X: Any, y: Any) -> Update:
+        columns, names = self._columns(X)
+        n = len(columns[0]) if columns else 0
+        value = entries.values(y, n, binary=self._likelihood == "probit")
+        if not n:
+            return Update(*np.empty((4, 0)), rejected=0)
+        learned = self._learned or self._start(len(columns), value)
+        scaled = _scaled(value, learned)
+        learned, index = _with_room(learned, columns)
+        # Nothing below can fail on account of the input. Kept before it is learned: the update works in these
+        # very arrays, so that ids and state agree even if Ctrl-C cuts in.
+        self._learned = learned
+        self.n_features_in_ = len(columns)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        state, update = learned.model.method.update(learned.state, Batch(index, scaled))
+        self._learned = learned._replace(state=state)
+        prediction = _user_units(Prediction(update.mean, update.var, update.noise), learned)
+        return Update(*prediction, update.log_evidence - math.log(learned.scale), update.rejected)
+
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> _Learned:
-        params = self._plain_params()
-        method = _method(params, self._likelihood, n_modes)
-        seed = params["random_state"]
-        if not isinstance(seed, int):
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            params["random_state"] = seed
+        params = checked(self.get_params(deep=False))
+        model = model_of(params, self._likelihood, n_modes)
         shift, scale = self._first_scaling(value)
-        return _Learned(
-            method, method.init(seed), [NodeIndex() for _ in range(n_modes)], params, shift, scale
-        )
-
-    def _plain_params(self) -> dict[str, Any]:
-        """The parameters as JSON knows them, so that a NumPy number from a grid search can be saved."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, np.generic):
-                return value.item()
-            if isinstance(value, tuple | list | np.ndarray):
-                return [plain(each) for each in value]
-            return value
-
-        return {name: plain(value) for name, value in self.get_params(deep=False).items()}
+        if not is_whole(params["random_state"]):
+            params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        state = model.method.init(params["random_state"])
+        return _Learned(params, model, state, [NodeIndex() for _ in range(n_modes)], shift, scale)
 
     def _first_scaling(self, value: NDArray[np.float64]) -> tuple[float, float]:
         return 0.0, 1.0
 
-    def _checked_scaling(self, value: NDArray[np.float64], learned: _Learned) -> NDArray[np.float64]:
-        with np.errstate(over="ignore"):
-            scaled = (value - learned.shift) / learned.scale
-        # float32 inside: beyond this the network could not follow, and would be lost with the attempt
-        far = np.abs(scaled) > 1e6
-        if far.any():
-            row = int(far.argmax())
-            raise EntryError(
-                f"value {value[row]:g} is more than a million times the scale {learned.scale:g}", row
-            )
-        return scaled
-
-    def _user_units(self, prediction: Prediction) -> Prediction:
-        learned = self._fitted()
-        square = learned.scale**2
-        return Prediction(
-            learned.shift + learned.scale * prediction.mean,
-            square * prediction.var,
-            square * prediction.noise,
-        )
-
     def _predict(self, X: Any) -> Prediction:
         learned = self._fitted()
-        columns, _ = entries.columns(X, getattr(self, "feature_names_in_", None))
-        index = entries.rows(learned.nodes, columns, add=False)
-        return self._user_units(learned.method.predict(learned.state, index))
+        index = entries.rows(learned.nodes, self._columns(X)[0], add=False)
+        return _user_units(learned.model.method.predict(learned.state, index), learned)
 
     def __getstate__(self) -> dict[str, Any]:
         # A Method is made of closures: it is built again from the parameters.
         state: Any = super().__getstate__()
         state = dict(state)
         if self._learned is not None:
-            state["_learned"] = self._learned._replace(method=None)
+            state["_learned"] = self._learned._replace(model=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if self._learned is not None:
-            method = _method(self._learned.params, self._likelihood, len(self._learned.nodes))
-            self._learned = self._learned._replace(method=method)
+        if (learned := self._learned) is not None:
+            model = model_of(learned.params, self._likelihood, len(learned.nodes))
+            self._learned = learned._replace(model=model)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None
@@ -271,7 +325,8 @@ class SpiderRegressor(RegressorMixin, _Spider):
     """Streaming Bayesian deep tensor factorization of continuous values.
 
     Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
-    Entries are learned once, in their order; ids never seen before become new nodes.
+    Entries are learned once, in their order; ids never seen before become new nodes. A value more than a
+    million times the scale away from the shift is refused.
 
     rank:         length of a node's factor vector; one number, or one per mode
     hidden:       widths of the hidden layers
@@ -281,12 +336,13 @@ class SpiderRegressor(RegressorMixin, _Spider):
     slab_var:     prior variance of a weight that is
     factor_var:   prior variance of a factor element
     bias:         add a bias per node to the network (prior variance bias_var)
-    multilinear:  add a sum of so many products over the modes (multilinear_var, multilinear_start)
-    noise_memory: entries after which old errors have faded from the noise by 1/e; None: never (the paper)
+    multilinear:  add a sum of so many products over the modes (prior variance multilinear_var, started with
+                  standard deviation multilinear_start); 0 and bias=False leave the paper's network
+    noise_memory: entries after which old errors have faded from the noise by 1/e; None: the paper's noise
     scaling:      (shift, scale) of the values; None takes mean and standard deviation of the first
                   `batch_size` values of the first call, so do not make that call a single entry
     batch_size:   entries between two refinements of the prior, however the calls are cut
-    random_state: seed of the starting weights
+    random_state: seed of the starting weights; if None or a RandomState, a number is drawn and kept
     """
 
     _likelihood = "gaussian"
@@ -300,10 +356,10 @@ class SpiderRegressor(RegressorMixin, _Spider):
         rho0: float = 0.9,
         slab_var: float = 1.0,
         factor_var: float = 1.0,
-        bias: bool = False,
+        bias: bool = True,
         bias_var: float = 0.02,
-        multilinear: int = 0,
-        multilinear_var: float = 0.1,
+        multilinear: int = 32,
+        multilinear_var: float = 0.08,
         multilinear_start: float = 0.03,
         noise_memory: float | None = 10_000,
         scaling: tuple[float, float] | None = None,
@@ -321,7 +377,8 @@ class SpiderRegressor(RegressorMixin, _Spider):
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings, but for the start of the prior sites: with the paper's own, the first
         refinement divides the random starting weights out again (method.md trap 1)."""
-        return cls(**({"curvature": True, "rho0": 0.5, "noise_memory": None, "batch_size": 256} | changes))
+        settings: dict[str, Any] = {**PAPER, "noise_memory": None, **changes}
+        return cls(**settings)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of an observation at each row of X, and with return_std its standard deviation."""
@@ -338,12 +395,15 @@ class SpiderRegressor(RegressorMixin, _Spider):
     def _first_scaling(self, value: NDArray[np.float64]) -> tuple[float, float]:
         if self.scaling is not None:
             shift, scale = map(float, self.scaling)
-            if not (math.isfinite(shift) and 0 < scale < math.inf):
-                raise ValueError(f"scaling must be (finite shift, positive scale), got {self.scaling}")
             return shift, scale
         first = value[: self.batch_size]
+        size = np.abs(first)
+        if size.max() > LARGEST:
+            row = int(size.argmax())
+            raise EntryError(f"value {value[row]:g} is too large: measure it in a larger unit", row)
         scale = float(first.std())
-        if not 0 < scale < math.inf:
+        # equal values can have the rounding error of their mean as standard deviation
+        if not scale > max(1 / LARGEST, 1e-14 * size.max()):
             warnings.warn(
                 f"the first {len(first)} values do not vary, so their scale is taken as 1; if it is not, "
                 "pass scaling=(shift, scale) or make the first call larger",
@@ -351,6 +411,11 @@ class SpiderRegressor(RegressorMixin, _Spider):
             )
             scale = 1.0
         return float(first.mean()), scale
+
+    def __sklearn_tags__(self):
+        tags: Any = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # an id that was never learned says nothing
+        return tags
 
 
 class SpiderClassifier(ClassifierMixin, _Spider):
@@ -364,10 +429,12 @@ class SpiderClassifier(ClassifierMixin, _Spider):
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings, but for the start of the prior sites (see SpiderRegressor.paper)."""
-        return cls(**({"curvature": True, "rho0": 0.5, "batch_size": 256} | changes))
+        return cls(**(PAPER | changes))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn the entries, in their order; `classes` is scikit-learn's custom, here always 0 and 1."""
+        if classes is not None and not set(classes) <= {0, 1}:
+            raise ValueError(f"the classes are 0 and 1, got {classes}")
         return super().partial_fit(X, y)
 
     @property
@@ -381,16 +448,73 @@ class SpiderClassifier(ClassifierMixin, _Spider):
         t = mean / np.sqrt(1 + var)
         return np.column_stack([ndtr(-t), ndtr(t)])
 
+    def _expected(self, prediction: Prediction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return ndtr(prediction.mean / np.sqrt(1 + prediction.var)), np.sqrt(prediction.var)
+
     def predict(self, X: Any) -> NDArray[np.int64]:
         """The more probable label at each row of X."""
         return (self.predict_proba(X)[:, 1] > 0.5).astype(np.int64)
 
+    def __sklearn_tags__(self):
+        tags: Any = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.poor_score = True  # an id that was never learned says nothing
+        return tags
+
+
+_KINDS: dict[str, type[_Spider]] = {"SpiderRegressor": SpiderRegressor, "SpiderClassifier": SpiderClassifier}
+
+
+# --- values and nodes ---
+
+
+def _scaled(value: NDArray[np.float64], learned: _Learned) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        scaled = (value - learned.shift) / learned.scale
+    far = np.abs(scaled) > FARTHEST
+    if far.any():
+        row = int(far.argmax())
+        raise EntryError(
+            f"value {value[row]:g} is more than a million times the scale {learned.scale:g} away from "
+            f"{learned.shift:g}: leave it out, clip it, or pass a fitting scaling=(shift, scale)",
+            row,
+        )
+    return scaled
+
+
+def _user_units(prediction: Prediction, learned: _Learned) -> Prediction:
+    mean, var, noise = prediction
+    square = learned.scale**2
+    return Prediction(learned.shift + learned.scale * mean, square * var, square * noise)
+
+
+def _with_room(learned: _Learned, columns: list[entries.Column]) -> tuple[_Learned, NDArray[np.int64]]:
+    """The same with room for every id, and the rows of the ids; whatever fails, nothing was added."""
+    state, nodes, known = learned.state, learned.nodes, [len(each) for each in learned.nodes]
+    try:
+        index = entries.rows(nodes, columns, add=True)
+        wanted = np.array([len(each) for each in nodes])
+        state = posterior.grow(state, learned.model.network, learned.model.prior, wanted)
+    except BaseException:  # bad ids have added nothing; out of memory or Ctrl-C may have
+        for each, n in zip(nodes, known, strict=True):
+            each.truncate(n)
+        learned.state.counts.nodes[:] = known
+        raise
+    return learned._replace(state=state), index
+
+
+# --- files: everything in them is checked against everything else, for a kernel trusts what it is given ---
+
 
 def load(path: str | os.PathLike[str]) -> SpiderRegressor | SpiderClassifier:
     """The estimator in a file that `save` wrote, whichever kind it is."""
+    return _load(path, _Spider)
+
+
+def _load(path: str | os.PathLike[str], wanted: type[_Spider]) -> Any:
     file = checkpoint.load(path)
     try:
-        return _from_file(file)
+        return _estimator(file, wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{os.fspath(path)}: {error}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -399,59 +523,81 @@ def load(path: str | os.PathLike[str]) -> SpiderRegressor | SpiderClassifier:
         ) from error
 
 
-def _from_file(file: checkpoint.Checkpoint) -> SpiderRegressor | SpiderClassifier:
-    """Everything in the file is checked against everything else: a kernel trusts the shapes it is given."""
+def _check(condition: Any, reason: str) -> None:
+    if not condition:
+        raise CheckpointError(reason)
+
+
+def _estimator(file: Checkpoint, wanted: type[_Spider]) -> _Spider:
     config, arrays = file.config, file.arrays
-    classes = {cls.__name__: cls for cls in (SpiderRegressor, SpiderClassifier)}
-    estimator = classes[config["estimator"]](**config["params"])
-    n_modes, shift, scale = int(config["modes"]), float(config["shift"]), float(config["scale"])
-    if not (math.isfinite(shift) and 0 < scale < math.inf):
-        raise CheckpointError(f"scaling ({shift}, {scale}) is not possible")
-    stored = {name.split("/")[1] for name in arrays if name.startswith("nodes/")}
-    if stored != {str(mode) for mode in range(n_modes)}:
-        raise CheckpointError(f"{n_modes} modes, but nodes of {len(stored)}")
-    nodes = []
-    for mode in range(n_modes):
-        prefix = f"nodes/{mode}/"
-        of_mode = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        nodes.append(NodeIndex.from_arrays(of_mode))
-    # Before anything is allocated for it: the network must be the one whose weights are in the file.
-    for layer, shape in enumerate(_network(config["params"], n_modes).layers):
-        if arrays[f"state/posterior/weights/{layer}/mean"].shape != shape:
-            raise CheckpointError(f"layer {layer} is not of shape {shape}")
-    method = _method(config["params"], estimator._likelihood, n_modes)
-    state = checkpoint.restore(method.init(0), arrays, "state")
-    for mode, (factor, known) in enumerate(zip(state.posterior.factors, nodes, strict=True)):
-        rows = {len(known), int(state.counts.nodes[mode]), len(factor.mean), len(factor.var)}
-        if len(rows) != 1:
-            raise CheckpointError(f"mode {mode} has different numbers of nodes: {sorted(rows)}")
-    if any(not (leaf.var > 0).all() for leaf in (*state.posterior.factors, *state.posterior.weights)):
-        raise CheckpointError("a variance is not positive")
-    estimator._learned = _Learned(method, state, nodes, dict(config["params"]), shift, scale)
-    estimator.n_features_in_ = n_modes
-    if config["names"] is not None:
-        estimator.feature_names_in_ = np.array([str(name) for name in config["names"]], dtype=object)
+    known = {"estimator", "params", "modes", "names", "shift", "scale"}
+    _check(config.keys() == known, "the config has missing or unknown keys")
+    kind = _KINDS.get(config["estimator"])
+    if kind is None:
+        raise CheckpointError(f"unknown estimator {config['estimator']!r}")
+    mine = issubclass(wanted, kind)  # a user's subclass, or the very class
+    _check(mine or issubclass(kind, wanted), f"holds a {config['estimator']}, not a {wanted.__name__}")
+    params = config["params"]
+    _check(isinstance(params, dict), "the params are not an object")
+    as_given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
+    }
+    estimator = (wanted if mine else kind)(**as_given)
+    _check(
+        checked(estimator.get_params(deep=False)) == params, "the params have missing or impossible values"
+    )
+    nodes = _nodes(arrays)
+    _check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
+    names, shift, scale = config["names"], config["shift"], config["scale"]
+    if names is not None:
+        good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
+        _check(good and len(names) == len(nodes), "the names are not one for each mode")
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    possible = is_scaling([shift, scale]) and (kind is SpiderRegressor or (shift, scale) == (0, 1))
+    _check(possible, f"scaling ({shift}, {scale}) is not possible")
+    model, state = _state(arrays, params, kind._likelihood, nodes)
+    estimator._learned = _Learned(params, model, state, nodes, float(shift), float(scale))
+    estimator.n_features_in_ = len(nodes)
     estimator.position_ = file.position
     return estimator
 
 
-def _network(params: dict[str, Any], n_modes: int) -> Network:
-    rank = params["rank"]
-    ranks = tuple(rank) if isinstance(rank, tuple | list) else (rank,) * n_modes
-    if len(ranks) != n_modes:
-        raise ValueError(f"rank names {len(ranks)} modes, the entries have {n_modes}")
-    return Network(
-        ranks, tuple(params["hidden"]), params["activation"], bool(params["bias"]), params["multilinear"]
-    )
+def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
+    modes: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        match name.split("/"):
+            case ["nodes", mode, part]:
+                modes.setdefault(mode, {})[part] = array
+            case ["state", _, *_]:
+                pass
+            case _:
+                raise CheckpointError(f"unknown array {name!r}")
+    _check(modes.keys() == {str(mode) for mode in range(len(modes))}, "the modes are not numbered from 0")
+    return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
 
 
-def _method(params: dict[str, Any], likelihood: str, n_modes: int) -> Method:
-    names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
-    return sequential(
-        _network(params, n_modes),
-        likelihood,
-        Prior(**{name: params[name] for name in names}),
-        curvature=params["curvature"],
-        noise_memory=params.get("noise_memory"),
-        refine_every=params["batch_size"],
-    )
+def _state(
+    arrays: dict[str, NDArray[Any]], params: dict[str, Any], likelihood: str, nodes: list[NodeIndex]
+) -> tuple[Model, State]:
+    n_nodes = [len(each) for each in nodes]
+    _check(nodes and min(n_nodes) > 0, "a mode has no nodes")
+    # Sizes first, before anything is allocated for them: they must be those of arrays that are in the file.
+    network = network_of(params, len(nodes))
+    for part, shapes in (
+        ("weights", network.layers),
+        ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
+    ):
+        for number, shape in enumerate(shapes):
+            name = f"state/posterior/{part}/{number}/mean"
+            _check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
+    model = model_of(params, likelihood, len(nodes))
+    state = checkpoint.restore(model.method.init(0), arrays, "state")
+    for name, leaf in checkpoint.flatten(state, "state").items():
+        _check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
+    gaussians = (*state.posterior.factors, *state.posterior.weights)
+    same = all(each.mean.shape == each.var.shape for each in gaussians)
+    _check(same and state.counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
+    positive = (*(each.var for each in gaussians), *state.posterior.noise, state.counts.entries)
+    _check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
+    _check(state.counts.rejected >= 0 and state.seed == params["random_state"], "count or seed impossible")
+    return model, state

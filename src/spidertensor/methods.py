@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spidertensor.baselines import floors
+from spidertensor.baselines.cp_wopt import cp_wopt
+from spidertensor.baselines.post import post
 from spidertensor.engines.sequential import sequential
 from spidertensor.method import Method
 from spidertensor.network import Network
@@ -31,11 +33,11 @@ def _likelihood(binary: bool) -> str:
     return "probit" if binary else "gaussian"
 
 
-def _spider(activation: str = "relu", rho0: float = 0.9, **settings: Any) -> Builder:
-    """The paper's network, with the inference that the settings say (the library's default if none)."""
+def _spider(activation: str = "relu", rho0: float = 0.9, multilinear: int = 0, **settings: Any) -> Builder:
+    """The paper's network, or with `multilinear` the hybrid, and the inference that the settings say."""
 
     def build(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-        network = Network((rank,) * n_modes, HIDDEN, activation)
+        network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
         prior = Prior(rho0=rho0)
         return sequential(network, _likelihood(binary), prior, refine_every=batch_size, **settings)
 
@@ -45,7 +47,7 @@ def _spider(activation: str = "relu", rho0: float = 0.9, **settings: Any) -> Bui
 _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 
 METHODS: dict[str, Named] = {
-    "spider": Named(_spider(), "the library's default"),
+    "spider": Named(_spider(multilinear=32), "the library's default: the hybrid network"),
     "spider-plain": Named(_spider(), "the paper's network with the default inference"),
     "spider-paper": Named(_spider(**_PAPER), "the paper: curvature, rho0 = 0.5, noise that forgets nothing"),
     "spider-paper-tanh": Named(_spider("tanh", **_PAPER), "the same with tanh"),
@@ -53,6 +55,12 @@ METHODS: dict[str, Named] = {
                   "floor: the mean so far, or the rate of ones", scaled=False),
     "biases": Named(lambda rank, n_modes, binary, batch_size: floors.biases(n_modes, _likelihood(binary)),
                     "floor: additive biases, learned entry by entry", scaled=False),
+    "post": Named(
+        lambda rank, n_modes, binary, batch_size: post(
+            n_modes, _likelihood(binary), rank=rank, batch_size=batch_size),
+        "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
+    "cp-wopt": Named(lambda rank, n_modes, binary, batch_size: cp_wopt(n_modes, _likelihood(binary), rank=rank),
+                     "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
     "static-biases": Named(
         lambda rank, n_modes, binary, batch_size: floors.static_biases(n_modes, _likelihood(binary)),
         "floor: additive biases, fitted to all entries at once", scaled=False),

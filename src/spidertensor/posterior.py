@@ -144,6 +144,18 @@ def trim(state: State) -> State:
     return state._replace(posterior=state.posterior._replace(factors=factors))
 
 
+def sample(state: State, rng: np.random.Generator) -> State:
+    """One joint draw of all weights and factors, as a state that is all but certain of it."""
+
+    def draw(g: Gaussian) -> Gaussian:
+        mean = g.mean + np.sqrt(g.var) * rng.standard_normal(g.mean.shape, g.mean.dtype)
+        return Gaussian(mean, np.full_like(g.var, 1e-20))
+
+    factors, weights, noise = state.posterior
+    drawn = Posterior(tuple(map(draw, factors)), tuple(map(draw, weights)), noise)
+    return state._replace(posterior=drawn)
+
+
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
     """Variance of each element of a factor vector of one mode before any entry."""
     return np.concatenate(

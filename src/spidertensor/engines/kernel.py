@@ -15,7 +15,7 @@ What makes it fast:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -32,16 +32,16 @@ from spidertensor.engines.rows import (
 )
 
 # Not fastmath=True: nnan and ninf would delete the guards (trap 6).
-COMPILE = {
+COMPILE: dict[str, Any] = {
     "cache": True,
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }
 # What only other kernels call needs no way in from Python: that way costs more to compile than the function.
-PART = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Everything per entry is inlined and free of reference counting: passing the scratch from function to
 # function and counting its arrays would cost as much as the arithmetic.
-HOT = PART | {"_nrt": False, "forceinline": True}
+HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 

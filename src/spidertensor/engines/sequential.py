@@ -101,8 +101,8 @@ def sequential(
     """SPIDER as a Method.
 
     curvature:    differentiate log Z through beta as well (the paper); without it, cheaper and mostly better
-    noise_memory: entries after which an error has faded from the noise by 1/e; None is the paper's noise, which
-                  remembers all errors and counts an entry's uncertainty twice (likelihoods.misfit)
+    noise_memory: entries after which an error has faded from the noise by 1/e; None is the paper's noise,
+                  which remembers all errors and counts an entry's uncertainty twice (likelihoods.misfit)
     refine_every: entries between two refinements of the prior, however the calls are cut
     """
     if refine_every < 1:

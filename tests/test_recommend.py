@@ -1,0 +1,95 @@
+"""recommend: ranks the nodes of one mode, with its uncertainty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spidertensor import SpiderClassifier, SpiderRegressor, posterior
+
+
+def regressor() -> SpiderRegressor:
+    """Films a..j, rated by three users with the film's own number; "rare" was rated once."""
+    rng = np.random.default_rng(0)
+    films = "abcdefghij"
+    entries = [(user, film) for user in (1, 2, 3) for film in films] * 15
+    rng.shuffle(entries)
+    value = [films.index(film) + 0.1 * rng.normal() for _, film in entries]
+    entries = [(int(user), str(film)) for user, film in entries]
+    model = SpiderRegressor(rank=2, hidden=(8,), scaling=(4.5, 3.0))
+    return model.partial_fit([*entries, (1, "rare")], [*value, 4.5])
+
+
+def test_mean_ranks_as_predict_does():
+    model = regressor()
+    best = model.recommend({0: 2}, over=1, n=4)
+    every = [each.id for each in model.recommend({0: 2}, over=1, n=100)]
+    mean = model.predict([(2, film) for film in every])
+    assert len(every) == 11
+    assert (np.diff(mean) <= 0).all()
+    assert [each.id for each in best] == every[:4]
+    assert {"j", "i"} <= set(every[:3])
+    np.testing.assert_allclose([each.mean for each in best], mean[:4])
+
+
+def test_std_is_that_of_the_expected_value():
+    """Without the noise of one observation: predict's variance minus noise_."""
+    model = regressor()
+    for each in model.recommend({0: 1}, over=1):
+        _, std = model.predict([(1, each.id)], return_std=True)
+        assert each.std**2 == pytest.approx(float(std[0]) ** 2 - model.noise_, rel=1e-6)
+
+
+def test_ucb_ranks_by_mean_plus_two_std():
+    model = regressor()
+    ranked = model.recommend({0: 1}, over=1, n=11, explore="ucb")
+    bound = [each.mean + 2 * each.std for each in ranked]
+    assert (np.diff(bound) <= 1e-6).all()
+
+
+def test_thompson_draws_from_the_posterior():
+    """Same seed, same ranking; over many seeds each film wins as often as its draws say it should."""
+    model = regressor()
+    first = model.recommend({0: 3}, over=1, explore="thompson", seed=5)
+    assert first == model.recommend({0: 3}, over=1, explore="thompson", seed=5)
+    winners = {model.recommend({0: 3}, over=1, n=1, explore="thompson", seed=s)[0].id for s in range(60)}
+    assert "j" in winners
+    assert "a" not in winners
+
+
+def test_sample_has_the_posterior_s_moments():
+    state = regressor()._fitted().state
+    draws = [posterior.sample(state, np.random.default_rng(s)).posterior.weights[0].mean for s in range(400)]
+    truth = state.posterior.weights[0]
+    np.testing.assert_allclose(np.mean(draws, axis=0), truth.mean, atol=5 * np.sqrt(truth.var.max() / 400))
+    np.testing.assert_allclose(np.var(draws, axis=0), truth.var, rtol=0.5)
+
+
+def test_classifier_ranks_by_probability():
+    rng = np.random.default_rng(1)
+    X = rng.integers(0, 6, (800, 2))
+    model = SpiderClassifier(rank=2, hidden=(8,)).partial_fit(X, (X[:, 1] > 2).astype(int))
+    best = model.recommend({0: 0}, over=1, n=3)
+    assert {each.id for each in best} == {3, 4, 5}
+    probability = model.predict_proba([(0, each.id) for each in best])[:, 1]
+    np.testing.assert_allclose([each.mean for each in best], probability)
+
+
+def test_names_unseen_ids_and_errors():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": [1, 2, 1], "film": ["a", "b", "b"]})
+    model = SpiderRegressor(rank=2, hidden=(4,)).partial_fit(frame, [1.0, 2.0, 3.0])
+    before = model.n_nodes_
+    assert {each.id for each in model.recommend({"user": 99}, over="film")} == {"a", "b"}  # from the prior
+    assert model.n_nodes_ == before
+    assert model.parse_id("user", "2") == 2
+    assert model.parse_id("film", "a") == "a"
+    with pytest.raises(ValueError, match="every mode"):
+        model.recommend({}, over="film")
+    with pytest.raises(ValueError, match="every mode"):
+        model.recommend({"user": 1, "film": "a"}, over="film")
+    with pytest.raises(ValueError, match="no mode 'films'"):
+        model.recommend({"user": 1}, over="films")
+    with pytest.raises(ValueError, match="explore"):
+        model.recommend({"user": 1}, over="film", explore="luck")
+    assert model.recommend({"user": 1}, over="film", n=0) == []
