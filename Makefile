@@ -11,6 +11,7 @@ endif
 
 demo: .venv/installed
 	$(BIN)/spider demo
+	@echo "(The command is $(BIN)/spider; after 'source $(BIN)/activate' it is just spider.)"
 
 # Compiled kernels are cached by the file they stand in, so a change in a file they call would go unseen.
 test: .venv/installed

@@ -26,6 +26,7 @@ from spidertensor.checkpoint import flatten
 from spidertensor.posterior import trim
 
 N = 200_000
+PLAIN = {"bias": False, "multilinear": 0}  # the paper's network
 BATCH = 256
 # per weight: mean and p forward (2 + 2), backward (2), update (var*g 2, mean 2, var 2)
 OPERATIONS_PER_WEIGHT = 12
@@ -79,7 +80,7 @@ IMPORT = "import time; start = time.perf_counter(); import spidertensor; print(t
 
 def main() -> None:
     few, many = stream(1_000), stream(10_000)
-    plain, paper = SpiderRegressor(), SpiderRegressor.paper()
+    plain, paper = SpiderRegressor(**PLAIN), SpiderRegressor.paper()
     learn = learn_time(*few, plain)
     weights = sum(w.mean.size for w in plain._fitted().state.posterior.weights)
     rate = sgemm_rate()
@@ -99,9 +100,11 @@ def main() -> None:
         "machine": platform.processor() or platform.machine(),
         "learn_us": learn,
         "learn_curvature_us": learn_time(*few, paper),
-        "learn_tanh_us": learn_time(*few, SpiderRegressor(activation="tanh")),
-        "learn_three_modes_us": learn_time(*stream(1_000, 3), SpiderRegressor()),
-        "learn_10x_nodes_ratio": learn_time(*many, SpiderRegressor()) / learn,
+        "learn_default_us": learn_time(*few, SpiderRegressor()),
+        "learn_tanh_us": learn_time(*few, SpiderRegressor(activation="tanh", **PLAIN)),
+        "learn_three_modes_us": learn_time(*stream(1_000, 3), SpiderRegressor(**PLAIN)),
+        "learn_three_modes_curvature_us": learn_time(*stream(1_000, 3), SpiderRegressor.paper()),
+        "learn_10x_nodes_ratio": learn_time(*many, SpiderRegressor(**PLAIN)) / learn,
         "id_mapping_us": best(mapping) / N * 1e6,
         "predict_mean_and_var_us": best(lambda: plain.predict(few[0], return_std=True)) / N * 1e6,
         "sgemm_gflops": rate / 1e9,
