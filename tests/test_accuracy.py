@@ -14,9 +14,10 @@ Measured when the bands were set, mean and standard deviation of ten seeds (the 
     dblp, 100,000 entries: auc                0.8841 +- 0.0021    0.8800 +- 0.0016    biases 0.877
     dblp: better than biases by               0.0069 +- 0.0018    0.0028 +- 0.0014    (seen all at once)
 
-Bands are about four standard deviations wide, fewer where the floor is near. Breaking the method on purpose fails them: each of
-factors that never move, half a step, half the narrowing, a gradient without its slope, noise never learned or
-with the uncertainty counted twice, no step for zeros, curvature with the wrong sign, traps 1 and 2.
+Bands are about four standard deviations wide, fewer where the floor is near. At least one of them fails for
+each of these faults, put in on purpose: factors that never move, half a step, half the narrowing, a gradient
+without its slope, noise never learned, uncertainty counted twice in the default's noise, no step for zeros,
+curvature with the wrong sign, traps 1 and 2.
 """
 
 from __future__ import annotations

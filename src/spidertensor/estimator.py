@@ -22,24 +22,10 @@ from sklearn.utils import check_random_state
 from spidertensor import checkpoint, entries, posterior
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.entries import Batch, EntryError, NodeIndex
+from spidertensor.learned import Learned, check, from_file, scaled, to_arrays, user_units, with_room
 from spidertensor.method import Prediction, Update
-from spidertensor.parameters import (
-    LARGEST,
-    Model,
-    checked,
-    is_list,
-    is_scaling,
-    is_whole,
-    model_of,
-    network_of,
-)
-from spidertensor.posterior import State
+from spidertensor.parameters import LARGEST, checked, is_whole, model_of
 from spidertensor.spike_slab import inclusion
-
-FARTHEST = (
-    1e6  # scales from the shift: the kernel is float32, and one value beyond would wreck what is learned
-)
-
 
 PAPER: dict[str, Any] = {
     "bias": False,
@@ -69,20 +55,9 @@ class Recommendation(NamedTuple):
     std: float
 
 
-class _Learned(NamedTuple):
-    """Everything that learning changes, so that a reset or a load is one assignment."""
-
-    params: dict[str, Any]  # as they were when learning began
-    model: Model
-    state: State
-    nodes: list[NodeIndex]
-    shift: float
-    scale: float
-
-
 class _Spider(BaseEstimator):
     _likelihood: str
-    _learned: _Learned | None = None
+    _learned: Learned | None = None
     position_: Any = None
 
     def __init__(
@@ -173,7 +148,7 @@ class _Spider(BaseEstimator):
         elif explore == "thompson":
             score = predict(posterior.sample(learned.state, np.random.default_rng(seed)), index).mean
         best = np.argsort(-score, kind="stable")[: max(n, 0)]
-        mean, std = self._expected(_user_units(prediction, learned))
+        mean, std = self._expected(user_units(prediction, learned))
         raw_ids = learned.nodes[place].ids
         return [Recommendation(raw_ids[row], float(mean[row]), float(std[row])) for row in best]
 
@@ -184,9 +159,6 @@ class _Spider(BaseEstimator):
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """Everything into one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
         learned = self._fitted()
-        arrays = checkpoint.flatten(posterior.trim(learned.state), "state")
-        for mode, nodes in enumerate(learned.nodes):
-            arrays |= {f"nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
         names = getattr(self, "feature_names_in_", None)
         config = {
             "estimator": next(name for name, kind in _KINDS.items() if isinstance(self, kind)),
@@ -196,7 +168,7 @@ class _Spider(BaseEstimator):
             "shift": learned.shift,
             "scale": learned.scale,
         }
-        checkpoint.save(path, arrays, config, position)
+        checkpoint.save(path, to_arrays(learned), config, position)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -237,7 +209,7 @@ class _Spider(BaseEstimator):
         modes = zip(learned.nodes, posterior.trim(learned.state).posterior.factors, strict=True)
         return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
 
-    def _fitted(self) -> _Learned:
+    def _fitted(self) -> Learned:
         if self._learned is None:
             raise NotFittedError(
                 f"this {type(self).__name__} has learned nothing yet: call fit, partial_fit or learn first"
@@ -267,27 +239,27 @@ class _Spider(BaseEstimator):
         if not n:
             return Update(*np.empty((4, 0)), rejected=0)
         learned = self._learned or self._start(len(columns), value)
-        scaled = _scaled(value, learned)
-        learned, index = _with_room(learned, columns)
+        batch_value = scaled(value, learned)
+        learned, index = with_room(learned, columns)
         # Nothing below can fail on account of the input. Kept before it is learned: the update works in these
         # very arrays, so that ids and state agree even if Ctrl-C cuts in.
         self._learned = learned
         self.n_features_in_ = len(columns)
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        state, update = learned.model.method.update(learned.state, Batch(index, scaled))
+        state, update = learned.model.method.update(learned.state, Batch(index, batch_value))
         self._learned = learned._replace(state=state)
-        prediction = _user_units(Prediction(update.mean, update.var, update.noise), learned)
+        prediction = user_units(Prediction(update.mean, update.var, update.noise), learned)
         return Update(*prediction, update.log_evidence - math.log(learned.scale), update.rejected)
 
-    def _start(self, n_modes: int, value: NDArray[np.float64]) -> _Learned:
+    def _start(self, n_modes: int, value: NDArray[np.float64]) -> Learned:
         params = checked(self.get_params(deep=False))
         model = model_of(params, self._likelihood, n_modes)
         shift, scale = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
-        return _Learned(params, model, state, [NodeIndex() for _ in range(n_modes)], shift, scale)
+        return Learned(params, model, state, [NodeIndex() for _ in range(n_modes)], shift, scale)
 
     def _first_scaling(self, value: NDArray[np.float64]) -> tuple[float, float]:
         return 0.0, 1.0
@@ -295,7 +267,7 @@ class _Spider(BaseEstimator):
     def _predict(self, X: Any) -> Prediction:
         learned = self._fitted()
         index = entries.rows(learned.nodes, self._columns(X)[0], add=False)
-        return _user_units(learned.model.method.predict(learned.state, index), learned)
+        return user_units(learned.model.method.predict(learned.state, index), learned)
 
     def __getstate__(self) -> dict[str, Any]:
         # A Method is made of closures: it is built again from the parameters.
@@ -465,47 +437,6 @@ class SpiderClassifier(ClassifierMixin, _Spider):
 _KINDS: dict[str, type[_Spider]] = {"SpiderRegressor": SpiderRegressor, "SpiderClassifier": SpiderClassifier}
 
 
-# --- values and nodes ---
-
-
-def _scaled(value: NDArray[np.float64], learned: _Learned) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):
-        scaled = (value - learned.shift) / learned.scale
-    far = np.abs(scaled) > FARTHEST
-    if far.any():
-        row = int(far.argmax())
-        raise EntryError(
-            f"value {value[row]:g} is more than a million times the scale {learned.scale:g} away from "
-            f"{learned.shift:g}: leave it out, clip it, or pass a fitting scaling=(shift, scale)",
-            row,
-        )
-    return scaled
-
-
-def _user_units(prediction: Prediction, learned: _Learned) -> Prediction:
-    mean, var, noise = prediction
-    square = learned.scale**2
-    return Prediction(learned.shift + learned.scale * mean, square * var, square * noise)
-
-
-def _with_room(learned: _Learned, columns: list[entries.Column]) -> tuple[_Learned, NDArray[np.int64]]:
-    """The same with room for every id, and the rows of the ids; whatever fails, nothing was added."""
-    state, nodes, known = learned.state, learned.nodes, [len(each) for each in learned.nodes]
-    try:
-        index = entries.rows(nodes, columns, add=True)
-        wanted = np.array([len(each) for each in nodes])
-        state = posterior.grow(state, learned.model.network, learned.model.prior, wanted)
-    except BaseException:  # bad ids have added nothing; out of memory or Ctrl-C may have
-        for each, n in zip(nodes, known, strict=True):
-            each.truncate(n)
-        learned.state.counts.nodes[:] = known
-        raise
-    return learned._replace(state=state), index
-
-
-# --- files: everything in them is checked against everything else, for a kernel trusts what it is given ---
-
-
 def load(path: str | os.PathLike[str]) -> SpiderRegressor | SpiderClassifier:
     """The estimator in a file that `save` wrote, whichever kind it is."""
     return _load(path, _Spider)
@@ -523,81 +454,26 @@ def _load(path: str | os.PathLike[str], wanted: type[_Spider]) -> Any:
         ) from error
 
 
-def _check(condition: Any, reason: str) -> None:
-    if not condition:
-        raise CheckpointError(reason)
-
-
 def _estimator(file: Checkpoint, wanted: type[_Spider]) -> _Spider:
-    config, arrays = file.config, file.arrays
+    config = file.config
     known = {"estimator", "params", "modes", "names", "shift", "scale"}
-    _check(config.keys() == known, "the config has missing or unknown keys")
+    check(config.keys() == known, "the config has missing or unknown keys")
     kind = _KINDS.get(config["estimator"])
     if kind is None:
         raise CheckpointError(f"unknown estimator {config['estimator']!r}")
     mine = issubclass(wanted, kind)  # a user's subclass, or the very class
-    _check(mine or issubclass(kind, wanted), f"holds a {config['estimator']}, not a {wanted.__name__}")
+    check(mine or issubclass(kind, wanted), f"holds a {config['estimator']}, not a {wanted.__name__}")
     params = config["params"]
-    _check(isinstance(params, dict), "the params are not an object")
+    check(isinstance(params, dict), "the params are not an object")
     as_given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
     }
     estimator = (wanted if mine else kind)(**as_given)
-    _check(
-        checked(estimator.get_params(deep=False)) == params, "the params have missing or impossible values"
-    )
-    nodes = _nodes(arrays)
-    _check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
-    names, shift, scale = config["names"], config["shift"], config["scale"]
-    if names is not None:
-        good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
-        _check(good and len(names) == len(nodes), "the names are not one for each mode")
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    possible = is_scaling([shift, scale]) and (kind is SpiderRegressor or (shift, scale) == (0, 1))
-    _check(possible, f"scaling ({shift}, {scale}) is not possible")
-    model, state = _state(arrays, params, kind._likelihood, nodes)
-    estimator._learned = _Learned(params, model, state, nodes, float(shift), float(scale))
-    estimator.n_features_in_ = len(nodes)
+    complete = checked(estimator.get_params(deep=False)) == params
+    check(complete, "the params have missing or impossible values")
+    estimator._learned = from_file(file.arrays, config, kind._likelihood)
+    estimator.n_features_in_ = config["modes"]
     estimator.position_ = file.position
+    if config["names"] is not None:
+        estimator.feature_names_in_ = np.array(config["names"], dtype=object)
     return estimator
-
-
-def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
-    modes: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, array in arrays.items():
-        match name.split("/"):
-            case ["nodes", mode, part]:
-                modes.setdefault(mode, {})[part] = array
-            case ["state", _, *_]:
-                pass
-            case _:
-                raise CheckpointError(f"unknown array {name!r}")
-    _check(modes.keys() == {str(mode) for mode in range(len(modes))}, "the modes are not numbered from 0")
-    return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
-
-
-def _state(
-    arrays: dict[str, NDArray[Any]], params: dict[str, Any], likelihood: str, nodes: list[NodeIndex]
-) -> tuple[Model, State]:
-    n_nodes = [len(each) for each in nodes]
-    _check(nodes and min(n_nodes) > 0, "a mode has no nodes")
-    # Sizes first, before anything is allocated for them: they must be those of arrays that are in the file.
-    network = network_of(params, len(nodes))
-    for part, shapes in (
-        ("weights", network.layers),
-        ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
-    ):
-        for number, shape in enumerate(shapes):
-            name = f"state/posterior/{part}/{number}/mean"
-            _check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
-    model = model_of(params, likelihood, len(nodes))
-    state = checkpoint.restore(model.method.init(0), arrays, "state")
-    for name, leaf in checkpoint.flatten(state, "state").items():
-        _check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
-    gaussians = (*state.posterior.factors, *state.posterior.weights)
-    same = all(each.mean.shape == each.var.shape for each in gaussians)
-    _check(same and state.counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
-    positive = (*(each.var for each in gaussians), *state.posterior.noise, state.counts.entries)
-    _check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    _check(state.counts.rejected >= 0 and state.seed == params["random_state"], "count or seed impossible")
-    return model, state

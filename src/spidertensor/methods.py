@@ -44,6 +44,26 @@ def _spider(activation: str = "relu", rho0: float = 0.9, multilinear: int = 0, *
     return build
 
 
+def _mean(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+    return floors.mean(_likelihood(binary))
+
+
+def _biases(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+    return floors.biases(n_modes, _likelihood(binary))
+
+
+def _static_biases(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+    return floors.static_biases(n_modes, _likelihood(binary))
+
+
+def _post(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+    return post(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size)
+
+
+def _cp_wopt(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+    return cp_wopt(n_modes, _likelihood(binary), rank=rank)
+
+
 _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 
 METHODS: dict[str, Named] = {
@@ -51,18 +71,12 @@ METHODS: dict[str, Named] = {
     "spider-plain": Named(_spider(), "the paper's network with the default inference"),
     "spider-paper": Named(_spider(**_PAPER), "the paper: curvature, rho0 = 0.5, noise that forgets nothing"),
     "spider-paper-tanh": Named(_spider("tanh", **_PAPER), "the same with tanh"),
-    "mean": Named(lambda rank, n_modes, binary, batch_size: floors.mean(_likelihood(binary)),
-                  "floor: the mean so far, or the rate of ones", scaled=False),
-    "biases": Named(lambda rank, n_modes, binary, batch_size: floors.biases(n_modes, _likelihood(binary)),
-                    "floor: additive biases, learned entry by entry", scaled=False),
-    "post": Named(
-        lambda rank, n_modes, binary, batch_size: post(
-            n_modes, _likelihood(binary), rank=rank, batch_size=batch_size),
-        "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
-    "cp-wopt": Named(lambda rank, n_modes, binary, batch_size: cp_wopt(n_modes, _likelihood(binary), rank=rank),
-                     "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
+    "post": Named(_post, "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
+    "cp-wopt": Named(_cp_wopt, "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
+    "mean": Named(_mean, "floor: the mean so far, or the rate of ones", scaled=False),
+    "biases": Named(_biases, "floor: additive biases, learned entry by entry", scaled=False),
     "static-biases": Named(
-        lambda rank, n_modes, binary, batch_size: floors.static_biases(n_modes, _likelihood(binary)),
-        "floor: additive biases, fitted to all entries at once", scaled=False),
-}  # fmt: skip
+        _static_biases, "floor: additive biases, fitted to all entries at once", scaled=False
+    ),
+}
 FLOORS = ("mean", "biases", "static-biases")

@@ -121,17 +121,14 @@ def init(network: Network, prior: Prior, seed: int) -> State:
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
     """Room for `n_nodes` nodes per mode; `counts.nodes` becomes the larger of old and new."""
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)
-    factors = state.posterior.factors
-    if all(len(factor.mean) >= n for factor, n in zip(factors, n_nodes, strict=True)):
-        return state
-    grown = []
+    grown, factors = [], state.posterior.factors
     for mode, (factor, n) in enumerate(zip(factors, n_nodes, strict=True)):
         have = len(factor.mean)
         if n > have:
             start = _start(network, prior, int(state.seed), mode, have, max(int(n), int(GROWTH * have)))
             factor = Gaussian(*(np.concatenate(pair) for pair in zip(factor, start, strict=True)))
         grown.append(factor)
+    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
     return state._replace(posterior=state.posterior._replace(factors=tuple(grown)))
 
 
