@@ -37,8 +37,8 @@ CHOICES = {
 
 
 GRID = {
-    "multilinear": (8, 16, 32),
-    "multilinear_var": (0.1, 0.3),
+    "multilinear": (8, 16, 32, 48),
+    "multilinear_var": (0.05, 0.08, 0.1, 0.12, 0.2, 0.3),
     "multilinear_start": (0.01, 0.03),
     "bias_var": (0.005, 0.02),
 }

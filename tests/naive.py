@@ -1,4 +1,4 @@
-"""The oracle: method.md sections 3, 4, 5 and 9 in plain float64 NumPy, one obvious line per formula.
+"""The oracle: mathematics.md sections 3, 4, 5 and 9 in plain float64 NumPy, one obvious line per formula.
 
 Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -79,7 +79,7 @@ def join(model, biases, multilinears, x):
 def forward(model, params):
     """x = [deep parts]; h_0 = x, a_m = W_m [h_{m-1}; 1] / sqrt(V_{m-1} + 1), h_m = act(a_m); f = a_M."""
     x = np.concatenate([split(model, u)[2] for u in params["factors"]])
-    h, a, s = [x], [None], [None]  # counted from 0, 1 and 1 as in method.md
+    h, a, s = [x], [None], [None]  # counted from 0, 1 and 1 as in mathematics.md
     for W in params["weights"]:
         s.append(1 / np.sqrt(len(h[-1]) + 1))
         a.append(W @ np.append(h[-1], 1) * s[-1])
@@ -142,7 +142,7 @@ def beta(model, params, var):
 
 
 def hessian_times_var_g(model, params, var):
-    """H (var * g): the R-operator as method.md writes it, for the network and for the hybrid parts."""
+    """H (var * g): the R-operator as mathematics.md writes it, for the network and for the hybrid parts."""
     h, a, s = forward(model, params)
     delta, g = backward(model, params), gradient(model, params)
     W, V = [None, *params["weights"]], [None, *var["weights"]]

@@ -105,7 +105,7 @@ def test_params(kind):
         model.set_params(learning_rate=0.1)
 
 
-def test_defaults_of_the_issue():
+def test_defaults():
     wanted = {
         "rank": 8, "hidden": (50, 50), "activation": "relu", "curvature": False, "rho0": 0.9, "slab_var": 1.0,
         "noise_memory": 10_000, "scaling": None, "batch_size": 256, "random_state": 0,

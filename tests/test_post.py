@@ -53,7 +53,7 @@ def started(likelihood, n_modes, **settings):
     return method, module._grown(method.init(0), np.array(SHAPE[:n_modes]))
 
 
-# --- the oracle: method.md section 8, line by line, one node at a time; yields (means, covs, a, b) -----
+# --- the oracle: mathematics.md section 8, line by line, one node at a time; yields (means, covs, a, b) -----
 
 
 def expected(means, covs, index, modes):

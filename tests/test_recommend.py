@@ -58,11 +58,23 @@ def test_thompson_draws_from_the_posterior():
 
 
 def test_sample_has_the_posterior_s_moments():
-    state = regressor()._fitted().state
-    draws = [posterior.sample(state, np.random.default_rng(s)).posterior.weights[0].mean for s in range(400)]
-    truth = state.posterior.weights[0]
-    np.testing.assert_allclose(np.mean(draws, axis=0), truth.mean, atol=5 * np.sqrt(truth.var.max() / 400))
-    np.testing.assert_allclose(np.var(draws, axis=0), truth.var, rtol=0.5)
+    """Of weights, of a known node, and of an unseen one, which is drawn from the prior."""
+    learned = regressor()._fitted()
+    network, prior, _ = learned.model
+    rows = [np.array([2, -1]), np.array([0])]
+    samples = [
+        posterior.sample(learned.state, network, prior, rows, np.random.default_rng(s)).posterior
+        for s in range(400)
+    ]
+    known = learned.state.posterior.factors[0]
+    unseen = posterior.factor_prior_var(network, prior, 0)
+    for draws, mean, var in (
+        ([s.weights[0].mean for s in samples], *learned.state.posterior.weights[0]),
+        ([s.factors[0].mean[0] for s in samples], known.mean[2], known.var[2]),
+        ([s.factors[0].mean[1] for s in samples], np.zeros_like(unseen), unseen),
+    ):
+        np.testing.assert_allclose(np.mean(draws, axis=0), mean, atol=5 * np.sqrt(var.max() / 400))
+        np.testing.assert_allclose(np.var(draws, axis=0), var, rtol=0.5)
 
 
 def test_classifier_ranks_by_probability():

@@ -82,6 +82,10 @@ CASES = [
     Case((4, 1, 2), (16, 7), "softplus", "gaussian", curvature=True, multilinear=5, memory=50.0),
     Case((2, 2, 2), (33, 50), "gelu", "probit", bias=True),
     Case((8, 3, 6), (70, 130), "relu", "gaussian", curvature=True, memory=50.0),
+    # rows of the first layer in two words, whole words, the constant alone in a word
+    Case((40, 20, 20), (64, 128), "relu", "gaussian", curvature=True),
+    Case((31, 16, 16), (63, 65), "relu", "probit"),
+    Case((32, 16, 16), (128, 64), "tanh", "gaussian"),
     Case((5, 2, 2), (7, 33), "relu", "probit", curvature=True),
     Case((3, 5), (), "tanh", "gaussian", curvature=True, bias=True, multilinear=2),
     Case((20, 2), (), "relu", "probit"),
@@ -225,7 +229,7 @@ def test_equals_the_oracle_with_refinement(case):
     assert result["got_rejected"] == result["rejected"]
 
 
-@pytest.mark.parametrize("case", [CASES[i] for i in (0, 1, 2, 3, 6, 7)], ids=name)
+@pytest.mark.parametrize("case", [CASES[i] for i in (0, 1, 2, 3, 5, 7, 9, 10)], ids=name)
 def test_float32_as_shipped(case):
     compare(case, np.float32, 16, rtol=1e-3, atol=1e-4)
 

@@ -55,6 +55,20 @@ class Batch(NamedTuple):
     value: NDArray[np.float64]
 
 
+def check_batch(batch: Batch, n_modes: int) -> None:
+    """A compiled loop checks no bounds: what it learns from must fit."""
+    if batch.index.shape != (len(batch.value), n_modes):
+        raise ValueError(f"{len(batch.value)} values, but an index of shape {batch.index.shape}")
+    if batch.index.min(initial=0) < 0:
+        raise ValueError("a batch to learn from has a negative row")
+
+
+def shift_and_scale(value: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation; the latter 0 if it is but the rounding error of equal values."""
+    shift, scale = float(value.mean()), float(value.std())
+    return shift, scale if scale > 1e-14 * np.abs(value).max() else 0.0
+
+
 class _Rows(dict[Any, int]):
     """id -> row. Subscripting adds an unseen id, and stays in C for a known one; `get` never adds."""
 

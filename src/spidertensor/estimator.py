@@ -136,17 +136,19 @@ class _Spider(BaseEstimator):
             raise ValueError("given must name every mode but the one to rank over, each once")
         if explore not in ("mean", "ucb", "thompson"):
             raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
-        index = np.empty((len(learned.nodes[place]), len(learned.nodes)), np.int64)
-        index[:, place] = np.arange(len(index))
-        for mode, raw in ids.items():
-            index[:, mode] = learned.nodes[mode].find([raw])
-        predict = learned.model.method.predict
-        prediction = predict(learned.state, index)
+        every = np.arange(len(learned.nodes[place]))
+        rows = [
+            every if mode == place else nodes.find([ids[mode]]) for mode, nodes in enumerate(learned.nodes)
+        ]
+        network, prior, (_, _, predict, _) = learned.model
+        prediction = predict(learned.state, np.stack(np.broadcast_arrays(*rows), axis=1))
         score = prediction.mean
         if explore == "ucb":
             score = score + 2 * np.sqrt(prediction.var)
         elif explore == "thompson":
-            score = predict(posterior.sample(learned.state, np.random.default_rng(seed)), index).mean
+            drawn = posterior.sample(learned.state, network, prior, rows, np.random.default_rng(seed))
+            own = [every if mode == place else np.zeros(1, np.int64) for mode in range(len(rows))]
+            score = predict(drawn, np.stack(np.broadcast_arrays(*own), axis=1)).mean
         best = np.argsort(-score, kind="stable")[: max(n, 0)]
         mean, std = self._expected(user_units(prediction, learned))
         raw_ids = learned.nodes[place].ids
@@ -243,11 +245,16 @@ class _Spider(BaseEstimator):
         learned, index = with_room(learned, columns)
         # Nothing below can fail on account of the input. Kept before it is learned: the update works in these
         # very arrays, so that ids and state agree even if Ctrl-C cuts in.
-        self._learned = learned
+        first, self._learned = self._learned is None, learned
+        try:
+            state, update = learned.model.method.update(learned.state, Batch(index, batch_value))
+        except BaseException:
+            if first and not learned.state.counts.entries:  # Ctrl-C while it compiled: nothing was learned
+                self._learned = None
+            raise
         self.n_features_in_ = len(columns)
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        state, update = learned.model.method.update(learned.state, Batch(index, batch_value))
         self._learned = learned._replace(state=state)
         prediction = user_units(Prediction(update.mean, update.var, update.noise), learned)
         return Update(*prediction, update.log_evidence - math.log(learned.scale), update.rejected)
@@ -348,7 +355,7 @@ class SpiderRegressor(RegressorMixin, _Spider):
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings, but for the start of the prior sites: with the paper's own, the first
-        refinement divides the random starting weights out again (method.md trap 1)."""
+        refinement divides the random starting weights out again (mathematics.md trap 1)."""
         settings: dict[str, Any] = {**PAPER, "noise_memory": None, **changes}
         return cls(**settings)
 
@@ -373,16 +380,15 @@ class SpiderRegressor(RegressorMixin, _Spider):
         if size.max() > LARGEST:
             row = int(size.argmax())
             raise EntryError(f"value {value[row]:g} is too large: measure it in a larger unit", row)
-        scale = float(first.std())
-        # equal values can have the rounding error of their mean as standard deviation
-        if not scale > max(1 / LARGEST, 1e-14 * size.max()):
+        shift, scale = entries.shift_and_scale(first)
+        if not scale > 1 / LARGEST:
             warnings.warn(
                 f"the first {len(first)} values do not vary, so their scale is taken as 1; if it is not, "
                 "pass scaling=(shift, scale) or make the first call larger",
                 stacklevel=5,
             )
             scale = 1.0
-        return float(first.mean()), scale
+        return shift, scale
 
     def __sklearn_tags__(self):
         tags: Any = super().__sklearn_tags__()

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor import metrics
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, shift_and_scale
 from spidertensor.method import Method, Prediction, Update
 
 Row = dict[str, Any]
@@ -163,8 +163,8 @@ def _scaling(entries: Batch, batch_size: int, *, wanted: bool) -> Scaling:
     """From the first batch alone: later entries are the future. Equal values have no scale: 1."""
     if not wanted:
         return Scaling(0.0, 1.0)
-    first = entries.value[:batch_size]
-    return Scaling(float(first.mean()), float(first.std()) or 1.0)
+    shift, scale = shift_and_scale(entries.value[:batch_size])
+    return Scaling(shift, scale or 1.0)
 
 
 def _score(binary: bool, value: NDArray[np.float64], prediction: Prediction) -> float:

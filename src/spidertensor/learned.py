@@ -61,7 +61,6 @@ def with_room(learned: Learned, columns: list[entries.Column]) -> tuple[Learned,
     except BaseException:  # bad ids have added nothing; out of memory or Ctrl-C may have
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)
-        learned.state.counts.nodes[:] = known
         raise
     return learned._replace(state=state), index
 

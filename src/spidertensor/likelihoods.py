@@ -1,6 +1,6 @@
 """What an entry says about f: log evidence, its derivatives, and the noise.
 
-method.md section 3. With f ~ N(alpha, beta) before the entry and y its value,
+mathematics.md section 3. With f ~ N(alpha, beta) before the entry and y its value,
 
     log_z = log ∫ p(y | f) N(f | alpha, beta) df,   da = d log_z / d alpha,   db = d log_z / d beta,
     c = da² - 2 db                                  how much the entry narrows f; always positive
@@ -53,14 +53,14 @@ def evidence(likelihood, y, alpha, beta, noise):
 
 
 @njit(cache=True)
-def misfit(y, alpha, beta, noise, forgetting):
+def misfit(y, alpha, beta, noise, paper):
     """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
 
-    The paper (which forgets nothing) takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is
+    The paper takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is
     noise + beta on average already, so beta is counted twice and intervals come out too wide. Otherwise f is
     taken after the entry was learned, which gives exactly `noise` on average where the model is right.
     """
-    if forgetting == 1.0:
+    if paper:
         return (y - alpha) ** 2 + beta
     kept = noise / (beta + noise)  # of the residual and of beta
     return (kept * (y - alpha)) ** 2 + kept * beta
@@ -70,8 +70,8 @@ def forgetting(noise_memory: float | None) -> float:
     """lam of the noise update a = lam a + 1/2, b = lam b + misfit/2; None is the paper's noise (trap 9)."""
     if noise_memory is None:
         return 1.0
-    if not noise_memory > 1:
-        raise ValueError(f"noise_memory counts entries and must be greater than 1, got {noise_memory}")
+    if not 1 < noise_memory < 1e15:  # beyond, 1 - 1/noise_memory would round to 1
+        raise ValueError(f"noise_memory counts entries, more than 1 and less than 1e15, got {noise_memory}")
     return 1.0 - 1.0 / noise_memory
 
 

@@ -1,6 +1,6 @@
 """What f is: the network over the concatenated factors of an entry's nodes. Sizes only, no arithmetic.
 
-method.md section 1 (the paper's network) and section 9 (the hybrid network). A node of mode k has the
+mathematics.md section 1 (the paper's network) and section 9 (the hybrid network). A node of mode k has the
 factor vector [bias | multilinear | deep]; the paper's network has only the deep part.
 """
 

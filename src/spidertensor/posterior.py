@@ -1,7 +1,7 @@
 """The whole state of a model: independent Gaussians, a Gamma, one prior site per weight, and counts.
 
-method.md section 2. Everything is an array, numbers that move included, so that a kernel updates the state
-in place and a checkpoint stores it without knowing what it means. Factor arrays may have more rows than
+mathematics.md section 2. Everything is an array, numbers that move included, so that a kernel updates the
+state in place and a checkpoint stores it without knowing what it means. Factor arrays may have more rows than
 there are nodes (room to grow); the spare rows already hold the values a new node starts with.
 """
 
@@ -120,7 +120,7 @@ def init(network: Network, prior: Prior, seed: int) -> State:
 
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
-    """Room for `n_nodes` nodes per mode; `counts.nodes` becomes the larger of old and new."""
+    """The state with room for `n_nodes` nodes per mode; the old one is left as it was."""
     grown, factors = [], state.posterior.factors
     for mode, (factor, n) in enumerate(zip(factors, n_nodes, strict=True)):
         have = len(factor.mean)
@@ -128,8 +128,10 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
             start = _start(network, prior, int(state.seed), mode, have, max(int(n), int(GROWTH * have)))
             factor = Gaussian(*(np.concatenate(pair) for pair in zip(factor, start, strict=True)))
         grown.append(factor)
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
-    return state._replace(posterior=state.posterior._replace(factors=tuple(grown)))
+    return state._replace(
+        posterior=state.posterior._replace(factors=tuple(grown)),
+        counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)),
+    )
 
 
 def trim(state: State) -> State:
@@ -141,16 +143,28 @@ def trim(state: State) -> State:
     return state._replace(posterior=state.posterior._replace(factors=factors))
 
 
-def sample(state: State, rng: np.random.Generator) -> State:
-    """One joint draw of all weights and factors, as a state that is all but certain of it."""
+def sample(
+    state: State, network: Network, prior: Prior, rows: list[NDArray[np.int64]], rng: np.random.Generator
+) -> State:
+    """One joint draw of the weights and of some nodes' factors, as a state that is all but certain of it.
 
-    def draw(g: Gaussian) -> Gaussian:
-        mean = g.mean + np.sqrt(g.var) * rng.standard_normal(g.mean.shape, g.mean.dtype)
-        return Gaussian(mean, np.full_like(g.var, 1e-20))
+    rows: per mode, the nodes that the new state consists of; -1 is an unseen node and drawn from the prior
+    """
 
-    factors, weights, noise = state.posterior
-    drawn = Posterior(tuple(map(draw, factors)), tuple(map(draw, weights)), noise)
-    return state._replace(posterior=drawn)
+    def draw(mean: NDArray[np.floating], var: NDArray[np.floating]) -> Gaussian:
+        drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
+        return Gaussian(drawn, np.full_like(var, 1e-20))
+
+    factors = []
+    for mode, (factor, row) in enumerate(zip(state.posterior.factors, rows, strict=True)):
+        seen = (row >= 0)[:, None]
+        mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
+        factors.append(draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode))))
+    weights = tuple(draw(*weight) for weight in state.posterior.weights)
+    return state._replace(
+        posterior=Posterior(tuple(factors), weights, state.posterior.noise),
+        counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
+    )
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:

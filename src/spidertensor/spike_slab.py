@@ -1,4 +1,4 @@
-"""Expectation propagation over the spike-and-slab prior of the weights. method.md section 4."""
+"""Expectation propagation over the spike-and-slab prior of the weights. mathematics.md section 4."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """CP-WOPT: CP factorization of the observed entries by weighted least squares (Acar et al. 2011), static.
 
-method.md section 8. With A the factors of all modes and weight 1 for an observed entry, 0 for all others,
+mathematics.md section 8. With A the factors of all modes and weight 1 for an observed entry, 0 for others,
 
     loss(A) = 1/2 sum_n (y_n - f_n)^2,   f_n = sum_r prod_k A^k_{i_k, r}
     d loss / d A^k_{j, r} = sum over the entries n of node j: (f_n - y_n) prod_{l != k} A^l_{i_l, r}

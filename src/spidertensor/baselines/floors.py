@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from spidertensor import likelihoods
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch
 from spidertensor.likelihoods import GAUSSIAN, evidence
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import GROWTH, Counts, Gamma, Gaussian
@@ -101,6 +101,7 @@ def biases(n_modes: int, likelihood: str) -> Method:
     code = likelihoods.code(likelihood)
 
     def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+        check_batch(batch, n_modes)
         out = np.empty((4, len(batch.value)))
         if not len(batch.value):
             return state, Update(*out, rejected=0)
@@ -122,6 +123,7 @@ def static_biases(n_modes: int, likelihood: str) -> Method:
     predict = _biases_predict(code)
 
     def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+        check_batch(batch, n_modes)
         before = predict(state, batch.index)
         log_evidence = _log_evidence(code != GAUSSIAN, batch.value, before)
         if len(batch.value):
@@ -143,7 +145,6 @@ def _start(n_modes: int) -> Biases:
 
 
 def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)
     grown = []
     for node, n in zip(state.nodes, n_nodes, strict=True):
         have = len(node.mean)
@@ -154,6 +155,7 @@ def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
                 np.concatenate([node.var, np.full(more, 1 / RIDGE)]),
             )
         grown.append(node)
+    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
     return state._replace(nodes=tuple(grown))
 
 

@@ -1,4 +1,6 @@
-"""POST: Bayesian CP factorization by streaming variational Bayes (Du et al., ICDM 2018). method.md section 8.
+"""POST: Bayesian CP factorization by streaming variational Bayes (Du et al., ICDM 2018).
+
+mathematics.md section 8:
 
     f_n = sum_r prod_k u^k_{i_k, r},   q(u^k_j) = N(mean, cov) with a full r x r cov,   tau ~ Gamma(a, b)
 
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from spidertensor import likelihoods
 from spidertensor.engines.kernel import COMPILE
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch
 from spidertensor.likelihoods import GAUSSIAN, evidence, mills
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import GROWTH, Counts, Gamma
@@ -86,6 +88,7 @@ def post(
         )
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
+        check_batch(batch, n_modes)
         before = int(state.counts.rejected)
         out = np.empty((4, len(batch.value)))
         for start in range(0, len(batch.value), batch_size):
@@ -197,9 +200,6 @@ def _local(index: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[n
 
 
 def _grown(state: State, n_nodes: NDArray[np.int64]) -> State:
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)
-    if all(len(factor.mean) >= n for factor, n in zip(state.factors, n_nodes, strict=True)):
-        return state
     grown = []
     for mode, (factor, n) in enumerate(zip(state.factors, n_nodes, strict=True)):
         have, rank = factor.mean.shape
@@ -208,6 +208,7 @@ def _grown(state: State, n_nodes: NDArray[np.int64]) -> State:
             start = _start(int(state.seed), mode, rank, have, last)
             factor = Factor(*(np.concatenate(pair) for pair in zip(factor, start, strict=True)))
         grown.append(factor)
+    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
     return state._replace(factors=tuple(grown))
 
 
@@ -399,7 +400,7 @@ def _invert(a):
 
 @njit(**COMPILE)
 def _square_error(index, value, nodes):
-    """sum_n E[(y_n - f_n)^2]: what method.md multiplies out, here as (y - E f)^2 + var f, never negative."""
+    """sum_n E[(y_n - f_n)^2]: the same as in mathematics.md, here as (y - E f)^2 + var f, never negative."""
     r, elements = nodes.mean.shape[1], nodes.second.shape[1]
     total, T = 0.0, np.empty(elements)
     for n in range(index.shape[0]):

@@ -2,7 +2,7 @@
 
 Names: L hidden layers; `h[m]` is the input of hidden layer m with the constant 1 behind it, `h[L]` that of
 the output layer; `delta[m]` belongs to the outputs of hidden layer m; `s[m]` is 1/sqrt(inputs + 1). `R_`
-marks the R-operator's directional derivatives (curvature). method.md section 3, in its order.
+marks the R-operator's directional derivatives (curvature). mathematics.md section 3, in its order.
 
 What makes it fast:
 
@@ -52,6 +52,7 @@ class Settings(NamedTuple):
     slab_var: float
     rho0: float
     forgetting: float
+    paper_noise: bool
     refine_every: int
     bias: int
     multilinear: int

@@ -1,4 +1,4 @@
-"""SPIDER, entry by entry: assumed-density filtering in a compiled loop. method.md sections 3 to 5."""
+"""SPIDER, entry by entry: assumed-density filtering in a compiled loop. mathematics.md sections 3 to 5."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spidertensor.engines.kernel import (
     scratch,
     unpack,
 )
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch
 from spidertensor.likelihoods import GAUSSIAN, evidence, misfit
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import ACTIVATIONS, Network
@@ -56,7 +56,9 @@ def _learn(index, value, posterior, sites, counts, settings, out):
             if settings.likelihood == GAUSSIAN:
                 lam = settings.forgetting
                 noise.shape[()] = lam * noise.shape[()] + 0.5
-                noise.rate[()] = lam * noise.rate[()] + 0.5 * misfit(value[n], alpha, beta, noise_var, lam)
+                noise.rate[()] = lam * noise.rate[()] + 0.5 * misfit(
+                    value[n], alpha, beta, noise_var, settings.paper_noise
+                )
         else:
             counts.rejected[()] += _n_elements(posterior)
         counts.entries[()] += 1
@@ -115,6 +117,7 @@ def sequential(
         slab_var=float(prior.slab_var),
         rho0=float(prior.rho0),
         forgetting=likelihoods.forgetting(noise_memory),
+        paper_noise=noise_memory is None,
         refine_every=int(refine_every),
         bias=int(network.bias),
         multilinear=network.multilinear,
@@ -128,11 +131,7 @@ def sequential(
         return posterior.init(network, prior, seed)
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
-        # A compiled loop checks no bounds: what it is given must fit.
-        if batch.index.shape != (len(batch.value), network.n_modes):
-            raise ValueError(f"{len(batch.value)} values, but an index of shape {batch.index.shape}")
-        if batch.index.min(initial=0) < 0:
-            raise ValueError("a batch to learn from has a negative row")
+        check_batch(batch, network.n_modes)
         out = np.empty((4, len(batch.value)))
         if not len(batch.value):
             return state, Update(*out, rejected=0)
