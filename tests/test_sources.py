@@ -311,6 +311,32 @@ def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
         list(read(source, ["user"], "rating"))
 
 
+@pytest.mark.parametrize("block", [1, 9, 1 << 20])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
+    """A reader that goes on finds it changed, wherever blocks end; what ends the line does not count."""
+    monkeypatch.setattr(lines, "BLOCK", block)
+    row = "1,2,3" if name == "a.csv" else '{"user": 1, "movie": 2, "rating": 3}'
+    text = ("user,movie,rating\n" if name == "a.csv" else "") + f"{row}\n\n{row}"
+    path, source = tmp_path / name, Source.named(str(tmp_path / name))
+
+    def rest(text, skip, last):
+        path.write_text(text)
+        return [n for chunk in read(source, MODES, "rating", skip=skip, last=last) for n in chunk.rows]
+
+    path.write_text(text)
+    *_, chunk = read(source, MODES, "rating")
+    end = chunk.end
+    assert end == text.count("\n") + 1
+    for ending in ("", "\n", "\r\n"):
+        assert rest(text + ending, end, chunk.last) == []
+    assert rest(f"{text}\n{row}\n", end, chunk.last) == [end + 1]
+    for changed in (f"{text}5", f"{text}5\n{row}\n", f"{text}5\n"):
+        with pytest.raises(SourceError, match=f"line {end}, the last that was learned, has changed"):
+            rest(changed, end, chunk.last)
+        assert rest(changed, end, None) == list(range(end + 1, changed.rstrip().count("\n") + 2))
+
+
 def test_a_header_alone_is_no_rows(tmp_path):
     for text in ("user,movie,rating", "user,movie,rating\r\n"):
         (tmp_path / "a.csv").write_text(text)

@@ -167,6 +167,7 @@ def locate(name: str) -> Path:
         # found, not imported: its import wants pkg_resources, which new Pythons lack
         return Path(spec.origin).parent / "data" / info.files[0]
     place = f"Put {' or '.join((f'{name}.npz', *info.files))} into {' or '.join(map(str, folders))}"
+    place += ", or name its folder in SPIDER_DATA" if not named else ""
     if not info.url:
         raise DatasetError(f"no file of {name}. Get it from {info.source}. {place}.")
     try:
@@ -175,7 +176,8 @@ def locate(name: str) -> Path:
         how = "pip install 'spidertensor[data]' to have it downloaded, or get it from"
         raise DatasetError(f"no file of {name}: {how} {info.url}. {place}.") from None
     except (OSError, ValueError) as error:  # no network, or another checksum
-        raise DatasetError(f"{name} could not be downloaded from {info.url}: {error}. {place}.") from error
+        reason = type(error).__name__  # the text of a failed connection is five lines long
+        raise DatasetError(f"{name} could not be downloaded from {info.url} ({reason}). {place}.") from error
 
 
 def cache_folder() -> Path:

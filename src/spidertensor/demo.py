@@ -225,7 +225,7 @@ def _print_next(console: Console, path: Path, dataset: Dataset, stream: Batch) -
     over = dataset.modes[-1]
     given = " ".join(f"--given {mode}={shlex.quote(str(ids[mode]))}" for mode in dataset.modes[:-1])
     model = shlex.quote(str(path))
-    console.print("Three commands to try next:")
+    console.print("Three commands to try next (recommend puts the highest expected value first):")
     _print_line(console, f"  spider info {model}")
     _print_line(console, f"  spider recommend {model} {given} --over {over} -n 5")
     _print_line(console, f"  spider evaluate {dataset.name} --protocol prequential")

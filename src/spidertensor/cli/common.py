@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +109,7 @@ def all_text(model: Any) -> list[bool]:
     position = getattr(model, "position_", None)
     if isinstance(position, dict) and isinstance(position.get("all_text"), list):
         return [bool(each) for each in position["all_text"]]
-    return [all(isinstance(raw, str) for raw in factors.ids) for factors in model.factors_]
+    return [nodes.kinds == ("str",) for nodes in model._fitted().nodes]
 
 
 def entries_of(chunk: Chunk) -> NDArray[Any]:
@@ -122,16 +125,26 @@ def entries_of(chunk: Chunk) -> NDArray[Any]:
 
 
 class BadRows:
-    """Bad rows by policy: raise, skip, or into a file."""
+    """Bad rows by policy: raise, skip, or into a file, which is not touched before a chunk is read."""
 
-    def __init__(self, source: Source, policy: OnBad, path: Path, *, after: int | None = None) -> None:
-        """after: on a resume, rows beyond this one come again, and are taken out of the file first."""
-        self.source, self.policy, self.path = source, policy, path
+    def __init__(
+        self, source: Source, policy: OnBad, path: Path, *, after: int | None = None, replace: bool = False
+    ) -> None:
+        """What an existing file holds stays, but for
+
+        after:   on a resume, the rows beyond this one at its end: they come again
+        replace: everything
+        """
+        self.source, self.policy, self.path, self.after, self.replace = source, policy, path, after, replace
         self.count = 0
-        if policy == OnBad.FILE:
-            path.write_text("".join(self._known(after)), encoding="utf-8")
+        self._ready = policy != OnBad.FILE
+        if not self._ready:
+            self._kept()  # a file of anything else is found before anything is done
 
     def take(self, bad: Sequence[BadRow]) -> None:
+        if not self._ready:
+            self._prepare()
+            self._ready = True
         if not bad:
             return
         if self.policy == OnBad.RAISE:
@@ -144,21 +157,69 @@ class BadRows:
                     record = {"source": self.source.name, **each._asdict()}
                     file.write(json.dumps(record, default=str) + "\n")
 
-    def _known(self, after: int | None) -> list[str]:
-        """What stays in a file of an earlier run; a file of anything else is not touched."""
+    def _prepare(self) -> None:
+        if not self.path.is_file():
+            return
+        kept = self._kept()
+        if kept == self.path.read_bytes():
+            return
+        target = Path(os.path.realpath(self.path))
+        part = target.with_name(f".{target.name}.part")
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            records = [json.loads(line) for line in lines]
-            return [
-                line
-                for line, record in zip(lines, records, strict=True)
-                if (record["source"] != self.source.name or record["row"] <= (after or 0))
-                and after is not None
-            ]
-        except FileNotFoundError:
-            return []
-        except (ValueError, LookupError, TypeError):
-            raise CommandError(f"{self.path}: not a file of rejected rows, name another --rejects") from None
+            part.write_bytes(kept)
+            shutil.copymode(target, part)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _kept(self) -> bytes:
+        """What stays of a file of rejected rows, in whole lines: a kill may have torn the last one."""
+        *lines, rest = self.path.read_bytes().split(b"\n") if self.path.is_file() else [b""]
+        if _is_rejected(rest):
+            lines.append(rest)
+            rest = b""
+        start = b'{"source": '
+        if not (all(map(_is_rejected, lines)) and (rest.startswith(start) or start.startswith(rest))):
+            raise CommandError(f"{self.path}: not a file of rejected rows, name another --rejects")
+        if self.replace:
+            return b""
+        while lines and self.after is not None and self._comes_again(json.loads(lines[-1])):
+            lines.pop()
+        return b"".join(line + b"\n" for line in lines)
+
+    def _comes_again(self, record: dict[str, Any]) -> bool:
+        assert self.after is not None
+        return Path(record["source"]).name == Path(self.source.name).name and record["row"] > self.after
+
+
+def _is_rejected(line: bytes) -> bool:
+    try:
+        match json.loads(line):
+            case {"source": str(), "row": int(), "reason": str()}:
+                return True
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def check_apart(files: dict[str, Path | str | None]) -> None:
+    """No two of the files of a command are the same, under whatever names."""
+    there = [(name, Path(path)) for name, path in files.items() if path is not None]
+    for (name, path), (other, beside) in combinations(there, 2):
+        both = path.exists() and beside.exists()
+        if path.samefile(beside) if both else path.resolve() == beside.resolve():
+            raise CommandError(f"{beside}: {name} and {other} are the same file")
+
+
+def check_writable(path: Path) -> None:
+    """Found now and not after hours of learning: a folder that is not there, or not ours."""
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise CommandError(f"{path}: No such file or directory: its folder must be there")
+    if path.is_dir():
+        raise CommandError(f"{path}: is a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CommandError(f"{path}: its folder is not writable")
 
 
 def plain(value: Any) -> Any:

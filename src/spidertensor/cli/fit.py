@@ -18,9 +18,17 @@ Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: learn
 Model = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The model file. By default SOURCE with another ending.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where the model stopped, if there is one.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on where the model stopped, if there is one; refused if the last line learned has changed.",
+    ),
+]
 Add = Annotated[bool, typer.Option("--add", help="Learn SOURCE from its start on top of the model.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing model.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
+]
 Every = Annotated[
     str, typer.Option(metavar="TIME", help="How often to save on the way: 30s, 5m, 1h or never.")
 ]
@@ -80,8 +88,16 @@ def fit(
 
     Ctrl-C or SIGTERM saves and stops. With --resume the same command goes on at the first row not yet learned
     after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped.
+    A last line without its end is learned as it is: if it is longer when SOURCE has grown, --resume refuses.
     """
-    path = _model_path(source, model, resume=resume, add=add, force=force)
+    if resume + add + force > 1:
+        raise CommandError("only one of --resume, --add and --force is possible")
+    path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
+    rejects = rejects or path.with_suffix(".rejects.jsonl")
+    written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
+    common.check_apart({"SOURCE": None if source == "-" else source, **written})
+    for each in written.values():
+        _check_target(each, may_exist=resume or add or force)
     seconds = common.seconds(checkpoint_every)
     settings = _settings(rank, hidden, activation, scaling, batch_size, seed)
     from spidertensor.cli import learning  # the heavy part, after the cheap mistakes
@@ -94,18 +110,15 @@ def fit(
         learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
     else:
         learner = learning.start(path, opened, names, value, binary=binary, paper=paper, **settings)
-    rejects = rejects or path.with_suffix(".rejects.jsonl")
-    rejected = common.BadRows(opened, on_bad, rejects, after=None if learner.new else learner.row)
+    after = learner.row if resume else None
+    rejected = common.BadRows(opened, on_bad, rejects, after=after, replace=force)
     raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 
-def _model_path(source: str, model: Path | None, *, resume: bool, add: bool, force: bool) -> Path:
-    if resume + add + force > 1:
-        raise CommandError("only one of --resume, --add and --force is possible")
-    path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
-    if path.exists() and not (resume or add or force):
+def _check_target(path: Path, *, may_exist: bool) -> None:
+    if path.exists() and not may_exist:
         raise CommandError(f"{path} exists: --resume goes on with it, --add adds to it, --force replaces it")
-    return path
+    common.check_writable(path)
 
 
 def _settings(

@@ -4,6 +4,7 @@ A position is what `save` stores beside the model, so that both always agree:
 
     source, head    the file's name, and what it is recognised by if it is moved (None: standard input)
     row             up to which row everything has been learned or left out, and `bad`, how many were left out
+    last            the digest of that row's line, which must not change; None: not a source of lines
     value           the column of the values
     all_text        per mode, whether "42" on a line is the text; None before a text source was read
 """
@@ -20,6 +21,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spidertensor.cli import common
 from spidertensor.cli.common import BadRows, CommandError
@@ -27,7 +29,9 @@ from spidertensor.cli.progress import Progress, Tally, summary
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.entries import EntryError
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
-from spidertensor.sources import BadRow, Chunk, Source, SourceError, read
+from spidertensor.learned import FARTHEST
+from spidertensor.parameters import LARGEST
+from spidertensor.sources import BadRow, Chunk, Source, read
 
 
 @dataclass
@@ -42,6 +46,7 @@ class Learner:
     all_text: list[bool] | None
     row: int = 0
     bad: int = 0
+    last: str | None = None
     new: bool = True
     tally: Tally = field(init=False)
 
@@ -56,13 +61,14 @@ class Learner:
 
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
-            self.source, self.modes, self.value, binary=self.binary, all_text=self.all_text, skip=self.row
-        )
+            self.source, self.modes, self.value, binary=self.binary, all_text=self.all_text,
+            skip=self.row, last=self.last,
+        )  # fmt: skip
         return _large_first(chunks, self.estimator.batch_size) if self.new else chunks
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
-        before = rejected.count
+        before, update = rejected.count, None
         rejected.take(chunk.bad)
         while len(chunk.rows):
             assert chunk.values is not None
@@ -73,14 +79,16 @@ class Learner:
                 if error.row is None:
                     raise
                 chunk, bad = _without(chunk, error, self)
-                rejected.take([bad])
+                rejected.take(bad)
             except ValueError as error:  # a setting that cannot be
                 raise CommandError(str(error)) from None
             else:
-                self.tally.add(chunk.values, update.mean, update.log_evidence)
                 break
-        self.row = chunk.end
+        # at once: from here on the chunk is learned, whatever fails
+        self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
+        if update is not None:
+            self.tally.add(chunk.values, update.mean, update.log_evidence)
 
     def save(self) -> None:
         position = {
@@ -88,6 +96,7 @@ class Learner:
             "head": self.head,
             "row": self.row,
             "bad": self.bad,
+            "last": self.last,
             "value": self.value,
             "all_text": self.all_text,
         }
@@ -134,7 +143,7 @@ def reopen(path: Path, source: Source, value: str | None, *, add: bool) -> Learn
                 f"{path}: stands in another source ({position['source']}), "
                 f"--add learns {source.name} from its start on top of it"
             )
-        learner.row, learner.bad = position["row"], position["bad"]
+        learner.row, learner.bad, learner.last = position["row"], position["bad"], position.get("last")
     return learner
 
 
@@ -213,18 +222,42 @@ def _concatenated(a: Any, b: Any) -> Any:
     return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])
 
 
-def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, BadRow]:
+def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, list[BadRow]]:
+    """The chunk without the refused row and all that would be refused for the same reason."""
     assert error.row is not None
     assert chunk.values is not None
-    ids = [column[error.row] for column in chunk.columns]
-    raw = dict(zip([*learner.modes, learner.value], [*ids, chunk.values[error.row]], strict=True))
-    bad = BadRow(int(chunk.rows[error.row]), error.reason, common.plain(raw))
+    refused = _refused(learner.estimator, chunk.values)
+    if not refused[error.row]:
+        refused = np.arange(len(chunk.rows)) == error.row
+    names, shown = [*learner.modes, learner.value], f"value {chunk.values[error.row]:g} "
+    bad = []
+    for place in np.flatnonzero(refused).tolist():
+        value = chunk.values[place]
+        raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
+        reason = error.reason.replace(shown, f"value {value:g} ", 1)
+        bad.append(BadRow(int(chunk.rows[place]), reason, common.plain(raw)))
     rest = chunk._replace(
-        columns=[np.delete(column, error.row) for column in chunk.columns],
-        values=np.delete(chunk.values, error.row),
-        rows=np.delete(chunk.rows, error.row),
+        columns=[column[~refused] for column in chunk.columns],
+        values=chunk.values[~refused],
+        rows=chunk.rows[~refused],
     )
     return rest, bad
+
+
+def _refused(estimator: Any, value: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values are too large to take the scale from or, if none is, too far beyond the scale."""
+    if estimator.__sklearn_is_fitted__():
+        shift, scale = estimator._fitted().shift, estimator._fitted().scale
+    else:
+        large = np.abs(value) > LARGEST
+        large &= np.cumsum(~large) < estimator.batch_size  # the scale comes from the first others
+        if large.any() and getattr(estimator, "scaling", None) is None:
+            return large
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # told when it is learned
+            shift, scale = estimator._first_scaling(value)
+    with np.errstate(over="ignore"):
+        return np.abs((value - shift) / scale) > FARTHEST
 
 
 @contextmanager
@@ -245,10 +278,9 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
                 _learn_all(learner, rejected, every, signals, progress)
         except Stopped:
             pass
-        except (CommandError, SourceError, EntryError):
+        except Exception:
             if learner.tally.entries:
-                learner.save()
-                common.note(f"saved {learner.path} after {learner.place}; --resume goes on from there")
+                _save_on_the_way_out(learner)
             raise
         if learner.tally.entries or not learner.new:
             learner.save()
@@ -261,6 +293,16 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
         return 128 + signals.caught
     summary(learner, perf_counter() - began, as_json=as_json)
     return 0
+
+
+def _save_on_the_way_out(learner: Learner) -> None:
+    """Guarded: what went wrong first is what the user has to know."""
+    try:
+        learner.save()
+    except Exception as error:
+        common.note(f"could not save {learner.path} ({error})")
+    else:
+        common.note(f"saved {learner.path} after {learner.place}; --resume goes on from there")
 
 
 def _learn_all(

@@ -30,13 +30,15 @@ def recommend(
         Explore,
         typer.Option(
             metavar="mean|ucb|thompson",
-            help="Rank by the mean, an upper confidence bound, or one draw from the posterior.",
+            help="Rank by the mean, the mean plus two std, or one draw from the posterior.",
         ),
     ] = Explore.MEAN,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of the draw of thompson.")] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Rank the nodes of one mode by what the model expects of them, with its uncertainty.
+    """Rank the nodes of one mode by what the model expects of them, highest first, with its uncertainty.
+
+    std is that of the expected value alone; the std of spider predict also has the noise of one observation.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5

@@ -59,11 +59,10 @@ def predict(
     if len(names) != estimator.n_features_in_:
         raise CommandError(f"{model} has {estimator.n_features_in_} modes, --modes names {len(names)}")
     opened = Source.named(source, format, None if columns is None else common.words(columns))
-    if out is not None and opened.path is not None and out.exists() and out.samefile(opened.path):
-        raise CommandError(f"{out} is the source itself")
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
+    written = {"--out": out, "--rejects": rejects if on_bad == OnBad.FILE else None}
+    common.check_apart({"MODEL": model, "SOURCE": opened.path, **written})
     rejected = common.BadRows(opened, on_bad, rejects)
-    known = [set(factors.ids) for factors in estimator.factors_]
     chunks = read(opened, names, all_text=common.all_text(estimator), keep=True)
     n = unseen = 0
     with _written(out) as write:
@@ -72,7 +71,7 @@ def predict(
             if len(chunk.rows):
                 write(chunk.records, _predictions(estimator, common.entries_of(chunk)))
                 n += len(chunk.rows)
-                unseen += _unseen(known, chunk.columns)
+                unseen += _unseen(estimator, chunk.columns)
         if not n:
             raise CommandError(f"{opened.name}: no good rows to predict")
     bad = f", {rejected.count:,} bad rows left out" if rejected.count else ""
@@ -86,9 +85,9 @@ def _predictions(estimator: Any, entries: Any) -> dict[str, Any]:
     return {"mean": mean, "std": std}
 
 
-def _unseen(known: list[set[Any]], columns: list[Any]) -> int:
-    seen = [[raw in ids for raw in column.tolist()] for ids, column in zip(known, columns, strict=True)]
-    return sum(not all(row) for row in zip(*seen, strict=True))
+def _unseen(estimator: Any, columns: list[Any]) -> int:
+    rows = [nodes.find(ids) for nodes, ids in zip(estimator._fitted().nodes, columns, strict=True)]
+    return sum(min(row) < 0 for row in zip(*(each.tolist() for each in rows), strict=True))
 
 
 # --- writers: records as sources keeps them (a Table or a list of dicts), and the predicted columns
@@ -131,6 +130,15 @@ def _names(records: Any, extra: dict[str, Any]) -> list[str]:
     return names
 
 
+def _checked(records: Any, names: list[str]) -> None:
+    """A table has the columns of its first row: what is in none of them must not get lost."""
+    if isinstance(records, list):
+        known = set(names)
+        for record in records:
+            if more := record.keys() - known:
+                raise CommandError(f"a row has {min(more)!r}, which the first has not: write jsonl instead")
+
+
 def _csv_writer(file: Any, delimiter: str) -> Any:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     names: list[str] = []
@@ -139,6 +147,7 @@ def _csv_writer(file: Any, delimiter: str) -> Any:
         if not names:
             names.extend(_names(records, extra))
             writer.writerow([*names, *extra])
+        _checked(records, names)
         if isinstance(records, list):
             columns = [[record.get(name) for record in records] for name in names]
         else:
@@ -167,11 +176,16 @@ def _parquet_writer(path: Path) -> Iterator[Any]:
     from pyarrow import parquet
 
     writers: list[parquet.ParquetWriter] = []
+    names: list[str] = []
 
     def write(records: Any, extra: dict[str, Any]) -> None:
-        _names(records, extra)
+        found = _names(records, extra)
+        names.extend([] if names else found)
+        _checked(records, names)
         try:
-            table = pa.Table.from_pylist(records) if isinstance(records, list) else records
+            table = records
+            if isinstance(records, list):
+                table = pa.table({name: [record.get(name) for record in records] for name in names})
             for name, column in extra.items():
                 table = table.append_column(name, pa.array(column))
             if not writers:

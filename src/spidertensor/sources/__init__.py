@@ -43,6 +43,7 @@ class Chunk(NamedTuple):
     bad: list[BadRow]
     end: int  # the number of the last row, good or bad
     share: float | None  # of the source that has been read; None if its length is not known
+    last: str | None = None  # sha256 of the last line; None for Parquet
     records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
 
 
@@ -54,18 +55,23 @@ def read(
     binary: bool = False,
     all_text: Sequence[bool] | None = None,
     skip: int = 0,
+    last: str | None = None,
     keep: bool = False,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks that come as the input does.
 
     binary:   a value other than 0 and 1 makes a bad row
     all_text: per mode, whether a text is a str even where it looks like an int (text formats only)
+    last:     the `last` of the chunk that ended at row `skip`: SourceError if that line is another now
     keep:     also give the rows with all their columns
     """
     wanted = Wanted(modes, value, binary, all_text or [False] * len(modes), keep)
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
-    parts = (_parquet if source.format == "parquet" else parsed_lines)(source, wanted, skip)
+    if source.format == "parquet":
+        parts = _parquet(source, wanted, skip)
+    else:
+        parts = parsed_lines(source, wanted, skip, last)
     end = 0
     with _one_error(source):
         for part in parts:
@@ -153,4 +159,4 @@ def _checked(parsed: Parsed, wanted: Wanted, *, typed: bool) -> Chunk:
             records = records.filter(pa.array(good))
         elif records is not None:
             records = [record for record, fine in zip(records, good, strict=True) if fine]
-    return Chunk(columns, values, rows, bad, parsed.end, parsed.share, records)
+    return Chunk(columns, values, rows, bad, parsed.end, parsed.share, parsed.last, records)

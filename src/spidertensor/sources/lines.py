@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -21,7 +22,7 @@ BLOCK = 1 << 20  # bytes: some 64 thousand rows of two ids and a value
 MAX_LINE = 1 << 26  # bytes: a longer line is not a line
 
 
-def parsed_lines(source: Source, wanted: Wanted, skip: int) -> Iterator[Parsed]:
+def parsed_lines(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
     with _opened(source) as (stream, progress):
         blocks = _blocks(source, stream)
         first = next(blocks, b"")
@@ -39,14 +40,24 @@ def parsed_lines(source: Source, wanted: Wanted, skip: int) -> Iterator[Parsed]:
             parse = _csv_parser(source, header, wanted)
         for block in _chain(first, blocks):
             end = start + block.count(b"\n") + (not block.endswith(b"\n"))
+            if start < skip <= end:
+                cut = block.split(b"\n", skip - start)
+                if last is not None and _digest(cut[skip - start - 1]) != last:
+                    raise SourceError(
+                        f"{source.name}: line {skip:,}, the last that was learned, has changed since (was it "
+                        "still being written?): the model cannot go on from there"
+                    )
+                block, start = cut[-1], skip
             if end <= skip:
                 yield _learned_before(end)
             else:
-                if start < skip:
-                    block = block.split(b"\n", skip - start)[-1]
-                    start = skip
-                yield parse(block, start, end)._replace(share=progress())
+                share, digest = progress(), _digest(block[block.rfind(b"\n", 0, -1) + 1 :])
+                yield parse(block, start, end)._replace(share=share, last=digest)
             start = end
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line.rstrip(b"\r\n")).hexdigest()
 
 
 def _learned_before(end: int) -> Parsed:

@@ -106,6 +106,7 @@ class Parsed(NamedTuple):
     raw: Callable[[int], Any]  # of a row by its number
     share: float | None
     records: Any
+    last: str | None = None  # sha256 of the line numbered `end`, without what ends it; None: not of lines
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
