@@ -1,0 +1,236 @@
+"""SS-GPTF: tensor factorization with the streaming sparse Gaussian process of Bui, Nguyen & Turner (2017).
+
+The model is that of `gp`. What the entries so far say of g is kept as a Gaussian site on the values a = g(Z)
+at the inducing inputs of its time, the ratio of posterior to prior under the hyper-parameters of its time:
+
+    q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w) / constant,   a = L_old w
+
+A batch has new inducing inputs Z_b, begun at old ones and at inputs of its entries, b = g(Z_b). Its bound is
+
+    sum_n E[log p(y_n | f_n)] - KL(q(b) || p(b)) + E[log q_old(a) / p_old(a)] - KL(q(factors) || before)
+
+with a ~ ∫ p(a | b) q(b) db under the new hyper-parameters; the third term is what the paper writes as
+-KL(q(a) || q_old(a)) + KL(q(a) || p_old(a)). Adam takes Z_b, hyper-parameters and factors up this bound, at
+one draw of x from q(factors) per entry and epoch. q(b) is always at its optimum, where an entry is a site of
+precision λ on its f. With b = L v, T = L^-1 k(Z_b, Z) L_old^-T, A = L^-1 k(Z_b, x):
+
+    q(v) = N(S h, S),   S^-1 = I + T precision T^T + A diag(λ) A^T,   h = T shift + A η
+
+    gaussian: λ = 1/noise, η = y/noise
+    probit:   λ = -2 dE/dvar > 0, η = dE/dmean + λ mean, E = E[log p(y | f)]. A fixed point: every epoch goes
+              a part of the way (conjugate-computation variational inference, Khan & Lin 2017).
+
+As q(b) is optimal, the gradient of everything else is the one with q(b) held fixed. After the last epoch the
+site on b is made, of the old site and the entries, with expectations over the factors in place of a draw.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.linalg import cho_solve, solve_triangular
+from numpy.typing import NDArray
+
+from spidertensor.baselines import gp
+from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
+from spidertensor.method import Method
+
+SITE_STEP = 0.3  # of its way that a site of the probit goes in an epoch
+
+
+class Process(NamedTuple):
+    inputs: Any  # Z, (M, length of x)
+    precision: Any  # of the site. Whitened: on g(Z) itself it would lose its sign to rounding
+    shift: Any
+    hyper: Hyper
+
+
+class Before(NamedTuple):
+    """The posterior before the batch, and what it has to do with the new inducing inputs."""
+
+    process: Process
+    nodes: Nodes
+    kept: Any  # (new, old): 1 where a new input began as this old one, which then share their jitter
+    whiten: Any  # L_old^-T
+    precision_a: Any  # L_old^-T precision L_old^-1
+    constant: Any  # log ∫ N(w | 0, I) exp(shift^T w - ½ w^T precision w) dw
+
+
+class Sites(NamedTuple):
+    """Of the entries; kept from epoch to epoch by the probit only."""
+
+    precision: Any  # λ
+    shift: Any  # η
+
+
+class Params(NamedTuple):
+    """What Adam moves."""
+
+    inputs: Any  # Z_b
+    hyper: Hyper
+    nodes: Nodes
+
+
+def ss_gptf(
+    n_modes: int,
+    likelihood: str,
+    *,
+    rank: int = 8,
+    inducing: int = 128,
+    learning_rate: float = 1e-3,
+    epochs: int = 100,
+    batch_size: int = 256,
+) -> Method:
+    """SS-GPTF as a Method, for scaled values; `gp` says what holds about batches."""
+    settings = Settings(n_modes, likelihood, rank, inducing, epochs, batch_size)
+    return gp.build(settings, learning_rate, ALGORITHM)
+
+
+def start(settings: Settings, inputs: NDArray[np.float64]) -> Process:
+    M = len(inputs)
+    return Process(inputs, np.zeros((M, M)), np.zeros(M), gp.start_hyper(settings))
+
+
+def posterior(settings: Settings, process: Process) -> tuple[Any, Any]:
+    return gaussian(process.precision, process.shift)[:2]
+
+
+def gaussian(precision, shift) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """N(0, I) times exp(shift^T v - ½ v^T precision v): its mean, its covariance S, and log |S^-1|."""
+    eye = jnp.eye(len(shift))
+    root = jnp.linalg.cholesky(eye + precision)
+    cov = cho_solve((root, True), eye)
+    return cov @ shift, cov, 2 * jnp.sum(jnp.log(jnp.diag(root)))
+
+
+@partial(jax.jit, static_argnums=0)
+def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key) -> Learned:
+    """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
+    start_key, key = jax.random.split(key)
+    moved = gp.start_nodes(nodes, entries, start_key)
+    x = moved.mean[entries.node].reshape(len(entries.node), -1)
+    chosen = choose(settings, before, x, entries.here)
+    params = Params(jnp.concatenate([before.inputs, x])[chosen], before.hyper, moved)
+    return climb(settings, learning_rate, remember(settings, before, nodes, chosen), entries, params, key)
+
+
+def choose(settings: Settings, process: Process, x, here) -> jax.Array:
+    """Which of the old inputs and, numbered on, the x to begin with: always the least known by those so far.
+
+    That is the one with the largest variance of g given g at the others: a pivoted Cholesky. Equal inputs are
+    not taken twice while there is another.
+    """
+    candidates = jnp.concatenate([process.inputs, x])
+    prior_var = jnp.exp(process.hyper.log_var)
+
+    def pick(carry, i):
+        left, factor = carry  # the variance left of each candidate, and the rows of the factor so far
+        best = jnp.argmax(left)
+        pivot = jnp.sqrt(jnp.maximum(left[best], settings.jitter * prior_var))
+        cov = gp.kernel(process.hyper, candidates[best][None], candidates)[0]
+        row = (cov - factor[:, best] @ factor) / pivot
+        left = (left - row * row).at[best].set(-jnp.inf)
+        return (left, factor.at[i].set(row)), best
+
+    usable = jnp.concatenate([jnp.ones(len(process.inputs)), here]) > 0
+    empty = jnp.zeros((settings.inducing, len(candidates)))
+    begin = (jnp.where(usable, prior_var, -jnp.inf), empty)
+    return lax.scan(pick, begin, jnp.arange(settings.inducing))[1]
+
+
+def remember(settings: Settings, process: Process, nodes: Nodes, chosen) -> Before:
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, process.hyper, process.inputs))
+    whiten = solve_triangular(L, jnp.eye(len(L)), lower=True).T
+    mean, _, log_det = gaussian(process.precision, process.shift)
+    kept = (chosen[:, None] == jnp.arange(len(L))).astype(L.dtype)
+    precision_a = whiten @ process.precision @ whiten.T
+    return Before(process, nodes, kept, whiten, precision_a, 0.5 * (process.shift @ mean - log_det))
+
+
+def climb(
+    settings: Settings, learning_rate, before: Before, entries: Entries, params: Params, key
+) -> Learned:
+    sites = Sites(*jnp.zeros((2, settings.batch_size)))
+    params, sites, bounds = gp.ascend(
+        settings, learning_rate, params, sites, key, partial(bound, settings, before, entries)
+    )
+    return Learned(absorb(settings, before, entries, params, sites), params.nodes, bounds)
+
+
+def bound(settings: Settings, before: Before, entries: Entries, params: Params, sites: Sites, key):
+    """The bound at the optimal q(b), at one draw of x per entry; and the sites of the next epoch."""
+    hyper, inputs, old = params.hyper, params.inputs, before.process
+    x = gp.draw_inputs(params.nodes, entries, key)
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
+    both = jnp.column_stack([_link(settings, before, params), gp.kernel(hyper, inputs, x)])
+    T, A = jnp.split(solve_triangular(L, both, lower=True), [len(L)], axis=1)
+    known = T @ old.precision @ T.T
+    site = _at_optimum(settings, entries, hyper, sites)
+    told = known + (A * site.precision) @ A.T, T @ old.shift + A @ site.shift
+    mean, cov, log_det = map(lax.stop_gradient, gaussian(*told))
+
+    f, var = A.T @ mean, jnp.exp(hyper.log_var) - jnp.sum(A * A, 0) + jnp.sum(A * (cov @ A), 0)
+    fit = gp.expected_log_likelihood(settings.likelihood, entries.value, f, var, gp.noise_of(hyper))
+    second = cov + jnp.outer(mean, mean)
+    kl = 0.5 * (jnp.trace(second) - len(L) + log_det) + gp.kl_nodes(params.nodes, before.nodes)
+    # E[w w^T] = L_old^-1 k(Z, Z) L_old^-T + T^T (S + m m^T - I) T
+    square = jnp.sum(before.precision_a * gp.inducing_cov(settings, hyper, old.inputs))
+    square += jnp.sum(known * (second - jnp.eye(len(L))))
+    past = old.shift @ (T.T @ mean) - 0.5 * square - before.constant
+    return jnp.sum(entries.here * fit) - kl + past, _next(settings, entries, sites, f, var)
+
+
+def _link(settings: Settings, before: Before, params: Params) -> jax.Array:
+    """k(Z_b, Z) L_old^-T. An input that is kept keeps its jitter, or each batch would blur what is known."""
+    jitter = settings.jitter * jnp.exp(params.hyper.log_var)
+    cov = gp.kernel(params.hyper, params.inputs, before.process.inputs) + jitter * before.kept
+    return cov @ before.whiten
+
+
+def _at_optimum(settings: Settings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
+    if settings.likelihood != "gaussian":
+        return sites
+    precision = entries.here / gp.noise_of(hyper)
+    return Sites(precision, precision * entries.value)
+
+
+def _next(settings: Settings, entries: Entries, sites: Sites, mean, var) -> Sites:
+    if settings.likelihood == "gaussian":
+        return sites
+
+    def fit(mean, var):
+        each = gp.expected_log_likelihood(settings.likelihood, entries.value, mean, var, None)
+        return jnp.sum(entries.here * each)
+
+    mean, var = map(lax.stop_gradient, (mean, var))
+    d_mean, d_var = jax.grad(fit, (0, 1))(mean, var)
+    precision = jnp.maximum(-2 * d_var, 0)
+    goal = Sites(precision, d_mean + precision * mean)
+    return jax.tree.map(lambda have, want: have + SITE_STEP * (want - have), sites, goal)
+
+
+def absorb(settings: Settings, before: Before, entries: Entries, params: Params, sites: Sites) -> Process:
+    """The site on b: precision T precision_old T^T + L^-1 (sum_n λ_n E[k_n k_n^T]) L^-T, shift likewise."""
+    hyper, inputs = params.hyper, params.inputs
+    link = _link(settings, before, params)
+    told = link @ before.process.precision @ link.T, link @ before.process.shift
+
+    def add(told, entry):
+        node, site = entry
+        x = params.nodes.mean[node].ravel(), jnp.exp(params.nodes.log_var[node]).ravel()
+        first, second = gp.expected_kernels(hyper, inputs, *x)
+        return (told[0] + site.precision * second, told[1] + site.shift * first), None
+
+    told, _ = lax.scan(add, told, (entries.node, _at_optimum(settings, entries, hyper, sites)))
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
+    whiten = partial(solve_triangular, L, lower=True)
+    precision = whiten(whiten(told[0]).T)
+    return Process(inputs, 0.5 * (precision + precision.T), whiten(told[1]), hyper)
+
+
+ALGORITHM = gp.Algorithm(start, learn, posterior)

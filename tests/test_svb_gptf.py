@@ -1,0 +1,452 @@
+"""SVB-GPTF, what it shares with SS-GPTF (the module `gp`), and the contract of both.
+
+The mathematics is checked where it is known: exact GP regression, quadrature, closed forms. Small sizes, and
+few different ones: every one compiles anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import multivariate_normal, norm
+
+pytest.importorskip("jax", reason="the Gaussian-process baselines need the extra: spidertensor[jax]")
+pytest.importorskip("optax", reason="the Gaussian-process baselines need the extra: spidertensor[jax]")
+
+import jax
+import jax.numpy as jnp
+
+from spidertensor import checkpoint
+from spidertensor.baselines import gp, ss_gptf, svb_gptf
+from spidertensor.baselines.gp import Entries, Hyper, Nodes, Settings
+from spidertensor.baselines.svb_gptf import Params, Process
+from spidertensor.entries import Batch
+from spidertensor.method import Method
+from spidertensor.posterior import Counts, Gaussian
+
+NODES = (6, 5, 4)
+SMALL: dict[str, Any] = {"rank": 2, "inducing": 12, "epochs": 20, "batch_size": 32, "learning_rate": 2e-2}
+KNOWN = -60.0  # log variance of a factor that is known
+BUILDERS = {"svb": svb_gptf.svb_gptf, "ss": ss_gptf.ss_gptf}
+
+
+@pytest.fixture
+def x64():
+    with gp.enable_x64(True):
+        yield
+
+
+# --- exact GP regression --------------------------------------------------------------------------
+
+
+def regression(n: int = 9, seed: int = 0):
+    """Values of a function of n known inputs: one mode, a node per input, and a mode's rank is their size."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    return x, np.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * rng.normal(size=n)
+
+
+def fixed(x: np.ndarray, value: np.ndarray, places: int) -> tuple[Nodes, Entries]:
+    """The x as known factors of one node each, in a batch that has empty places too."""
+    n = len(value)
+    nodes = Nodes(np.zeros((places, x.shape[1])), np.full((places, x.shape[1]), KNOWN))
+    nodes.mean[:n] = x
+    padded, here = np.zeros((2, places))
+    padded[:n], here[:n] = value, 1.0
+    return nodes, Entries(np.arange(places)[:, None], padded, here, np.zeros((places, 1)))
+
+
+HYPER = Hyper(np.log(1.5), np.log([0.9, 1.7]), np.log(0.3 - gp.MIN_NOISE))
+
+
+def ard(x: np.ndarray, z: np.ndarray, hyper: Hyper = HYPER) -> np.ndarray:
+    """The kernel, written out."""
+    d = (x[:, None] - z[None]) / np.exp(hyper.log_lengths)
+    return np.exp(hyper.log_var) * np.exp(-0.5 * (d**2).sum(axis=2))
+
+
+def known_state(process: Any, x: np.ndarray) -> gp.State:
+    """A state whose one mode has the nodes x, known."""
+    counts = Counts(np.array([len(x)]), np.array(0), np.array(0), np.array(0.0))
+    factors = (Gaussian(x, np.full(x.shape, np.exp(KNOWN))),)
+    return gp.State(factors, process, counts, np.array(0), np.zeros(2), np.array(0))
+
+
+def exact(x: np.ndarray, value: np.ndarray, new: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Log marginal likelihood, and mean and variance of f at new inputs: the textbook."""
+    cov = ard(x, x) + 0.3 * np.eye(len(x))
+    link = np.linalg.solve(cov, ard(x, new))
+    var = np.exp(HYPER.log_var) - (link * ard(x, new)).sum(axis=0)
+    return multivariate_normal(np.zeros(len(x)), cov).logpdf(value), link.T @ value, var
+
+
+def optimum(x: np.ndarray, value: np.ndarray, jitter: float) -> Process:
+    """Inducing inputs = data and q(v) at its optimum for known factors: S^-1 = I + A A^T / noise."""
+    M = len(x)
+    L = np.linalg.cholesky(ard(x, x) + jitter * np.exp(HYPER.log_var) * np.eye(M))
+    A = np.linalg.solve(L, ard(x, x))
+    cov = np.linalg.inv(np.eye(M) + A @ A.T / 0.3)
+    return Process(x, cov @ A @ value / 0.3, np.linalg.cholesky(cov), HYPER)
+
+
+def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
+    """The bound is the log marginal likelihood, q(v) cannot be improved, predictions are the textbook's."""
+    x, value = regression()
+    settings = Settings(1, "gaussian", 2, len(x), 1, 12, jitter=1e-13)
+    process = optimum(x, value, settings.jitter)
+    nodes, entries = fixed(x, value, settings.batch_size)
+    before = Params(svb_gptf.start(settings, x)._replace(hyper=HYPER), nodes)
+    new = np.random.default_rng(1).normal(size=(20, 2))
+    log_marginal, mean, var = exact(x, value, new)
+
+    def bound(mean, root):
+        now = Params(process._replace(mean=mean, root=root), nodes)
+        return svb_gptf.bound(settings, before, entries, now, jax.random.key(0))
+
+    reached, slopes = jax.jit(jax.value_and_grad(bound, (0, 1)))(process.mean, process.root)
+    np.testing.assert_allclose(reached, log_marginal, rtol=1e-9)
+    np.testing.assert_allclose(slopes[0], 0, atol=1e-8)
+    np.testing.assert_allclose(np.tril(slopes[1]), 0, atol=1e-8)
+    told = gp.build(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+        known_state(process, new), np.arange(20)[:, None]
+    )
+    np.testing.assert_allclose(told.mean, mean, atol=1e-8)
+    np.testing.assert_allclose(told.var, var, atol=1e-8)
+    np.testing.assert_allclose(told.noise, 0.3)
+
+
+def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
+    x, value = regression()
+    settings = Settings(1, "gaussian", 2, len(x), 1, 12)
+    assert settings.jitter == gp.JITTER == 1e-6
+    equal = np.repeat(x[:3], 3, axis=0)
+    for jitter, good in ((gp.JITTER, True), (0.0, False)):
+        cov = gp.inducing_cov(settings._replace(jitter=jitter), HYPER, equal)
+        np.testing.assert_allclose(np.diag(cov), np.exp(HYPER.log_var) * (1 + jitter), rtol=1e-15)
+        assert np.isfinite(np.linalg.slogdet(cov)[1]) == np.isfinite(jnp.linalg.cholesky(cov)).all() == good
+    new = np.random.default_rng(1).normal(size=(20, 2))
+    _, mean, var = exact(x, value, new)
+    told = gp.build(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+        known_state(optimum(x, value, gp.JITTER), new), np.arange(20)[:, None]
+    )
+    np.testing.assert_allclose(told.mean, mean, atol=1e-4)
+    np.testing.assert_allclose(told.var, var, atol=1e-4)
+
+
+def test_adam_reaches_the_optimum(x64):
+    """No closed form helps SVB-GPTF: its ascent of m and R, all else held, comes to the exact posterior."""
+    x, value = regression()
+    settings = Settings(1, "gaussian", 2, len(x), 2000, 12)
+    nodes, entries = fixed(x, value, settings.batch_size)
+    start = svb_gptf.start(settings, x)._replace(hyper=HYPER)
+
+    def bound(params, extra, key):
+        now = start._replace(mean=params[0], root=jnp.tril(params[1]))
+        return svb_gptf.bound(settings, Params(start, nodes), entries, Params(now, nodes), key), extra
+
+    ascend = jax.jit(lambda params: gp.ascend(settings, 1e-2, params, (), jax.random.key(0), bound))
+    (mean, _), _, bounds = ascend((start.mean, start.root))
+    np.testing.assert_allclose(bounds[-1], exact(x, value, x)[0], atol=1e-3)
+    np.testing.assert_allclose(mean, optimum(x, value, settings.jitter).mean, atol=1e-2)
+
+
+# --- expectations ---------------------------------------------------------------------------------
+
+
+def test_kl_of_the_process_is_the_closed_form(x64):
+    rng = np.random.default_rng(0)
+    M = 5
+
+    def random() -> Process:
+        root = np.tril(rng.normal(size=(M, M)), -1) + np.diag(rng.uniform(0.5, 2, size=M))
+        return Process(np.zeros((M, 1)), rng.normal(size=M), root, HYPER)
+
+    q, p = random(), random()
+    cov, prior = q.root @ q.root.T, p.root @ p.root.T
+    away = q.mean - p.mean
+    inverse = np.linalg.inv(prior)
+    wanted = np.trace(inverse @ cov) + away @ inverse @ away - M
+    wanted += np.linalg.slogdet(prior)[1] - np.linalg.slogdet(cov)[1]
+    np.testing.assert_allclose(svb_gptf.kl_process(q, p), wanted / 2)
+    np.testing.assert_allclose(svb_gptf.kl_process(q, q), 0, atol=1e-12)
+
+
+def test_kl_of_the_nodes_is_the_closed_form(x64):
+    rng = np.random.default_rng(0)
+    q, p = (Nodes(rng.normal(size=(3, 2)), rng.normal(size=(3, 2))) for _ in range(2))
+    ratio = np.exp(q.log_var - p.log_var)
+    wanted = 0.5 * np.sum(ratio - np.log(ratio) - 1 + (q.mean - p.mean) ** 2 / np.exp(p.log_var))
+    np.testing.assert_allclose(gp.kl_nodes(q, p), wanted)
+    np.testing.assert_array_equal(gp.kl_nodes(q, q), 0)
+
+
+def test_expected_kernels_against_quadrature(x64):
+    """In every dimension on its own the expectation is an integral over a line."""
+    rng = np.random.default_rng(2)
+    inputs, mean, var = rng.normal(size=(4, 2)), rng.normal(size=2), np.array([0.7, 0.05])
+    first, second = gp.expected_kernels(HYPER, inputs, mean, var)
+    points, weights = np.polynomial.hermite_e.hermegauss(120)
+    wanted, pairs = np.full(4, np.exp(HYPER.log_var)), np.full((4, 4), np.exp(2 * HYPER.log_var))
+    for d in range(2):
+        x = mean[d] + np.sqrt(var[d]) * points
+        k = np.exp(-0.5 * ((inputs[:, d, None] - x) / np.exp(HYPER.log_lengths[d])) ** 2)
+        wanted *= k @ weights / np.sqrt(2 * np.pi)
+        pairs *= np.einsum("ix,jx,x->ij", k, k, weights) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(first, wanted, rtol=1e-10)
+    np.testing.assert_allclose(second, pairs, rtol=1e-10)
+    np.testing.assert_allclose(gp.kernel(HYPER, inputs, inputs + 1), ard(inputs, inputs + 1))
+
+
+def test_expected_log_likelihood_against_quadrature(x64):
+    value, mean, var = np.array([1.0, 0.0, 1.0]), np.array([0.3, 1.5, -2.0]), np.array([0.5, 2.0, 0.01])
+    for likelihood, log_density in (
+        ("probit", lambda y, f: norm.logcdf((2 * y - 1) * f)),
+        ("gaussian", lambda y, f: norm.logpdf(y, f, np.sqrt(0.3))),
+    ):
+        told = gp.expected_log_likelihood(likelihood, value, mean, var, 0.3)
+        for y, m, v, got in zip(value, mean, var, told, strict=True):
+            density = partial(norm.pdf, loc=m, scale=np.sqrt(v))
+            edges = m - 10 * np.sqrt(v), m + 10 * np.sqrt(v)
+            wanted = quad(lambda f: log_density(y, f) * density(f), *edges, epsabs=1e-12)[0]  # noqa: B023
+            np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
+    """Against quadrature over the one factor there is, of the moments of f given it."""
+    x, value = regression()
+    process = optimum(x, value, gp.JITTER)
+    state = known_state(process, np.array([[0.4, -0.2]]))
+    state.factors[0].var[0, 0] = 0.6
+    method = gp.build(Settings(1, "gaussian", 2, len(x), 1, 12), 1e-3, svb_gptf.ALGORITHM)
+    points, weights = np.polynomial.hermite_e.hermegauss(100)
+    weights /= np.sqrt(2 * np.pi)
+    line = np.column_stack([0.4 + np.sqrt(0.6) * points, np.full(100, -0.2)])
+    at = method.predict(known_state(process, line), np.arange(100)[:, None])
+    told = method.predict(state, np.array([[0]]))
+    np.testing.assert_allclose(told.mean, weights @ at.mean, rtol=1e-8)
+    np.testing.assert_allclose(told.var, weights @ (at.var + at.mean**2) - told.mean**2, rtol=1e-6)
+
+
+def test_learning_rates_and_seeds_run_side_by_side(x64):
+    """Of SS-GPTF, which has all that SVB-GPTF has and more."""
+    settings = Settings(3, "gaussian", 2, 12, 20, 32)  # those of the contract below: compiled once
+    state = gp.build(settings, 1e-3, ss_gptf.ALGORITHM).init(0)
+    _, nodes, entries = gp._gathered(settings, gp._grown(state, np.array(NODES)), stream(False, 30))
+    learn = partial(ss_gptf.learn, settings)
+    rates, keys = np.array([1e-3, 1e-2]), np.array([[0, 1], [5, 2]], np.uint32)
+    together = jax.vmap(learn, (0, None, None, None, 0))(rates, state.process, nodes, entries, keys)
+    for i in range(2):
+        alone = learn(float(rates[i]), state.process, nodes, entries, keys[i])
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-6, atol=1e-8)
+
+
+# --- the contract, for both -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=[(name, likelihood) for name in BUILDERS for likelihood in ("gaussian", "probit")])
+def case(request) -> tuple[Method, bool]:
+    name, likelihood = request.param
+    return BUILDERS[name](3, likelihood, **SMALL), likelihood == "probit"
+
+
+def stream(binary: bool, n: int = 60, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    index = np.stack([rng.integers(d, size=n) for d in NODES], axis=1)
+    value = sum(rng.normal(size=d)[rows] for d, rows in zip(NODES, index.T, strict=True))
+    value = value + 0.3 * rng.normal(size=n)
+    return Batch(index, (value > 0).astype(float) if binary else value / 2)
+
+
+def part(batch: Batch, start: int, stop: int | None = None) -> Batch:
+    return Batch(batch.index[start:stop], batch.value[start:stop])
+
+
+def bits(state: gp.State) -> dict[str, tuple[tuple[int, ...], bytes]]:
+    """All a state holds, spare rows aside."""
+    factors = tuple(
+        Gaussian(*(each[:n] for each in f)) for f, n in zip(state.factors, state.counts.nodes, strict=True)
+    )
+    named = checkpoint.flatten(state._replace(factors=factors))
+    return {name: (leaf.shape, leaf.tobytes()) for name, leaf in named.items()}
+
+
+def everything() -> np.ndarray:
+    return np.stack([rows.ravel() for rows in np.meshgrid(*map(np.arange, NODES), indexing="ij")], axis=1)
+
+
+def assert_equal(got, wanted) -> None:
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_predict_is_pure_and_answers_each_entry_alone(case):
+    method, binary = case
+    state, _ = method.update(method.init(0), stream(binary))
+    before = bits(state)
+    told = method.predict(state, everything())
+    assert_equal(method.predict(state, everything()), told)
+    assert bits(state) == before
+    assert [each.shape for each in method.predict(state, everything()[:0])] == [(0,)] * 3
+    assert_equal(method.predict(state, everything()[40:41]), [each[40:41] for each in told])
+    assert_equal(method.predict(state, everything().astype(np.int32)[::-1]), [each[::-1] for each in told])
+    assert np.isfinite(told).all()
+    assert (told.var > 0).all()
+    assert (told.noise == 0).all() if binary else (told.noise > 0).all()
+    many = np.tile(everything(), (10, 1))  # more than one call of the compiled function takes
+    assert len(many) > gp.PLACES
+    np.testing.assert_array_equal(method.predict(state, many), np.tile(told, 10))
+
+
+def test_an_empty_batch_changes_nothing(case):
+    method, binary = case
+    for state in (method.init(0), method.update(method.init(0), stream(binary))[0]):
+        before = bits(state)
+        state, update = method.update(state, part(stream(binary), 0, 0))
+        assert bits(state) == before
+        assert update.rejected == 0
+        assert [each.shape for each in update[:4]] == [(0,)] * 4
+
+
+def test_an_update_tells_the_prediction_before_the_batch(case):
+    method, binary = case
+    state, _ = method.update(method.init(0), stream(binary))
+    batch = stream(binary, 20, seed=1)
+    kept = copy.deepcopy(batch)
+    said = method.predict(state, batch.index)
+    state, update = method.update(state, batch)
+    assert_equal(update[:3], said)
+    if binary:
+        wanted = norm.logcdf((2 * batch.value - 1) * said.mean / np.sqrt(1 + said.var))
+    else:
+        wanted = norm.logpdf(batch.value, said.mean, np.sqrt(said.var + said.noise))
+    np.testing.assert_allclose(update.log_evidence, wanted)
+    assert_equal(batch, kept)
+    assert update.rejected == 0
+    assert state.counts.entries == 80
+    assert state.batches == 3
+
+
+def test_same_seed_same_state_and_another_another(case):
+    method, binary = case
+    a, b, c = (bits(method.update(method.init(seed), stream(binary))[0]) for seed in (4, 4, 5))
+    assert a == b
+    assert a != c
+
+
+def test_calls_cut_at_whole_batches_and_a_saved_state_continue(case):
+    """Save + restore + continue = never stopped, and calls of whole batches = one call: bit for bit."""
+    method, binary = case
+    batch = stream(binary)
+    whole, update = method.update(method.init(0), batch)
+    state, first = method.update(method.init(0), part(batch, 0, 32))
+    stored = {name: leaf.copy() for name, leaf in checkpoint.flatten(state).items()}
+    state, second = method.update(checkpoint.restore(method.init(0), stored), part(batch, 32))
+    assert bits(state) == bits(whole)
+    np.testing.assert_array_equal(np.concatenate([first[:4], second[:4]], axis=1), update[:4])
+
+
+def test_only_the_nodes_of_the_batch_move(case):
+    method, binary = case
+    state, _ = method.update(method.init(0), stream(binary))
+    before = copy.deepcopy(state)
+    batch = Batch(np.array([[1, 2, 3], [4, 2, 0]]), np.array([1.0, 0.0]))
+    state, _ = method.update(state, batch)
+    for new, old, rows in zip(state.factors, before.factors, batch.index.T, strict=True):
+        moved = np.isin(np.arange(len(old.mean)), rows)
+        for a, b in zip(new, old, strict=True):
+            np.testing.assert_array_equal(a[~moved], b[~moved])
+            assert (a[moved] != b[moved]).all()
+
+
+def test_unseen_nodes_are_answered_from_the_prior_and_modes_grow(case):
+    method, binary = case
+    fresh = method.predict(method.init(0), everything())
+    assert all(np.ptp(each) == 0 for each in fresh)
+    state, _ = method.update(method.init(0), stream(binary))
+    for mode, d in enumerate(NODES):
+        index = np.tile([1, 2, 3], (4, 1))
+        index[:, mode] = [-1, d, d + 7, 10**9]
+        for each in method.predict(state, index):
+            assert np.ptp(each) == 0
+            assert np.isfinite(each).all()
+    state, _ = method.update(state, Batch(np.array([[9, 0, 0]]), np.array([1.0])))
+    assert state.counts.nodes.tolist() == [10, 5, 4]
+    untouched = method.predict(state, np.array([[7, 2, 1], [8, 0, 3]]))
+    assert_equal(untouched, method.predict(state, np.array([[-1, 2, 1], [-1, 0, 3]])))
+
+
+def test_renaming_nodes_commutes(case):
+    method, binary = case
+    rng = np.random.default_rng(3)
+    names = [rng.permutation(d) for d in NODES]
+    rename = lambda index: np.stack([n[rows] for n, rows in zip(names, index.T, strict=True)], axis=1)  # noqa: E731
+    batch = stream(binary)
+    state, update = method.update(method.init(0), batch)
+    other, renamed = method.update(method.init(0), Batch(rename(batch.index), batch.value))
+    assert_equal(renamed, update)
+    assert_equal(method.predict(other, rename(everything())), method.predict(state, everything()))
+
+
+def test_a_batch_that_comes_out_not_finite_is_rejected_whole_and_counted(case):
+    method, binary = case
+    state, _ = method.update(method.init(0), stream(binary))
+    before = copy.deepcopy(state)
+    batch = stream(binary, 40)
+    batch.value[33] = np.nan if binary else 1e200  # in the second of its two batches
+    state, update = method.update(state, batch)
+    assert update.rejected == 8
+    assert state.counts.rejected == 8
+    assert state.counts.entries == 100
+    after, _ = method.update(before, part(batch, 0, 32))
+    assert_equal(method.predict(state, everything()), method.predict(after, everything()))
+    assert np.isfinite(state.counts.log_evidence)
+    _, update = method.update(state, stream(binary))
+    assert update.rejected == 0
+
+
+def test_nothing_compiles_again(case):
+    method, binary = case
+    state, _ = method.update(method.init(0), stream(binary))
+    functions = (svb_gptf.learn, ss_gptf.learn, gp._evaluate, gp._readout)
+    before = [function._cache_size() for function in functions]
+    for n in (1, 7, 50):
+        state, _ = method.update(state, stream(binary, n, seed=n))
+    state, _ = method.update(state, Batch(np.array([[20, 30, 40]]), np.array([0.0])))
+    assert [function._cache_size() for function in functions] == before
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("binary", [False, True])
+def test_it_learns(name, binary):
+    """Additive effects of the nodes: predictions after one pass beat the mean, and the bound rises."""
+    method = BUILDERS[name](3, "probit" if binary else "gaussian", **SMALL)
+    batch = stream(binary, 900, seed=1)
+    state, _ = method.update(method.init(0), part(batch, 0, 800))
+    assert state.bound[1] > state.bound[0]
+    test = part(batch, 800)
+    told = method.predict(state, test.index)
+    if binary:
+        assert np.mean((told.mean > 0) == test.value) > 0.8
+    else:
+        assert np.sqrt(np.mean((told.mean - test.value) ** 2)) < 0.6 * test.value.std()
+
+
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+def test_errors_are_clear(build):
+    with pytest.raises(ValueError, match="unknown likelihood 'poisson'"):
+        build(2, "poisson")
+    with pytest.raises(ValueError, match="inducing must be at least 1, got 0"):
+        build(2, "gaussian", inducing=0)
+    with pytest.raises(ValueError, match="learning_rate must be positive"):
+        build(2, "gaussian", learning_rate=0.0)
+    method = build(3, "gaussian", **SMALL)
+    with pytest.raises(ValueError, match="3 columns, one per mode, got shape \\(2, 2\\)"):
+        method.predict(method.init(0), np.zeros((2, 2), int))
+    with pytest.raises(ValueError, match="cannot be negative, got -1"):
+        method.update(method.init(0), Batch(np.array([[0, -1, 0]]), np.zeros(1)))
