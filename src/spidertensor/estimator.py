@@ -27,6 +27,8 @@ from spidertensor.method import Prediction, Update
 from spidertensor.parameters import LARGEST, checked, is_whole, model_of
 from spidertensor.spike_slab import inclusion
 
+# What a file that was written before a parameter existed means by its absence.
+ADDED: dict[str, Any] = {"engine": "sequential"}
 PAPER: dict[str, Any] = {
     "bias": False,
     "multilinear": 0,
@@ -75,6 +77,7 @@ class _Spider(BaseEstimator):
         multilinear_var: float = 0.08,
         multilinear_start: float = 0.03,
         batch_size: int = 256,
+        engine: str = "sequential",
         random_state: Any = 0,
     ) -> None:
         self.rank = rank
@@ -90,6 +93,7 @@ class _Spider(BaseEstimator):
         self.multilinear_var = multilinear_var
         self.multilinear_start = multilinear_start
         self.batch_size = batch_size
+        self.engine = engine
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -321,6 +325,8 @@ class SpiderRegressor(RegressorMixin, _Spider):
     scaling:      (shift, scale) of the values; None takes mean and standard deviation of the first
                   `batch_size` values of the first call, so do not make that call a single entry
     batch_size:   entries between two refinements of the prior, however the calls are cut
+    engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, by JAX (extra jax),
+                  for wide networks and GPUs. Both keep the same state and write the same files
     random_state: seed of the starting weights; if None or a RandomState, a number is drawn and kept
     """
 
@@ -343,11 +349,12 @@ class SpiderRegressor(RegressorMixin, _Spider):
         noise_memory: float | None = 10_000,
         scaling: tuple[float, float] | None = None,
         batch_size: int = 256,
+        engine: str = "sequential",
         random_state: Any = 0,
     ) -> None:
         super().__init__(
             rank, hidden, activation, curvature, rho0, slab_var, factor_var, bias, bias_var,
-            multilinear, multilinear_var, multilinear_start, batch_size, random_state,
+            multilinear, multilinear_var, multilinear_start, batch_size, engine, random_state,
         )  # fmt: skip
         self.noise_memory = noise_memory
         self.scaling = scaling
@@ -469,8 +476,8 @@ def _estimator(file: Checkpoint, wanted: type[_Spider]) -> _Spider:
         raise CheckpointError(f"unknown estimator {config['estimator']!r}")
     mine = issubclass(wanted, kind)  # a user's subclass, or the very class
     check(mine or issubclass(kind, wanted), f"holds a {config['estimator']}, not a {wanted.__name__}")
-    params = config["params"]
-    check(isinstance(params, dict), "the params are not an object")
+    check(isinstance(config["params"], dict), "the params are not an object")
+    params = config["params"] = ADDED | config["params"]
     as_given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
     }

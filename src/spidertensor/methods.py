@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
-from spidertensor.engines.sequential import sequential
 from spidertensor.method import Method
 from spidertensor.network import Network
+from spidertensor.parameters import engine
 from spidertensor.posterior import Prior
 
 HIDDEN = (50, 50)  # the paper's
@@ -33,13 +33,16 @@ def _likelihood(binary: bool) -> str:
     return "probit" if binary else "gaussian"
 
 
-def _spider(activation: str = "relu", rho0: float = 0.9, multilinear: int = 0, **settings: Any) -> Builder:
+def _spider(
+    activation: str = "relu", rho0: float = 0.9, multilinear: int = 0, on: str = "sequential", **settings: Any
+) -> Builder:
     """The paper's network, or with `multilinear` the hybrid, and the inference that the settings say."""
 
     def build(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
         network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
         prior = Prior(rho0=rho0)
-        return sequential(network, _likelihood(binary), prior, refine_every=batch_size, **settings)
+        build_on = engine(on, settings.get("curvature", False), batch_size)
+        return build_on(network, _likelihood(binary), prior, **settings)
 
     return build
 
@@ -89,11 +92,15 @@ def _ss_gptf(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
 
 _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 
+_SPIDERS: dict[str, tuple[dict[str, Any], str]] = {
+    "spider": ({"multilinear": 32}, "the library's default: the hybrid network"),
+    "spider-plain": ({}, "the paper's network with the default inference"),
+    "spider-paper": (_PAPER, "the paper: curvature, rho0 = 0.5, noise that forgets nothing"),
+    "spider-paper-tanh": (_PAPER | {"activation": "tanh"}, "the same with tanh"),
+}
+VECTORIZED = {name: Named(_spider(on="vectorized", **how), about) for name, (how, about) in _SPIDERS.items()}
 METHODS: dict[str, Named] = {
-    "spider": Named(_spider(multilinear=32), "the library's default: the hybrid network"),
-    "spider-plain": Named(_spider(), "the paper's network with the default inference"),
-    "spider-paper": Named(_spider(**_PAPER), "the paper: curvature, rho0 = 0.5, noise that forgets nothing"),
-    "spider-paper-tanh": Named(_spider("tanh", **_PAPER), "the same with tanh"),
+    **{name: Named(_spider(**how), about) for name, (how, about) in _SPIDERS.items()},
     "post": Named(_post, "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
     "svb-dtf": Named(_svb_dtf, "SVB-DTF: the paper's network by stochastic variational Bayes (needs jax)"),
     "svb-gptf": Named(_svb_gptf, "SVB-GPTF: sparse Gaussian process by variational Bayes (needs jax)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,7 @@ _VAR = (is_var, f"a number from {1 / LARGEST_VAR:g} to {LARGEST_VAR:g}")
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": (lambda x: is_whole(x) or is_list(x, is_whole), "a whole number, or one for each mode"),
     "hidden": (lambda x: is_list(x, is_whole), "the widths of the hidden layers, such as (50, 50)"),
+    "engine": (lambda x: x in ("sequential", "vectorized"), '"sequential" or "vectorized"'),
     "curvature": (lambda x: isinstance(x, bool), "True or False"),
     "bias": (lambda x: isinstance(x, bool), "True or False"),
     "rho0": (is_number, "a probability"),
@@ -100,12 +102,19 @@ def model_of(params: dict[str, Any], likelihood: str, n_modes: int) -> Model:
     names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
     network = network_of(params, n_modes)
     prior = Prior(**{name: params[name] for name in names})
-    method = sequential(
-        network,
-        likelihood,
-        prior,
-        curvature=params["curvature"],
-        noise_memory=params.get("noise_memory"),
-        refine_every=params["batch_size"],
-    )
-    return Model(network, prior, method)
+    settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
+    build = engine(params["engine"], params["curvature"], params["batch_size"])
+    return Model(network, prior, build(network, likelihood, prior, **settings))
+
+
+def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]:
+    """The function that builds SPIDER as a Method. JAX is imported only when its engine is asked for.
+
+    With curvature the vectorized engine goes entry by entry: its joint update has no such term.
+    """
+    if name == "sequential":
+        return partial(sequential, refine_every=batch_size)
+    from spidertensor.engines.vectorized import vectorized
+
+    update = "scan" if curvature else "joint"
+    return partial(vectorized, update=update, refine_every=batch_size, batch_size=batch_size)

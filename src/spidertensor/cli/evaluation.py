@@ -31,6 +31,11 @@ class Protocol(StrEnum):
     PREQUENTIAL = "prequential"
 
 
+class Engine(StrEnum):
+    SEQUENTIAL = "sequential"
+    VECTORIZED = "vectorized"
+
+
 class Test(StrEnum):
     PAPER = "paper"
     CLEAN = "clean"
@@ -58,6 +63,13 @@ def evaluate(
             help="Of acc and dblp: as published, or with zeros that do not give themselves away.",
         ),
     ] = Test.PAPER,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            metavar="sequential|vectorized",
+            help="Of the spider methods: entry by entry, compiled; or a batch at once with JAX.",
+        ),
+    ] = Engine.SEQUENTIAL,
     as_json: common.AsJson = False,
 ) -> None:
     """Score a method on a data set, in one pass, beside the floors that any method must clear.
@@ -68,15 +80,24 @@ def evaluate(
     spider evaluate acc --test clean --method biases --json
     """
     from spidertensor import datasets
-    from spidertensor.methods import FLOORS, METHODS
+    from spidertensor.methods import FLOORS, METHODS, VECTORIZED
 
     if method not in METHODS:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    if engine == Engine.VECTORIZED and method not in VECTORIZED:
+        raise CommandError(f"{method} has no engines: --engine is for {', '.join(VECTORIZED)}")
     loaded = datasets.load(dataset)
-    settings = {"rank": rank, "batch_size": batch_size, "seed": seed}
+    settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
     tested = test.value if protocol == Protocol.HELD_OUT else None
-    asked = {"dataset": dataset, "method": method, **settings, "protocol": protocol.value, "test": tested}
-    row = _score(loaded, method, protocol, test, **settings)
+    asked = {
+        "dataset": dataset,
+        "method": method,
+        "engine": engine.value,
+        **settings,
+        "protocol": protocol.value,
+        "test": tested,
+    }
+    row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
     for name in (
         FLOORS if protocol == Protocol.HELD_OUT else FLOORS[:2]
@@ -88,13 +109,24 @@ def evaluate(
 
 
 def _score(
-    dataset: Dataset, name: str, protocol: Protocol, test: Test, *, rank: int, batch_size: int, seed: int
+    dataset: Dataset,
+    name: str,
+    protocol: Protocol,
+    test: Test,
+    engine: Engine = Engine.SEQUENTIAL,
+    *,
+    rank: int,
+    batch_size: int,
+    seed: int,
 ) -> dict[str, Any]:
     from spidertensor import evaluate as protocols
-    from spidertensor.methods import METHODS
+    from spidertensor.methods import METHODS, VECTORIZED
 
-    named = METHODS[name]
-    method = named.build(rank, len(dataset.shape), dataset.binary, batch_size)
+    named = (VECTORIZED if engine == Engine.VECTORIZED else METHODS)[name]
+    try:
+        method = named.build(rank, len(dataset.shape), dataset.binary, batch_size)
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     how: dict[str, Any] = {
         "binary": dataset.binary, "batch_size": batch_size, "seed": seed, "scaled": named.scaled,
     }  # fmt: skip

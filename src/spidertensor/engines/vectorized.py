@@ -142,7 +142,10 @@ def _report(settings: Settings, state: State, results: list[tuple[Learned, NDArr
     counts.entries[()] += n
     counts.rejected[()] += rejected
     # one after the other, as the entries came: how calls are cut does not change a digit
-    counts.log_evidence[()] = np.cumsum(np.append(counts.log_evidence, out[3, good]))[-1]
+    log_evidence = out[3, good]
+    if log_evidence.size:
+        log_evidence[0] += counts.log_evidence
+        counts.log_evidence[()] = np.cumsum(log_evidence)[-1]
     return Update(*out, rejected=rejected)
 
 
