@@ -16,7 +16,7 @@ demo: .venv/installed
 # Compiled kernels are cached by the file they stand in, so a change in a file they call would go unseen.
 test: .venv/installed
 	find src -name '*.nb[ci]' -delete
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check .

