@@ -180,9 +180,10 @@ def test_elementwise():
     for parts in (square, flat, shuffled):
         refine(parts)
     for a, b, c in zip(square, flat, shuffled, strict=True):
-        # to the last digits: a vector lane may round otherwise than the remainder of a loop
-        np.testing.assert_allclose(a.ravel(), b.ravel(), rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(b[:, order], c, rtol=1e-12, atol=1e-13)
+        # But for rounding, which may differ between a vector lane and the remainder of a loop; a site is a
+        # difference of natural parameters up to 8,000.
+        np.testing.assert_allclose(a.ravel(), b.ravel(), rtol=1e-12, atol=1e-11)
+        np.testing.assert_allclose(b[:, order], c, rtol=1e-12, atol=1e-11)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-6), (np.float32, 2e-3)])

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import subprocess
 import sys
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -587,3 +589,14 @@ def test_prior_is_the_default_of_the_state():
     seq, vec = sequential(contract.PLAIN, "probit", Prior()), vectorized(contract.PLAIN, "probit", Prior())
     assert contract.bits(seq.init(3)) == contract.bits(vec.init(3))
     assert copy.deepcopy(vec.init(3)).seed == 3
+
+
+def test_documented_example():
+    """The network in docs/engines.md runs as it stands and learns."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "engines.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    evidence = names["update"].log_evidence
+    assert evidence[-1000:].mean() > evidence[:1000].mean() + 0.3
+    assert names["prediction"].mean.shape == (5,)
