@@ -5,6 +5,7 @@
 
 A row is a dict of plain numbers in the user's units, the same keys in every row of both protocols:
 
+    test                    which of several test sets; None if there is but one
     metric, score           "rmse" or, for binary values, "auc"
     mae, coverage_50, coverage_90                  None for binary values
     log_loss, calibration_error                    None for continuous values
@@ -23,7 +24,7 @@ With `at` = n there are n rows, evenly spaced over the pass. The last row is the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ class Scaling(NamedTuple):
 def held_out(
     method: Method,
     train: Batch,
-    test: Batch,
+    test: Batch | Mapping[str, Batch],
     *,
     binary: bool,
     batch_size: int = 256,
@@ -65,19 +66,23 @@ def held_out(
 ) -> Iterator[Row]:
     """Learn `train` in batches, one pass, and score `test`; a static method sees all of it in one update.
 
+    test:   one test set, or several by name: then there is a row for each of them
     scaled: the method wants values shifted and scaled, by mean and standard deviation of the first batch
     at:     at how many evenly spaced batches to score the test set, the last one always being one of them
     """
+    tests = {None: test} if isinstance(test, Batch) else test
     scaling = _scaling(train, batch_size, wanted=scaled and not binary)
     rejected = 0
     for step in _pass(method, scaling.down(train), batch_size, seed, at):
         rejected += step.update.rejected
-        if step.wants_row:
-            prediction = scaling.up(*method.predict(step.state, test.index))
-            scores = _scores(binary, test.value, prediction)
+        if not step.wants_row:
+            continue
+        for name, (index, value) in tests.items():
+            prediction = scaling.up(*method.predict(step.state, index))
+            scores = _scores(binary, value, prediction) | {"test": name}
             if step.last:
-                scores["calibration"] = _calibration(binary, test.value, prediction)
-            yield scores | _progress(step, rejected, n_scored=len(test.value), skipped=0)
+                scores["calibration"] = _calibration(binary, value, prediction)
+            yield scores | _progress(step, rejected, n_scored=len(value), skipped=0)
 
 
 def prequential(
@@ -197,7 +202,7 @@ def _scores(
         row["coverage_90"] = metrics.coverage(value, mean, var + noise, 0.9)
     if log_density is not None:
         row["log_density"] = float(log_density.mean()) if len(log_density) else math.nan
-    return row | dict.fromkeys(("window_score", "window_log_density", "calibration"))
+    return row | dict.fromkeys(("test", "window_score", "window_log_density", "calibration"))
 
 
 def _calibration(binary: bool, value: NDArray[np.float64], prediction: Prediction) -> list[list[float]]:

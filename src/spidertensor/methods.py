@@ -1,13 +1,16 @@
 """Every Method by its name: what `spider evaluate --method NAME` and an experiment can run.
 
-    METHODS["spider"].build(rank, n_modes, binary, batch_size) -> Method
+    METHODS["spider"].build(rank, n_modes, binary, batch_size, **settings) -> Method
 
-A competitor is added by one line in METHODS.
+METHODS[name].settings names what else a method can be told; each of these has a default. A competitor
+is added by one line in METHODS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from spidertensor.baselines import floors
@@ -15,18 +18,28 @@ from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
 from spidertensor.method import Method
 from spidertensor.network import Network
-from spidertensor.parameters import engine
+from spidertensor.parameters import engine as engine_named
 from spidertensor.posterior import Prior
 
 HIDDEN = (50, 50)  # the paper's
 
-Builder = Callable[[int, int, bool, int], Method]  # rank, n_modes, binary, batch_size
+# Learning rates of the SVB family: of the paper's list the best by the prequential score of the first tenth
+# of the training stream, rank 8, batch size 256, seed 0 (experiments/tuning.toml, results/tuning.jsonl.gz).
+_DTF_RATES = {"movielens-100k": 3e-3}
+_SVB_GP_RATES = {"movielens-100k": 1e-3}
+_SS_GP_RATES = {"movielens-100k": 5e-4}
 
 
 class Named(NamedTuple):
-    build: Builder
+    build: Callable[..., Method]
     about: str
     scaled: bool = True  # wants values of mean 0 and standard deviation 1; the floors take them as they are
+    settings: tuple[str, ...] = ()
+    learning_rates: Mapping[str, float] = MappingProxyType({})  # by data set, where there is one to tune
+
+    def tuned(self, data: str) -> dict[str, float]:
+        """The settings that were tuned on a data set, if any were."""
+        return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
 
 
 def _likelihood(binary: bool) -> str:
@@ -34,17 +47,21 @@ def _likelihood(binary: bool) -> str:
 
 
 def _spider(
-    activation: str = "relu", rho0: float = 0.9, multilinear: int = 0, on: str = "sequential", **settings: Any
-) -> Builder:
-    """The paper's network, or with `multilinear` the hybrid, and the inference that the settings say."""
-
-    def build(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-        network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
-        prior = Prior(rho0=rho0)
-        build_on = engine(on, settings.get("curvature", False), batch_size)
-        return build_on(network, _likelihood(binary), prior, **settings)
-
-    return build
+    rank: int,
+    n_modes: int,
+    binary: bool,
+    batch_size: int,
+    *,
+    activation: str = "relu",
+    engine: str = "sequential",
+    multilinear: int = 0,
+    rho0: float = 0.9,
+    **inference: Any,
+) -> Method:
+    """The paper's network, or with `multilinear` the hybrid."""
+    network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
+    build = engine_named(engine, inference.get("curvature", False), batch_size)
+    return build(network, _likelihood(binary), Prior(rho0=rho0), **inference)
 
 
 def _mean(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
@@ -67,44 +84,64 @@ def _cp_wopt(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
     return cp_wopt(n_modes, _likelihood(binary), rank=rank)
 
 
-# The SVB family needs JAX, so its modules are imported when one of them is built. Learning rates: tuned on
-# the first tenth of movielens-100k by the prequential score there.
+# The SVB family needs JAX, so its modules are imported when one of them is built.
 
 
-def _svb_dtf(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+def _svb_dtf(rank, n_modes, binary, batch_size, *, activation: str = "relu", **settings: Any) -> Method:
     from spidertensor.baselines.svb_dtf import svb_dtf
 
-    network = Network((rank,) * n_modes, HIDDEN)
-    return svb_dtf(network, _likelihood(binary), learning_rate=3e-3, batch_size=batch_size)
+    network = Network((rank,) * n_modes, HIDDEN, activation)
+    return svb_dtf(network, _likelihood(binary), batch_size=batch_size, **settings)
 
 
-def _svb_gptf(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+def _svb_gptf(rank: int, n_modes: int, binary: bool, batch_size: int, **settings: Any) -> Method:
     from spidertensor.baselines.svb_gptf import svb_gptf
 
-    return svb_gptf(n_modes, _likelihood(binary), rank=rank, learning_rate=1e-3, batch_size=batch_size)
+    return svb_gptf(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size, **settings)
 
 
-def _ss_gptf(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
+def _ss_gptf(rank: int, n_modes: int, binary: bool, batch_size: int, **settings: Any) -> Method:
     from spidertensor.baselines.ss_gptf import ss_gptf
 
-    return ss_gptf(n_modes, _likelihood(binary), rank=rank, learning_rate=5e-4, batch_size=batch_size)
+    return ss_gptf(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size, **settings)
 
 
 _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 
-_SPIDERS: dict[str, tuple[dict[str, Any], str]] = {
-    "spider": ({"multilinear": 32}, "the library's default: the hybrid network"),
-    "spider-plain": ({}, "the paper's network with the default inference"),
-    "spider-paper": (_PAPER, "the paper: curvature, rho0 = 0.5, noise that forgets nothing"),
-    "spider-paper-tanh": (_PAPER | {"activation": "tanh"}, "the same with tanh"),
-}
-VECTORIZED = {name: Named(_spider(on="vectorized", **how), about) for name, (how, about) in _SPIDERS.items()}
+_OF_SPIDER = ("activation", "engine")
+_OF_SVB = ("learning_rate", "epochs")
 METHODS: dict[str, Named] = {
-    **{name: Named(_spider(**how), about) for name, (how, about) in _SPIDERS.items()},
+    "spider": Named(
+        partial(_spider, multilinear=32), "the library's default: the hybrid network", settings=_OF_SPIDER
+    ),
+    "spider-plain": Named(_spider, "the paper's network with the default inference", settings=_OF_SPIDER),
+    "spider-paper": Named(
+        partial(_spider, **_PAPER),
+        "the paper: curvature, rho0 = 0.5, noise that forgets nothing",
+        settings=_OF_SPIDER,
+    ),
+    "spider-paper-tanh": Named(
+        partial(_spider, **_PAPER, activation="tanh"), "the same with tanh", settings=("engine",)
+    ),
     "post": Named(_post, "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
-    "svb-dtf": Named(_svb_dtf, "SVB-DTF: the paper's network by stochastic variational Bayes (needs jax)"),
-    "svb-gptf": Named(_svb_gptf, "SVB-GPTF: sparse Gaussian process by variational Bayes (needs jax)"),
-    "ss-gptf": Named(_ss_gptf, "SS-GPTF: streaming sparse Gaussian process (needs jax)"),
+    "svb-dtf": Named(
+        _svb_dtf,
+        "SVB-DTF: the paper's network by stochastic variational Bayes (needs jax)",
+        settings=("activation", *_OF_SVB),
+        learning_rates=_DTF_RATES,
+    ),
+    "svb-gptf": Named(
+        _svb_gptf,
+        "SVB-GPTF: sparse Gaussian process by variational Bayes (needs jax)",
+        settings=_OF_SVB,
+        learning_rates=_SVB_GP_RATES,
+    ),
+    "ss-gptf": Named(
+        _ss_gptf,
+        "SS-GPTF: streaming sparse Gaussian process (needs jax)",
+        settings=_OF_SVB,
+        learning_rates=_SS_GP_RATES,
+    ),
     "cp-wopt": Named(_cp_wopt, "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
     "mean": Named(_mean, "floor: the mean so far, or the rate of ones", scaled=False),
     "biases": Named(_biases, "floor: additive biases, learned entry by entry", scaled=False),

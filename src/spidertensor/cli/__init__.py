@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import spidertensor
-from spidertensor.cli import evaluation, fit, model, predict, reference
+from spidertensor.cli import evaluation, experiment, fit, model, predict, reference
 from spidertensor.cli.common import CommandError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("predict")(predict.predict)
 app.command("recommend")(model.recommend)
 app.command("info")(model.info)
 app.command("evaluate")(evaluation.evaluate)
+app.command("experiment")(experiment.experiment)
 app.add_typer(evaluation.data, name="data")
 app.command("demo")(evaluation.demo)
 
@@ -82,9 +83,11 @@ def _message(error: Exception) -> str | None:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.datasets import DatasetError
     from spidertensor.entries import EntryError
+    from spidertensor.results import ExperimentError, ResultsError
     from spidertensor.sources import SourceError
 
-    if isinstance(error, CommandError | SourceError | EntryError | CheckpointError | DatasetError):
+    of_input = CommandError | SourceError | EntryError | CheckpointError | DatasetError
+    if isinstance(error, of_input | ExperimentError | ResultsError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

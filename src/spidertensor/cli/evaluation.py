@@ -80,12 +80,13 @@ def evaluate(
     spider evaluate acc --test clean --method biases --json
     """
     from spidertensor import datasets
-    from spidertensor.methods import FLOORS, METHODS, VECTORIZED
+    from spidertensor.methods import FLOORS, METHODS
 
     if method not in METHODS:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    if engine == Engine.VECTORIZED and method not in VECTORIZED:
-        raise CommandError(f"{method} has no engines: --engine is for {', '.join(VECTORIZED)}")
+    with_engines = [name for name, named in METHODS.items() if "engine" in named.settings]
+    if engine == Engine.VECTORIZED and method not in with_engines:
+        raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
     loaded = datasets.load(dataset)
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
     tested = test.value if protocol == Protocol.HELD_OUT else None
@@ -120,11 +121,12 @@ def _score(
     seed: int,
 ) -> dict[str, Any]:
     from spidertensor import evaluate as protocols
-    from spidertensor.methods import METHODS, VECTORIZED
+    from spidertensor.methods import METHODS
 
-    named = (VECTORIZED if engine == Engine.VECTORIZED else METHODS)[name]
+    named = METHODS[name]
+    settings = named.tuned(dataset.name) | ({"engine": engine.value} if "engine" in named.settings else {})
     try:
-        method = named.build(rank, len(dataset.shape), dataset.binary, batch_size)
+        method = named.build(rank, len(dataset.shape), dataset.binary, batch_size, **settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     how: dict[str, Any] = {

@@ -1,0 +1,128 @@
+"""`spider experiment`: a grid of runs from a file, to rows on the disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+from spidertensor.cli import common
+from spidertensor.cli.common import CommandError
+
+LINE_EVERY = 30.0  # seconds, where there is no terminal to draw a bar on
+# One run, one core: threads of several runs fight for the cores, and small matrices gain nothing from them.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def experiment(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Grids of runs, in TOML.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where rows go, by default runs, or with --quick runs-quick."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Seeds 0, 1, ... in place of the file's.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version of it, as the file says.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed the last time.")] = False,
+) -> None:
+    """Run every method on every data set of a grid; killed and started again, it goes on where it was.
+
+    Each run is one line in FOLDER/NAME.jsonl, with its settings, scores, running curve, time, machine and
+    version. A run that fails leaves its error there.
+
+    \b
+    spider experiment experiments/*.toml --quick --jobs 2
+    spider experiment experiments/grid.toml --jobs 2
+    spider report runs --out report
+    """
+    from spidertensor import experiment as module
+    from spidertensor import results
+
+    folder = out or Path("runs-quick" if quick else "runs")
+    if len({file.stem for file in files}) < len(files):
+        raise CommandError("two files of the same name would write to the same results")
+    plans = {file: module.plan(file, seeds=seeds, quick=quick) for file in files}
+    os.environ |= ONE_THREAD
+    pairs = []
+    for file, runs in plans.items():
+        path = folder / f"{file.stem}.jsonl"
+        with results.opened(path) as written:
+            missing = written.missing(runs, retry=retry)
+            with _Progress(file.stem, written.rows, missing) as progress:
+                for row in module.run_all(missing, jobs):
+                    written.append({"experiment": file.stem, "jobs": jobs} | row)
+                    progress.done(row)
+        said = f"{len(missing)} of {len(runs)} runs now"
+        pairs.append((str(path), said + (f", {progress.failed} failed" if progress.failed else "")))
+    common.print_pairs("", pairs)
+    common.note(f"spider report {folder} --out report draws it.")
+
+
+class _Progress:
+    """A bar on a terminal, else a line now and then; both with the time that is left."""
+
+    def __init__(self, title: str, rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, Any]]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self.title, self.rows, self.missing = title, list(rows), list(missing)
+        self.failed, self.spent, self.began, self.told = 0, 0.0, perf_counter(), perf_counter()
+        columns = (TextColumn(title), BarColumn(30), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.bar.add_task("", total=len(missing))
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def done(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.missing.remove(row["settings"])
+        self.failed += row["error"] is not None
+        self.spent += row["wall_seconds"]
+        settings = row["settings"]
+        text = f"{_time(self._left())} left" + (f", {self.failed} failed" if self.failed else "")
+        text += f"; last: {settings['method']} on {settings['data']}"
+        self.bar.update(self.task, advance=1, description=text)
+        if not sys.stderr.isatty() and perf_counter() - self.told > LINE_EVERY:
+            self.told = perf_counter()
+            common.note(f"{self.title}: {len(self.missing)} runs to go, {text}")
+
+    def _left(self) -> float:
+        """A run takes what runs like it took; of a kind that was not run yet, what the mean run took."""
+        took: dict[Any, list[float]] = {}
+        for row in self.rows:
+            for kind in (_kind(row["settings"]), None):
+                took.setdefault(kind, []).append(row["wall_seconds"])
+        work = 0.0
+        for settings in self.missing:
+            like = took.get(_kind(settings), took[None])
+            work += sum(like) / len(like)
+        at_once = self.spent / (perf_counter() - self.began)  # seconds of work in a second
+        return work / at_once
+
+
+def _kind(settings: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(settings[name] for name in ("method", "data", "protocol", "at"))
+
+
+def _time(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes // 60} h {minutes % 60} min"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else "< 1 min"
+    )

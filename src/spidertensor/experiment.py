@@ -1,0 +1,294 @@
+"""Grids of runs: a TOML file in, one JSON line per run out. `report` draws what is in the lines.
+
+    [[grid]]                            every combination of these is a run
+    method = ["spider", "post"]         names of `methods.METHODS`
+    data = ["acc", "dblp"]              names of `datasets.NAMES`
+    rank = [3, 8]                       8 if not given
+    batch_size = 256                    256
+    seed = [0, 1, 2]                    0: of the split, the order and the starting weights
+    protocol = "held-out"               or "prequential", "first-tenth", "weights": see PROTOCOLS
+    at = 100                            1: points of the running curve
+    entries = 20_000                    all: learn only the first so many
+    learning_rate = 0.001               and whatever else the method has among its `settings`
+
+    [quick]                             what --quick puts in place of these, in every grid
+    entries = 2_000
+
+A row has the settings of its run, all of them, and these say which run it is. Rows are appended as runs end,
+by this process alone, and never changed: killed at any moment, the next start finds what is done and runs
+the rest. A run that fails leaves a row with its error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from multiprocessing import active_children, get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+from spidertensor import __version__, datasets, evaluate
+from spidertensor.datasets import Dataset
+from spidertensor.entries import Batch
+from spidertensor.method import Method
+from spidertensor.methods import METHODS
+from spidertensor.results import ExperimentError, Row, Settings, identity
+
+DEFAULTS: Settings = {
+    "rank": 8,
+    "batch_size": 256,
+    "seed": 0,
+    "protocol": "held-out",
+    "at": 1,
+    "entries": None,
+}
+TENTH = 0.1
+
+
+# --- what to run ---
+
+
+def plan(path: Path, *, seeds: int | None = None, quick: bool = False) -> list[Settings]:
+    """The runs of an experiment file, each once, those of one data set together.
+
+    seeds: 0, 1, ... instead of the file's, so many
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} is not TOML: {error}") from error
+    unknown = content.keys() - {"grid", "quick"}
+    grids, changed = content.get("grid"), content.get("quick", {})
+    if unknown or not isinstance(grids, list) or not grids or not isinstance(changed, dict):
+        found = f"unknown {min(unknown)!r}" if unknown else "nothing to run"
+        raise ExperimentError(f"{path}: {found}; a file has [[grid]] tables and at most one [quick] table")
+    runs: dict[str, Settings] = {}
+    for number, grid in enumerate(grids, 1):
+        grid = grid | (changed if quick else {}) | ({"seed": list(range(seeds))} if seeds else {})
+        try:
+            for settings in _combinations(grid):
+                runs[identity(settings)] = settings
+        except ExperimentError as error:
+            raise ExperimentError(f"{path}, grid {number}: {error}") from None
+    return sorted(runs.values(), key=lambda settings: datasets.NAMES.index(settings["data"]))
+
+
+def _combinations(grid: Settings) -> Iterator[Settings]:
+    axes = DEFAULTS | grid
+    for name in ("method", "data"):
+        if name not in axes:
+            raise ExperimentError(f"no {name}")
+    lists = [values if isinstance(values, list) else [values] for values in axes.values()]
+    for values in itertools.product(*lists):
+        settings = dict(zip(axes, values, strict=True))
+        _check(settings)
+        yield METHODS[settings["method"]].tuned(settings["data"]) | settings
+
+
+def _check(settings: Settings) -> None:
+    for name, known in (("method", METHODS), ("data", datasets.NAMES), ("protocol", PROTOCOLS)):
+        if settings[name] not in known:
+            raise ExperimentError(f"unknown {name} {settings[name]!r}: choose from {', '.join(known)}")
+    for name, least in (("rank", 1), ("batch_size", 1), ("seed", 0), ("at", 1), ("entries", 1)):
+        value = settings[name]
+        if not (type(value) is int and value >= least) and not (name == "entries" and value is None):
+            raise ExperimentError(f"{name} must be a whole number from {least} on, got {value!r}")
+    known = METHODS[settings["method"]].settings
+    for name in settings.keys() - DEFAULTS.keys() - {"method", "data"} - set(known):
+        raise ExperimentError(
+            f"{settings['method']} has no setting {name!r}, only: {', '.join(known) or 'none'}"
+        )
+
+
+# --- one run ---
+
+
+def run_one(settings: Settings) -> Row:
+    """The row of a run, `error` in it if it failed."""
+    began = perf_counter()
+    try:
+        return _row(settings, began, **PROTOCOLS[settings["protocol"]](_load(settings["data"]), settings))
+    except Exception as error:  # whatever goes wrong in a run, the other runs of the grid go on
+        return _row(settings, began, error=f"{type(error).__name__}: {error}"[:500])
+
+
+def _row(settings: Settings, began: float, **said: Any) -> Row:
+    row: Row = {"settings": settings} | dict.fromkeys(("scores", "curve", "weights", "seconds", "error"))
+    about = {"version": __version__, "commit": commit(), "machine": machine()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return row | said | about | {"finished": now, "wall_seconds": perf_counter() - began}
+
+
+@lru_cache(maxsize=1)  # runs of one data set come one after the other
+def _load(name: str) -> Dataset:
+    return datasets.load(name)
+
+
+def _method(data: Dataset, settings: Settings) -> tuple[Method, dict[str, Any]]:
+    """The method of a run, and how to evaluate it."""
+    named, size = METHODS[settings["method"]], settings["batch_size"]
+    own = {name: settings[name] for name in named.settings if name in settings}
+    method = named.build(settings["rank"], len(data.shape), data.binary, size, **own)
+    return method, {
+        "binary": data.binary,
+        "batch_size": size,
+        "seed": settings["seed"],
+        "scaled": named.scaled,
+    }
+
+
+def _first(entries: Batch, n: int | None) -> Batch:
+    return Batch(entries.index[:n], entries.value[:n])
+
+
+def _held_out(data: Dataset, settings: Settings) -> Row:
+    """One pass over the training entries; every test set of the data is scored at each point."""
+    method, how = _method(data, settings)
+    tests = {name: data.split(settings["seed"], name)[1] for name in data.tests or ("paper",)}
+    train = _first(data.split(settings["seed"])[0], settings["entries"])
+    scores, curve = {}, []
+    for row in evaluate.held_out(method, train, tests, at=settings["at"], **how):
+        if not curve or curve[-1]["n_entries"] != row["n_entries"]:
+            curve.append({"n_entries": row["n_entries"], "seconds": row["seconds"]})
+        curve[-1][row["test"]] = row["score"]
+        scores[row["test"]] = row
+    return {"scores": scores, "curve": curve, "seconds": curve[-1]["seconds"]}
+
+
+def _prequential(data: Dataset, settings: Settings) -> Row:
+    """Each entry predicted, then learned, in time order."""
+    return _predicted_first(data.in_time_order(), data, settings)
+
+
+def _first_tenth(data: Dataset, settings: Settings) -> Row:
+    """Each entry predicted, then learned, over the first tenth of the training entries: to tune with."""
+    train, _ = data.split(settings["seed"])
+    return _predicted_first(_first(train, math.ceil(TENTH * len(train.value))), data, settings)
+
+
+def _predicted_first(stream: Batch, data: Dataset, settings: Settings) -> Row:
+    method, how = _method(data, settings)
+    stream = _first(stream, settings["entries"])
+    rows = list(evaluate.prequential(method, stream, at=settings["at"], **how))
+    curve = [
+        {"n_entries": row["n_entries"], "seconds": row["seconds"], "stream": row["score"]}
+        | {"window": row["window_score"]}
+        for row in rows
+    ]
+    return {"scores": {"stream": rows[-1]}, "curve": curve, "seconds": curve[-1]["seconds"]}
+
+
+def _weights(data: Dataset, settings: Settings) -> Row:
+    """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+
+    kind = SpiderClassifier if data.binary else SpiderRegressor
+    kinds = {"spider": kind, "spider-paper": kind.paper}
+    if settings["method"] not in kinds:
+        raise ExperimentError(f"weights are shown of {' and '.join(kinds)}, not of {settings['method']}")
+    train = _first(data.split(settings["seed"])[0], settings["entries"])
+    model = kinds[settings["method"]](
+        rank=settings["rank"], batch_size=settings["batch_size"], random_state=settings["seed"]
+    )
+    began = perf_counter()
+    model.fit(*train)
+    layers = zip(model.weights_, model.inclusion_, strict=True)
+    weights = [{"mean": weight.mean.tolist(), "inclusion": within.tolist()} for weight, within in layers]
+    return {"weights": weights, "seconds": perf_counter() - began}
+
+
+PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
+    "held-out": _held_out,
+    "prequential": _prequential,
+    "first-tenth": _first_tenth,
+    "weights": _weights,
+}
+
+
+@cache
+def commit() -> str | None:
+    """Of the source tree that this is run from; $SPIDER_COMMIT in a copy without its history."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # installed, maybe inside some other repository
+        return os.environ.get("SPIDER_COMMIT")
+    said = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--abbrev=7", "--dirty=+changes", "--exclude=*"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return said.stdout.strip() or None
+
+
+def machine() -> str:
+    """The processor, and the accelerator if the run had one."""
+    cpu = platform.processor() or platform.machine()
+    if (known := Path("/proc/cpuinfo")).exists():
+        names = (line.partition(":")[2] for line in known.read_text().splitlines() if "model name" in line)
+        cpu = next(names, cpu).strip()
+    parts = [cpu, f"{os.cpu_count()} cores"]
+    if (jax := sys.modules.get("jax")) and jax.default_backend() != "cpu":
+        parts.append(jax.devices()[0].device_kind)
+    return ", ".join(parts)
+
+
+# --- many runs ---
+
+
+def run_all(runs: Iterable[Settings], jobs: int) -> Iterator[Row]:
+    """The rows of the runs as they end, `jobs` at a time, each in a process that is not this one."""
+    waiting, flying, broken = iter(runs), {}, []
+    pool = _pool(jobs)
+    try:
+        while True:
+            for settings in itertools.islice(waiting, jobs - len(flying)):
+                flying[pool.submit(run_one, settings)] = settings
+            if not flying:
+                return
+            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                settings = flying.pop(future)
+                if isinstance(future.exception(), BrokenProcessPool):
+                    broken.append(settings)
+                else:
+                    yield future.result()
+            if broken:  # a process died, and took with it the runs of the others: each again, on its own
+                broken += flying.values()
+                pool, flying = _pool(jobs), {}
+                while broken:
+                    yield _alone(broken.pop())
+    finally:
+        for process in active_children():
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _alone(settings: Settings) -> Row:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(run_one, settings).result()
+        except BrokenProcessPool:
+            return _row(settings, perf_counter(), error="the process died: killed, or out of memory")
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    # Spawned: a forked copy of a process that has used JAX or threads can hang.
+    return ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
+
+
+def _begin() -> None:
+    """A process of the pool leaves Ctrl-C to the one that started it, and ends when that one does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent:
+        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
