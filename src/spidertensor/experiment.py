@@ -6,7 +6,7 @@
     rank = [3, 8]                       8 if not given
     batch_size = 256                    256
     seed = [0, 1, 2]                    0: of the split, the order and the starting weights
-    protocol = "held-out"               or "prequential", "first-tenth", "weights": see PROTOCOLS
+    protocol = "held-out"               or "prequential", "weights": see PROTOCOLS
     at = 100                            1: points of the running curve
     entries = 20_000                    all: learn only the first so many
     learning_rate = 0.001               and whatever else the method has among its `settings`
@@ -22,7 +22,6 @@ the rest. A run that fails leaves a row with its error.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import platform
 import signal
@@ -55,7 +54,6 @@ DEFAULTS: Settings = {
     "at": 1,
     "entries": None,
 }
-TENTH = 0.1
 
 
 # --- what to run ---
@@ -120,16 +118,18 @@ def run_one(settings: Settings) -> Row:
     """The row of a run, `error` in it if it failed."""
     began = perf_counter()
     try:
-        return _row(settings, began, **PROTOCOLS[settings["protocol"]](_load(settings["data"]), settings))
+        row = row_of(settings, **PROTOCOLS[settings["protocol"]](_load(settings["data"]), settings))
     except Exception as error:  # whatever goes wrong in a run, the other runs of the grid go on
-        return _row(settings, began, error=f"{type(error).__name__}: {error}"[:500])
+        row = row_of(settings, error=f"{type(error).__name__}: {error}"[:500])
+    return row | {"wall_seconds": perf_counter() - began}
 
 
-def _row(settings: Settings, began: float, **said: Any) -> Row:
-    row: Row = {"settings": settings} | dict.fromkeys(("scores", "curve", "weights", "seconds", "error"))
+def row_of(settings: Settings, **said: Any) -> Row:
+    """What was said of a run, with what was not said as None, and where and when it ended."""
+    names = ("scores", "curve", "weights", "seconds", "wall_seconds", "error")
     about = {"version": __version__, "commit": commit(), "machine": machine()}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return row | said | about | {"finished": now, "wall_seconds": perf_counter() - began}
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"settings": settings} | dict.fromkeys(names) | said | about | {"finished": finished}
 
 
 @lru_cache(maxsize=1)  # runs of one data set come one after the other
@@ -170,18 +170,8 @@ def _held_out(data: Dataset, settings: Settings) -> Row:
 
 def _prequential(data: Dataset, settings: Settings) -> Row:
     """Each entry predicted, then learned, in time order."""
-    return _predicted_first(data.in_time_order(), data, settings)
-
-
-def _first_tenth(data: Dataset, settings: Settings) -> Row:
-    """Each entry predicted, then learned, over the first tenth of the training entries: to tune with."""
-    train, _ = data.split(settings["seed"])
-    return _predicted_first(_first(train, math.ceil(TENTH * len(train.value))), data, settings)
-
-
-def _predicted_first(stream: Batch, data: Dataset, settings: Settings) -> Row:
     method, how = _method(data, settings)
-    stream = _first(stream, settings["entries"])
+    stream = _first(data.in_time_order(), settings["entries"])
     rows = list(evaluate.prequential(method, stream, at=settings["at"], **how))
     curve = [
         {"n_entries": row["n_entries"], "seconds": row["seconds"], "stream": row["score"]}
@@ -213,7 +203,6 @@ def _weights(data: Dataset, settings: Settings) -> Row:
 PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
     "held-out": _held_out,
     "prequential": _prequential,
-    "first-tenth": _first_tenth,
     "weights": _weights,
 }
 
@@ -278,7 +267,7 @@ def _alone(settings: Settings) -> Row:
         try:
             return pool.submit(run_one, settings).result()
         except BrokenProcessPool:
-            return _row(settings, perf_counter(), error="the process died: killed, or out of memory")
+            return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:

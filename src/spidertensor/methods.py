@@ -24,7 +24,7 @@ from spidertensor.posterior import Prior
 HIDDEN = (50, 50)  # the paper's
 
 # Learning rates of the SVB family: of the paper's list the best by the prequential score of the first tenth
-# of the training stream, rank 8, batch size 256, seed 0 (experiments/tuning.toml, results/tuning.jsonl.gz).
+# of the training stream (benchmarks/learning_rates.py, rows in results/tuning.jsonl.gz).
 _DTF_RATES = {"movielens-100k": 3e-3}
 _SVB_GP_RATES = {"movielens-100k": 1e-3}
 _SS_GP_RATES = {"movielens-100k": 5e-4}

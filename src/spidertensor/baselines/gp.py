@@ -24,8 +24,9 @@ predictions. Shapes depend on the settings alone, a batch is padded to them: not
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +58,7 @@ START_STD = 0.03  # of the mean, at random
 START_VAR = 0.01
 QUADRATURE = 20  # Gauss-Hermite points of the probit
 PLACES = 1024  # entries in one call of the compiled prediction
-TOGETHER = 16  # of them side by side: M² numbers each
+TOGETHER = 16 if jax.default_backend() == "cpu" else 256  # of them side by side: M² numbers each
 
 
 class Settings(NamedTuple):
@@ -235,12 +236,14 @@ def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Met
         if batch.index.size and batch.index.min() < 0:
             raise ValueError(f"the row of a node cannot be negative, got {batch.index.min()}")
         out, rejected = np.empty((4, len(batch.value))), int(state.counts.rejected)
-        for start in range(0, len(batch.value), settings.batch_size):
-            part = slice(start, start + settings.batch_size)
-            piece = Batch(batch.index[part], np.asarray(batch.value[part], np.float64))
+        for part, piece in _pieces(settings, batch):
             before = predict(state, piece.index)
             out[:, part] = *before, _log_evidence(settings.likelihood, piece.value, before)
-            state = _learned(settings, learn, readout, state, piece, out[3, part])
+            state, rows, known = _gathered(settings, state, piece)
+            with enable_x64(True):
+                new = learn(state.process, *known)
+                new, weights = jax.tree.map(np.array, (new, readout(new.process)))
+            state = _kept(settings, state, rows, new, weights, out[3, part])
         return state, Update(*out, rejected=int(state.counts.rejected) - rejected)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
@@ -253,9 +256,53 @@ def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Met
     return Method(init, update, predict)
 
 
+def side_by_side(
+    settings: Settings, algorithm: Algorithm, batch: Batch, learning_rates: Sequence[float], seed: int = 0
+) -> list[Update]:
+    """A stream from its start with every learning rate, the rates of a batch in one call: to tune them by."""
+    methods = [build(settings, rate, algorithm) for rate in learning_rates]
+    states = [method.init(seed) for method in methods]
+    out = np.empty((len(methods), 4, len(batch.value)))
+    rates = np.array(learning_rates, np.float64)
+    learn, readout = _side_by_side(settings, algorithm)
+    for part, piece in _pieces(settings, batch):
+        for method, state, each in zip(methods, states, out, strict=True):
+            before = method.predict(state, piece.index)
+            each[:, part] = *before, _log_evidence(settings.likelihood, piece.value, before)
+        states, rows, known = zip(*(_gathered(settings, state, piece) for state in states), strict=True)
+        processes = [state.process for state in states]
+        together = jax.tree.map(lambda *each: np.stack(each), *zip(processes, known, strict=True))
+        with enable_x64(True):
+            new = learn(rates, together[0], *together[1])
+            new, weights = jax.tree.map(np.array, (new, readout(new.process)))
+        states = [
+            _kept(settings, state, rows[i], *jax.tree.map(itemgetter(i), (new, weights)), out[i, 3, part])
+            for i, state in enumerate(states)
+        ]
+    return [
+        Update(*each, rejected=int(state.counts.rejected)) for each, state in zip(out, states, strict=True)
+    ]
+
+
+@cache
+def _side_by_side(
+    settings: Settings, algorithm: Algorithm
+) -> tuple[Callable[..., Learned], Callable[..., Any]]:
+    return (
+        jax.jit(jax.vmap(partial(algorithm.learn, settings))),
+        jax.jit(jax.vmap(partial(_readout, settings, algorithm.posterior))),
+    )
+
+
 def _check(settings: Settings, index: NDArray[np.integer]) -> None:
     if index.ndim != 2 or index.shape[1] != settings.n_modes:
         raise ValueError(f"index must have {settings.n_modes} columns, one per mode, got shape {index.shape}")
+
+
+def _pieces(settings: Settings, batch: Batch) -> Iterator[tuple[slice, Batch]]:
+    for start in range(0, len(batch.value), settings.batch_size):
+        part = slice(start, start + settings.batch_size)
+        yield part, Batch(batch.index[part], np.asarray(batch.value[part], np.float64))
 
 
 def _log_evidence(likelihood: str, value: NDArray[np.float64], before: Prediction) -> NDArray[np.float64]:
@@ -266,15 +313,9 @@ def _log_evidence(likelihood: str, value: NDArray[np.float64], before: Predictio
         return -0.5 * (np.log(2 * np.pi * var) + (value - before.mean) ** 2 / var)
 
 
-def _learned(settings: Settings, learn, readout, state: State, batch: Batch, log_evidence) -> State:
-    """One batch: its nodes gathered, moved and put back, or not if anything came out not finite."""
-    n, number = len(batch.value), int(state.batches) + 1
-    state = _grown(state, batch.index.max(axis=0) + 1)
-    rows, nodes, entries = _gathered(settings, state, batch)
-    key = np.random.SeedSequence([int(state.seed), number]).generate_state(2)  # 0: the first inducing inputs
-    with enable_x64(True):
-        new = learn(state.process, nodes, entries, key)
-        new, weights = jax.tree.map(np.array, (new, readout(new.process)))
+def _kept(settings: Settings, state: State, rows, new: Learned, weights, log_evidence) -> State:
+    """The state after a batch: its nodes put back, or not if anything came out not finite."""
+    n = len(log_evidence)
     with np.errstate(over="ignore"):
         moved = Gaussian(new.nodes.mean, np.exp(new.nodes.log_var))
     good = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((new, weights, moved)))
@@ -287,11 +328,15 @@ def _learned(settings: Settings, learn, readout, state: State, batch: Batch, log
         state.counts.log_evidence[()] += log_evidence.sum()
     state.counts.entries[()] += n
     state.counts.rejected[()] += 0 if good else n
-    return state._replace(batches=np.array(number))
+    return state._replace(batches=state.batches + 1)
 
 
-def _gathered(settings: Settings, state: State, batch: Batch) -> tuple[list[Any], Nodes, Entries]:
-    """The rows of the batch's nodes per mode, in order of first appearance, and the batch in its places."""
+def _gathered(settings: Settings, state: State, batch: Batch) -> tuple[State, list[Any], tuple[Any, ...]]:
+    """The state with room, the rows of the batch's nodes per mode, and what `learn` wants to know of them.
+
+    Nodes are in order of first appearance: what they are called decides nothing.
+    """
+    state = _grown(state, batch.index.max(axis=0) + 1)
     n, places, K = len(batch.value), settings.batch_size, settings.n_modes
     nodes = Nodes(*np.zeros((2, K * places, settings.rank)))
     value, here = np.zeros((2, places))
@@ -307,7 +352,9 @@ def _gathered(settings: Settings, state: State, batch: Batch) -> tuple[list[Any]
         nodes.mean[part], nodes.log_var[part] = factor.mean[row], np.log(factor.var[row])
         entries.fresh[part, 0] = ((factor.mean[row] == 0) & (factor.var[row] == 1)).all(axis=1)
         rows.append(row)
-    return rows, nodes, entries
+    number = int(state.batches) + 1  # 0: the first inducing inputs
+    key = np.random.SeedSequence([int(state.seed), number]).generate_state(2)
+    return state, rows, (nodes, entries, key)
 
 
 def _grown(state: State, n_nodes: NDArray[np.int64]) -> State:

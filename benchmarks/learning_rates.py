@@ -1,0 +1,95 @@
+"""Which learning rate of the paper's list is best for the SVB family, on each data set.
+
+    SPIDER_DATA=folder python benchmarks/learning_rates.py rows.jsonl [METHOD:DATA ...]
+
+Streams the first tenth of the training entries (seed 0, rank 8, batches of 256, 100 epochs each) with all
+rates side by side, each entry predicted before its batch is learned; the test part of a split is not looked
+at. One row per rate, in the format of `spider experiment`. `methods.METHODS` has what came out best.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from spidertensor import datasets, evaluate, experiment, results
+from spidertensor.baselines import gp, ss_gptf, svb_dtf, svb_gptf
+from spidertensor.baselines.svb_dtf import RATES
+from spidertensor.datasets import Dataset
+from spidertensor.entries import Batch, shift_and_scale
+from spidertensor.method import Method, Update
+from spidertensor.methods import HIDDEN
+from spidertensor.network import Network
+
+METHODS = ("svb-dtf", "svb-gptf", "ss-gptf")
+DATA = ("movielens-100k", "movielens-1m", "acc", "anime", "dblp")
+RANK, BATCH_SIZE, EPOCHS, SEED, TENTH = 8, 256, 100, 0, 0.1
+
+
+def settings_of(name: str, data: str) -> results.Settings:
+    settings = {"method": name, "data": data, "protocol": "first-tenth", "rank": RANK, "seed": SEED}
+    return settings | {"batch_size": BATCH_SIZE, "epochs": EPOCHS, "at": 1, "entries": None}
+
+
+def first_tenth(data: Dataset) -> Batch:
+    train, _ = data.split(SEED)
+    n = int(TENTH * len(train.value))
+    return Batch(train.index[:n], train.value[:n])
+
+
+def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
+    """What each rate predicted, for values that are scaled as the harness does it."""
+    if not data.binary:
+        shift, scale = shift_and_scale(stream.value[:BATCH_SIZE])
+        stream = Batch(stream.index, (stream.value - shift) / scale)
+    likelihood, n_modes = "probit" if data.binary else "gaussian", len(data.shape)
+    if name == "svb-dtf":
+        network = Network((RANK,) * n_modes, HIDDEN)
+        all_rates, _ = svb_dtf.side_by_side(
+            network,
+            likelihood,
+            stream,
+            learning_rates=RATES,
+            seeds=[SEED],
+            epochs=EPOCHS,
+            batch_size=BATCH_SIZE,
+        )
+        for number in range(len(RATES)):
+            yield Update(*(part[number, 0] for part in all_rates[:4]), rejected=0)
+    else:
+        algorithm = {"svb-gptf": svb_gptf, "ss-gptf": ss_gptf}[name].ALGORITHM
+        settings = gp.Settings(n_modes, likelihood, RANK, 128, EPOCHS, BATCH_SIZE)
+        yield from gp.side_by_side(settings, algorithm, stream, RATES, SEED)
+
+
+def replay(update: Update) -> Method:
+    """Predicts what was predicted: so that the harness scores it."""
+
+    def said(at: int, batch: Batch) -> tuple[int, Update]:
+        part = slice(at, at + len(batch.value))
+        return part.stop, Update(*(each[part] for each in update[:4]), rejected=0)
+
+    return Method(lambda seed: 0, said, lambda state, index: None)  # pyright: ignore[reportArgumentType]
+
+
+def main(path: Path, pairs: list[str]) -> None:
+    with results.opened(path) as written:
+        for pair in pairs or [f"{name}:{data}" for data in DATA for name in METHODS]:
+            name, _, of = pair.partition(":")
+            runs = [settings_of(name, of) | {"learning_rate": rate} for rate in RATES]
+            if not written.missing(runs):
+                continue
+            data = datasets.load(of)
+            stream = first_tenth(data)
+            for run, update in zip(runs, side_by_side(name, data, stream), strict=True):
+                (score,) = evaluate.prequential(
+                    replay(update), stream, binary=data.binary, batch_size=BATCH_SIZE, scaled=not data.binary
+                )
+                row = experiment.row_of(run, scores={"stream": score})
+                written.append({"experiment": "tuning", "jobs": len(RATES)} | row)
+                print(name, of, run["learning_rate"], score["score"], score["log_density"], flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
