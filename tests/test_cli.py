@@ -644,6 +644,83 @@ def test_a_model_from_python(ratings, folder, spider, fails):
     assert "has 2 modes" in fails("predict", "m.spider", "pairs.csv", "--modes", "user")
 
 
+# --- a network of one's own
+
+NETWORKS = """
+import jax.numpy as jnp
+from spidertensor import CustomNetwork
+
+def tiny(weights, x):
+    return weights[1] @ jnp.tanh(weights[0] @ jnp.concatenate(x) / 2) / 2
+
+net = CustomNetwork(tiny, ((3, 4), (3,)))
+other = CustomNetwork(tiny, ((4, 4), (4,)))
+"""
+
+
+def test_a_network_of_ones_own(ratings, folder, spider, fails):
+    pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
+    (folder / "my_networks.py").write_text(NETWORKS)
+    (folder / "broken.py").write_text("import my_networks\nx = 1 / 0\n")
+    (folder / "lost.py").write_text("import no_such_thing\n")
+    fit = (*FIT[:6], "--batch-size", "64", "--quiet")
+    network = ("--network", "my_networks:net")
+    path = list(sys.path)
+    assert spider("fit", ratings, *fit, *network, "--model", "whole.spider")[0] == 0
+    assert sys.path == path
+    # 641 lines are 640 rows, ten whole batches: the cut of a call elsewhere would cut a batch
+    (folder / "part.csv").write_text("".join(ratings.read_text().splitlines(keepends=True)[:641]))
+    spider("fit", "part.csv", *fit, *network, "--model", "part.spider")
+    os.replace(ratings, "part.csv")
+    resume = ("fit", "part.csv", *fit, *network, "--model", "part.spider", "--resume")
+    assert "the command says 'sequential'" in fails(*resume, "--engine", "sequential")
+    assert spider(*resume)[0] == 0
+    whole, part = (spidertensor.checkpoint.load(name) for name in ("whole.spider", "part.spider"))
+    assert part.config == whole.config
+    for name, array in whole.arrays.items():
+        np.testing.assert_allclose(part.arrays[name], array, rtol=1e-3, atol=1e-4)
+
+    assert "1,200 rows" in spider("predict", "whole.spider", "part.csv", *network, "--out", "p.csv")[2]
+    done = spider("recommend", "whole.spider", "--given", "user=3", "--over", "movie", "-n", "2", *network)
+    assert done[0] == 0
+    facts = json.loads(spider("info", "whole.spider", "--json")[1])
+    assert facts["settings"]["network"] == {"name": "tiny", "shapes": [[3, 4], [3]]}
+    assert facts["settings"]["engine"] == "vectorized"
+    assert spider("info", "whole.spider", *network)[0] == 0
+
+    predict, fresh = ("predict", "whole.spider", "part.csv"), ("fit", "part.csv", *fit, "--model", "x.spider")
+    for arguments, reason in [
+        (predict, "'tiny', with weights of shapes ((3, 4), (3,)), and a file holds no code"),
+        ((*predict, "--network", "my_networks:other"), "not CustomNetwork(shapes=((4, 4), (4,))"),
+        ((*predict, "--network", "my_networks"), "takes MODULE:NAME"),
+        ((*predict, "--network", "my_networks:none"), "my_networks has no 'none'"),
+        ((*predict, "--network", "my_networks:tiny"), "a function, not a CustomNetwork"),
+        ((*predict, "--network", "no_such_thing:net"), "no module 'no_such_thing'"),
+        ((*predict, "--network", "lost:net"), "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ((*predict, "--network", "broken:net"), "ZeroDivisionError: division by zero"),
+        (("info", "whole.spider", "--network", "my_networks:other"), "not CustomNetwork"),
+        ((*fresh, *network, "--engine", "sequential"), 'needs engine="vectorized"'),
+        ((*fresh, *network, "--hidden", "4"), "--network takes the place of --hidden"),
+        ((*fresh, "--engine", "steam"), "steam"),
+        ((*fresh, *network, "--rank", "3"), "fails on weights of shapes"),
+        (("fit", "part.csv", "--model", "whole.spider", "--add"), "a file holds no code"),
+    ]:  # fmt: skip
+        assert reason in fails(*arguments), arguments
+
+
+def test_a_file_imports_nothing(ratings, folder, spider, fails):
+    """The name in a model file is only shown, whatever it looks like."""
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    file = spidertensor.checkpoint.load("m.spider")
+    network = {"name": "evil:net", "shapes": [[4, 5], [1, 5]]}
+    file.config["params"] |= {"engine": "vectorized", "network": network}
+    spidertensor.checkpoint.save("m.spider", file.arrays, file.config, file.position)
+    (folder / "evil.py").write_text("open('ran', 'w')\n")
+    assert "'evil:net'" in fails("predict", "m.spider", ratings)
+    assert "evil:net" in spider("info", "m.spider")[1]
+    assert not Path("ran").exists()
+
+
 # --- mistakes
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from spidertensor import SpiderClassifier, SpiderRegressor, load
+from spidertensor import CheckpointError, CustomNetwork, SpiderClassifier, SpiderRegressor, checkpoint, load
+from spidertensor.estimator import look
 from spidertensor.methods import METHODS
 
-pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
+jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32}
 
@@ -69,3 +75,180 @@ def test_the_command_takes_an_engine():
     refused = spider("--engine", "vectorized", "--method", "biases")
     assert refused.returncode == 2
     assert "has no engines" in refused.stderr
+
+
+# --- a network of one's own -----------------------------------------------------------------------
+
+
+def tiny(weights, x):
+    first, second = weights
+    return second @ jnp.tanh(first @ jnp.concatenate(x) / 2) / 2
+
+
+TINY = CustomNetwork(tiny, [(5, np.int64(4)), (5,)])
+OWN = {"rank": 2, "multilinear": 2, "batch_size": 32, "engine": "vectorized", "network": TINY}
+
+
+def saved(model, path) -> bytes:
+    model.save(path)
+    return path.read_bytes()
+
+
+def test_what_describes_a_network():
+    assert TINY.shapes == ((5, 4), (5,))
+    assert repr(TINY) == "CustomNetwork(shapes=((5, 4), (5,)), name='tiny')"
+    assert CustomNetwork(partial(tiny), ((5, 4), (5,)), "mine").name == "mine"
+    for shapes in ((), ((),), ((0, 2),), (5, 4), ((5.0,),), None):
+        with pytest.raises(ValueError, match="shapes of the weights"):
+            CustomNetwork(tiny, shapes)
+    with pytest.raises(ValueError, match="function"):
+        CustomNetwork("tiny", ((5,),))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="name"):
+        CustomNetwork(tiny, ((5,),), 3)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
+def test_a_network_of_ones_own_learns_saves_and_goes_on(kind, tmp_path):
+    X, y = stream(640)
+    y = (y > 0).astype(int) if kind is SpiderClassifier else y
+    whole = kind(**OWN).partial_fit(X[:320], y[:320])
+    assert [layer.shape for layer in whole.inclusion_] == [(5, 4), (5,)]
+    half = saved(whole, tmp_path / "half.spider")
+    resumed = [load(tmp_path / "half.spider", network=TINY), copy.deepcopy(whole)]
+    resumed += [kind.load(tmp_path / "half.spider", TINY), pickle.loads(pickle.dumps(whole))]
+    assert resumed[0].network is TINY
+    assert saved(resumed[0], tmp_path / "again.spider") == half
+    wanted = saved(whole.partial_fit(X[320:], y[320:]), tmp_path / "whole.spider")
+    for model in resumed:
+        assert saved(model.partial_fit(X[320:], y[320:]), tmp_path / "resumed.spider") == wanted
+    assert whole.score(X, y) > 0.8
+    assert checkpoint.load(tmp_path / "whole.spider").config["params"]["network"] == {
+        "name": "tiny", "shapes": [[5, 4], [5]],
+    }  # fmt: skip
+    best = whole.recommend({0: 3}, over=1, n=2, explore="thompson", seed=0)
+    assert best == resumed[0].recommend({0: 3}, over=1, n=2, explore="thompson", seed=0)
+
+
+def test_etiquette_of_scikit_learn_with_a_network():
+    model = SpiderRegressor(**OWN)
+    assert model.get_params()["network"] is TINY
+    assert clone(model).network == TINY
+    assert "network=CustomNetwork(shapes=((5, 4), (5,)), name='tiny')" in " ".join(repr(model).split())
+    assert model.set_params(network=None).network is None
+
+
+def test_curvature_with_a_network_of_ones_own():
+    """Entry by entry; the built-in network written as a function is the built-in network."""
+
+    def mlp(weights, x):
+        h = jnp.tanh(weights[0] @ jnp.append(jnp.concatenate(x), 1) / jnp.sqrt(5))
+        return (weights[1] @ jnp.append(h, 1))[0] / jnp.sqrt(5)
+
+    X, y = stream(100)
+    own = SpiderRegressor.paper(**OWN | {"network": CustomNetwork(mlp, ((4, 5), (1, 5)))}).fit(X, y)
+    built_in = SpiderRegressor.paper(**SMALL, activation="tanh").fit(X, y)
+    np.testing.assert_allclose(own.predict(X), built_in.predict(X), rtol=2e-3, atol=2e-3)
+
+
+def test_combinations_that_cannot_be():
+    for changes, words in (
+        ({"engine": "sequential"}, 'a network of your own needs engine="vectorized"'),
+        ({"network": tiny}, "network must be a CustomNetwork, or None"),
+        ({"rank": 3}, "'tiny' fails on weights of shapes"),
+        ({"batch_size": 10**9}, "at most 16384 entries"),
+    ):
+        model = SpiderRegressor(**OWN | changes)
+        with pytest.raises(ValueError, match=words):
+            model.fit([(1, 2), (2, 3)], [1.0, 2.0])
+        assert not hasattr(model, "n_features_in_")
+
+
+@pytest.fixture(scope="module")
+def own_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.spider"
+    SpiderRegressor(**OWN).partial_fit(*stream(64)).save(path)
+    return path
+
+
+def test_a_file_holds_no_code(own_file, tmp_path):
+    """Who loads it gives the network again, and none where there was none."""
+    words = r"own.spider: .*'tiny', with weights of shapes \(\(5, 4\), \(5,\)\), .* holds no code: pass it as"
+    for act in (load, SpiderRegressor.load):
+        with pytest.raises(CheckpointError, match=words):
+            act(own_file)
+        with pytest.raises(CheckpointError, match=r"'tiny', with .*, not CustomNetwork\(shapes=\(\(4, 5\)"):
+            act(own_file, network=CustomNetwork(tiny, ((4, 5), (5,))))
+        with pytest.raises(TypeError, match="CustomNetwork"):
+            act(own_file, network=tiny)
+    assert b"def tiny" not in own_file.read_bytes()
+    SpiderRegressor(**SMALL).partial_fit(*stream(64)).save(tmp_path / "built-in.spider")
+    with pytest.raises(CheckpointError, match="has a built-in network"):
+        load(tmp_path / "built-in.spider", network=TINY)
+
+
+HOSTILE = {
+    "a text": "tiny",
+    "a list": [["tiny", [[5, 4], [5]]]],
+    "nothing": {},
+    "null when there are weights": None,
+    "no name": {"shapes": [[5, 4], [5]]},
+    "name empty": {"name": "", "shapes": [[5, 4], [5]]},
+    "name a number": {"name": 1, "shapes": [[5, 4], [5]]},
+    "code too": {"name": "tiny", "shapes": [[5, 4], [5]], "code": "import os"},
+    "shapes a text": {"name": "tiny", "shapes": "((5, 4), (5,))"},
+    "shapes fewer": {"name": "tiny", "shapes": [[5, 4]]},
+    "shapes more": {"name": "tiny", "shapes": [[5, 4], [5], [1]]},
+    "shapes other": {"name": "tiny", "shapes": [[4, 5], [5]]},
+    "shapes flat": {"name": "tiny", "shapes": [20, 5]},
+    "shapes none": {"name": "tiny", "shapes": []},
+    "a shape without sizes": {"name": "tiny", "shapes": [[5, 4], []]},
+    "a size negative": {"name": "tiny", "shapes": [[5, 4], [-5]]},
+    "a size 0": {"name": "tiny", "shapes": [[5, 4], [0]]},
+    "a size a truth value": {"name": "tiny", "shapes": [[5, 4], [True]]},
+    "a size not whole": {"name": "tiny", "shapes": [[5, 4], [5.0]]},
+    "sizes huge": {"name": "tiny", "shapes": [[10**18, 10**18], [5]]},
+    "many and long": {"name": "n" * 10**5, "shapes": [[1] * 10] * 10**4},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_files_with_another_network(case, own_file, tmp_path):
+    file, path = checkpoint.load(own_file), tmp_path / "model"
+    file.config["params"]["network"] = HOSTILE[case]
+    checkpoint.save(path, file.arrays, file.config)
+    for act in (look, load, partial(load, network=TINY)):
+        with pytest.raises(CheckpointError) as caught:
+            act(path)
+        assert str(path) in str(caught.value)
+        assert len(str(caught.value)) < 2000
+
+
+def test_files_of_a_network_with_another_engine_or_batch(own_file, tmp_path):
+    for name, value in (("engine", "sequential"), ("batch_size", 10**9)):
+        file, path = checkpoint.load(own_file), tmp_path / "model"
+        file.config["params"][name] = value
+        checkpoint.save(path, file.arrays, file.config)
+        with pytest.raises(CheckpointError, match=str(path)):
+            load(path, network=TINY)
+
+
+def test_without_jax(own_file, tmp_path):
+    """A network can be described and its model looked at; to run it, one line says what is missing."""
+    Path(tmp_path / "own.py").write_text(
+        "import spidertensor\nnet = spidertensor.CustomNetwork(lambda weights, x: 0.0, ((5, 4), (5,)))\n"
+    )
+    Path(tmp_path / "needs.py").write_text("import jax\n")
+
+    def spider(*words: str) -> subprocess.CompletedProcess[str]:
+        code = "import sys; sys.modules['jax'] = None; from spidertensor import cli; cli.main(sys.argv[1:])"
+        command = [sys.executable, "-W", "error", "-c", code, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    facts = json.loads(spider("info", str(own_file), "--json").stdout)
+    assert facts["settings"]["network"] == {"name": "tiny", "shapes": [[5, 4], [5]]}
+    assert facts["entries"] == 64
+    for module in ("own", "needs"):
+        done = spider("info", str(own_file), "--network", f"{module}:net")
+        assert done.returncode == 2
+        assert "needs jax: pip install 'spidertensor[jax]'" in done.stderr
+        assert done.stderr.count("\n") == 1

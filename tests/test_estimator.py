@@ -25,7 +25,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, checkpoint, estimator, posterior
+from spidertensor import (
+    CustomNetwork,
+    EntryError,
+    SpiderClassifier,
+    SpiderRegressor,
+    checkpoint,
+    estimator,
+    posterior,
+)
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 8}
 SCALED = {**SMALL, "scaling": (3.0, 2.0)}
@@ -108,7 +116,7 @@ def test_params(kind):
 def test_defaults():
     wanted = {
         "rank": 8, "hidden": (50, 50), "activation": "relu", "curvature": False, "rho0": 0.9, "slab_var": 1.0,
-        "noise_memory": 10_000, "scaling": None, "batch_size": 256, "random_state": 0,
+        "noise_memory": 10_000, "scaling": None, "batch_size": 256, "random_state": 0, "network": None,
     }  # fmt: skip
     assert wanted.items() <= SpiderRegressor().get_params().items()
     del wanted["noise_memory"], wanted["scaling"]
@@ -189,7 +197,7 @@ def test_probabilities():
 @BOTH
 def test_nothing_is_known_before_learning(kind):
     model = fresh(kind)
-    names = ["n_nodes_", "n_entries_", "log_evidence_", "inclusion_", "factors_", "n_rejected_"]
+    names = ["n_nodes_", "n_entries_", "log_evidence_", "inclusion_", "weights_", "factors_", "n_rejected_"]
     for name in [*names, "noise_" if kind is SpiderRegressor else "classes_"]:
         assert not hasattr(model, name)
     for act in (model.predict, getattr(model, "predict_proba", model.predict)):
@@ -225,6 +233,8 @@ def test_what_is_learned():
     assert model.n_features_in_ == 2
     assert model.noise_ > 0
     assert [layer.shape for layer in model.inclusion_] == [(4, 6), (1, 5)]
+    assert [layer.mean.shape for layer in model.weights_] == [(4, 6), (1, 5)]
+    assert all((layer.var > 0).all() for layer in model.weights_)
     for layer in model.inclusion_:
         assert ((layer >= 0) & (layer <= 1)).all()
     assert any((layer != 0.9).any() for layer in model.inclusion_)  # refined
@@ -573,6 +583,8 @@ BAD_PARAMS = [
     ("batch_size", 2.5, "batch_size must be a whole number of entries"),
     ("batch_size", None, "batch_size must be a whole number of entries"),
     ("batch_size", 2**63, "batch_size must be a whole number of entries"),
+    ("network", "mlp", "network must be a CustomNetwork"),
+    ("network", CustomNetwork(len, ((2, 2),)), 'a network of your own needs engine="vectorized"'),
     ("random_state", -1, "random_state must be a seed"),
     ("random_state", 2**63, "random_state must be a seed"),
     ("random_state", "zero", "cannot be used to seed"),

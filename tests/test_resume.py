@@ -311,6 +311,8 @@ INCONSISTENT = {
     "random_state negative": put("params", "random_state", value=-1),
     "scaling impossible": put("params", "scaling", value=[0, 0]),
     "bias other": put("params", "bias", value=False),
+    "network a text": put("params", "network", value="os:system"),
+    "network that nobody gives": put("params", "network", value={"name": "x", "shapes": [[4, 7], [1, 5]]}),
     # sizes that nobody has
     "hidden huge": put("params", "hidden", value=[10**9, 10**9]),
     "rank huge": put("params", "rank", value=10**12),

@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import erfcx, log_ndtr
+from threadpoolctl import threadpool_limits
 
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
 
 import naive  # noqa: E402
 import test_contract as contract  # noqa: E402
-from spidertensor import checkpoint, posterior  # noqa: E402
+from spidertensor import cli, posterior  # noqa: E402
+from spidertensor.custom_network import CustomNetwork, CustomSizes  # noqa: E402
 from spidertensor.engines import updates_jax  # noqa: E402
-from spidertensor.engines.networks_jax import CustomNetwork, Normal, linearise, parts  # noqa: E402
+from spidertensor.engines.networks_jax import Normal, linearise, parts  # noqa: E402
 from spidertensor.engines.sequential import sequential  # noqa: E402
 from spidertensor.engines.updates_jax import Pair, Sites, evidence, learn, mills, refine  # noqa: E402
 from spidertensor.engines.vectorized import _cuts, vectorized  # noqa: E402
@@ -37,7 +41,6 @@ from spidertensor.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spike_slab import refine_layer  # noqa: E402
 from test_sequential import (  # noqa: E402
     CASES,
-    NEVER,
     PRIOR,
     Case,
     as_float64,
@@ -54,8 +57,29 @@ from test_sequential import (  # noqa: E402
     stream,
 )
 
-FLAT = [case for case in CASES if not case.curvature]
-CURVED = [case for case in CASES if case.curvature]
+# The widths of CASES beyond this are for the words of the compiled kernel: to JAX an array is an array.
+WIDEST = 50
+NARROW = [case for case in CASES if max(case.ranks + case.hidden) <= WIDEST]
+FLAT = [case for case in NARROW if not case.curvature]
+CURVED = [case for case in NARROW if case.curvature]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """JAX factorises with OpenBLAS, whose threads wait by spinning: on a busy machine, for ever."""
+    with threadpool_limits(1):
+        yield
+
+
+@contextmanager
+def algorithm(x64: bool = True):
+    """float64, compiled without optimisation: where rounding is not the question, compiling is what costs."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with jax.enable_x64(x64):
+            yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def build(case: Case, update: str, refine_every: int = 16, **settings):
@@ -77,7 +101,7 @@ def build(case: Case, update: str, refine_every: int = 16, **settings):
 def compare(case: Case, update: str, cuts) -> None:
     """Everything the engine returns against the oracle, five refinements on the way."""
     model, batch = case.oracle(16), stream(case, 80)
-    with jax.enable_x64(True):
+    with algorithm():
         method, state = build(case, update), start(case)
         wanted, wanted_update = naive.learn(model, oracle_start(case, state), batch.index, batch.value)
         state, got, rejected = learn_in_pieces(method, state, batch, cuts)
@@ -91,7 +115,7 @@ def compare(case: Case, update: str, cuts) -> None:
     assert rejected == int(state.counts.rejected) == wanted["rejected"]
 
 
-@pytest.mark.parametrize("case", [*FLAT[::2], *CURVED], ids=name)
+@pytest.mark.parametrize("case", [*FLAT[::4], *CURVED], ids=name)
 def test_scan_equals_the_oracle(case):
     compare(case, "scan", cuts=(0, 7, 8, 40))
 
@@ -101,8 +125,7 @@ def test_joint_of_single_entries_equals_the_oracle(case):
     compare(case, "joint", cuts=range(80))
 
 
-@pytest.mark.parametrize("update", ["scan", "joint"])
-@pytest.mark.parametrize("case", [FLAT[0], FLAT[3]], ids=name)
+@pytest.mark.parametrize(("case", "update"), [(FLAT[0], "joint"), (FLAT[1], "joint"), (FLAT[0], "scan")])
 def test_float32_equals_the_sequential_engine(case, update):
     batch = stream(case, 60)
     wanted, wanted_update, _ = learn_in_pieces(case.method(16), start(case, np.float32), batch, range(60))
@@ -152,12 +175,12 @@ def linear(free: str) -> tuple[posterior.State, Batch, np.ndarray, np.ndarray, n
 @pytest.mark.parametrize("free", ["weights", "factors"])
 def test_joint_is_bayesian_linear_regression(free):
     """Marginals for the whole batch, nodes shared by many entries; and the innovations, entry by entry."""
-    with jax.enable_x64(True):
+    with algorithm():
         state, batch, G, mean, var = linear(free)
         offset = state.posterior.weights[0].mean[0, 8] / 3 if free == "factors" else 0.0
         y = batch.value - offset
         wanted_mean, wanted_cov = regression(mean, np.diag(var), G, y, 0.3)
-        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=50.0, refine_every=NEVER)
+        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=50.0, refine_every=64)
         state, update = method.update(state, batch)
     if free == "weights":
         got = state.posterior.weights[0].mean[0], state.posterior.weights[0].var[0]
@@ -182,10 +205,10 @@ def test_joint_is_bayesian_linear_regression(free):
 @pytest.mark.parametrize("memory", [None, 20.0])
 def test_noise_of_a_joint_batch(memory):
     """The paper: errors and variances before the batch. Else: as f is known after it."""
-    with jax.enable_x64(True):
+    with algorithm():
         state, batch, G, mean, var = linear("weights")
         state.posterior.noise.shape[()], state.posterior.noise.rate[()] = 2.0, 0.6
-        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=memory, refine_every=NEVER)
+        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=memory, refine_every=64)
         state, _ = method.update(state, batch)
     cov = np.diag(var)
     if memory is not None:
@@ -201,7 +224,7 @@ def test_probit_predictions_are_those_before_the_batch():
     case = FLAT[1]
     assert case.likelihood == "probit"
     batch = stream(case, 16)
-    with jax.enable_x64(True):
+    with algorithm():
         method = build(case, "joint")
         state = posterior.grow(start(case), case.network, PRIOR, nodes_of(case))
         said = method.predict(state, batch.index)
@@ -215,7 +238,7 @@ def test_probit_predictions_are_those_before_the_batch():
 def test_order_inside_a_joint_batch_does_not_matter(case):
     batch, order = stream(case, 16), np.random.default_rng(0).permutation(16)
     states = []
-    with jax.enable_x64(True):
+    with algorithm():
         for entries in (batch, Batch(batch.index[order], batch.value[order])):
             state, update = build(case, "joint").update(start(case), entries)
             states.append((*state.posterior, update.log_evidence.sum()))
@@ -234,7 +257,7 @@ def ratio(t):  # phi / Phi
 def test_mills_in_both_tails(x64, rtol):
     t = np.concatenate([-np.logspace(0.31, 8, 60), np.linspace(-2, 2, 41), np.linspace(2, 12, 11)])
     with jax.enable_x64(x64):
-        log_cdf, R, R_t = mills(jnp.asarray(t if x64 else t.astype(np.float32)))
+        log_cdf, R, R_t = jax.jit(mills)(jnp.asarray(t if x64 else t.astype(np.float32)))
         t = np.asarray(jnp.asarray(t)).astype(float)
     np.testing.assert_allclose(log_cdf, log_ndtr(t), rtol=rtol)
     np.testing.assert_allclose(R, ratio(t), rtol=rtol)
@@ -244,13 +267,14 @@ def test_mills_in_both_tails(x64, rtol):
     np.testing.assert_allclose(np.asarray(R_t)[t < -1e3], 1 / far, rtol=1e-5)
 
 
+PROBIT = jax.jit(partial(evidence, "probit"))
 numbers = st.floats(-(2.0**50), 2.0**50, width=32)
 
 
 @given(alpha=numbers, beta=st.floats(0, 2.0**40, width=32), y=st.sampled_from([0.0, 1.0]))
 def test_probit_sites_are_proper(alpha, beta, y):
     """noise_n = 1/precision is positive (1 at least), and nothing overflows, for any t in float32."""
-    said = evidence("probit", *map(jnp.float32, (y, alpha, beta, 0.0)))
+    said = PROBIT(*map(np.float32, (y, alpha, beta, 0.0)))
     assert 0 <= said.precision <= 1
     assert np.isfinite(np.array(said)).all()
     assert said.c >= 0
@@ -284,7 +308,8 @@ def test_refine_equals_spike_slab(x64, rtol, rho0):
     weights = Gaussian(*(part.astype(dtype)[None] for part in (mean, var)))
     site = Site(*(part.astype(dtype)[None] for part in (precision, 0.1 * rng.normal(size=n), np.zeros(n))))
     with jax.enable_x64(x64):
-        got = refine(Normal(*map(jnp.asarray, weights)), Sites(*map(jnp.asarray, site)), 0.75, rho0)
+        refined = jax.jit(partial(refine, slab_var=0.75, rho0=rho0))
+        got = refined(Normal(*map(jnp.asarray, weights)), Sites(*map(jnp.asarray, site)))
         got = jax.tree.map(np.asarray, got)
     rejected = refine_layer(weights, site, 0.75, rho0)
     assert got[2] == rejected
@@ -304,14 +329,18 @@ def test_running_sums_do_not_stall():
 def test_products_in_blocks_equal_the_explicit_ones(block):
     network = Network((3, 4), (6, 5), "tanh", bias=True, multilinear=2)
     rng = np.random.default_rng(2)
-    with jax.enable_x64(True):
+    with algorithm():
         weights = Normal(rng.normal(size=network.n_weights), rng.uniform(0.1, 1, network.n_weights))
-        u, r, M = (jnp.asarray(rng.normal(size=shape)) for shape in ((16, 2, 7), (16,), (16, 16)))
-        one = linearise(network, weights, u, 10**9)
-        other = linearise(network, weights, u, block * network.n_weights)
-        assert "scan" not in str(jax.make_jaxpr(lambda u: linearise(network, weights, u, 10**9).K)(u))
-        pairs = [*zip(one[:4], other[:4], strict=True), *zip(one.back(r, M), other.back(r, M), strict=True)]
-        for a, b in pairs:
+        given = [rng.normal(size=shape) for shape in ((16, 2, 7), (16,), (16, 16))]
+
+        def products(limit, u, r, M):
+            linear = linearise(network, weights, u, limit)
+            return *linear[:4], *linear.back(r, M)
+
+        explicit, in_blocks = partial(products, 10**9), partial(products, block * network.n_weights)
+        assert "scan" not in str(jax.make_jaxpr(explicit)(*given))
+        assert "scan" in str(jax.make_jaxpr(in_blocks)(*given))
+        for a, b in zip(jax.jit(explicit)(*given), jax.jit(in_blocks)(*given), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
@@ -337,37 +366,22 @@ def windows(x, width):
     return jnp.stack([x[:, i : x.shape[1] - width + 1 + i] for i in range(width)], axis=-1)
 
 
-CONV = CustomNetwork((6, 6, 6), function=convolution, shapes=((4, 3, 3), (5, 4), (5, 4)), bias=True)
+CUSTOM = CustomNetwork(convolution, ((4, 3, 3), (5, 4), (5, 4)))
+CONV = CustomSizes((6, 6, 6), custom=CUSTOM, bias=True)
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
-def test_custom_network(likelihood):
-    """Joint batches of one = scan; it learns; a checkpoint of it continues as if it had never stopped."""
-    case = Case((6, 6, 6), (), "relu", likelihood, bias=True)
+def test_custom_network():
+    """Joint batches of one = scan. That it learns, and its files: tests/test_engines.py."""
+    case = Case((6, 6, 6), (), "relu", "gaussian", bias=True)
     batch = stream(case, 80)
-    methods = [vectorized(CONV, likelihood, update=update, refine_every=16) for update in ("joint", "scan")]
+    methods = [vectorized(CONV, "gaussian", update=update, refine_every=16) for update in ("joint", "scan")]
     states = []
-    with jax.enable_x64(True):
-        for method in methods:
-            state = as_float64(method.init(0))
-            states.append(learn_in_pieces(method, state, batch, range(80))[0])
+    with algorithm():
+        for method, cuts in zip(methods, (range(80), (0,)), strict=True):
+            states.append(learn_in_pieces(method, as_float64(method.init(0)), batch, cuts)[0])
     for a, b in zip(*(contract.leaves(posterior.trim(state)) for state in states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
     assert [weight.mean.shape for weight in states[0].posterior.weights] == [(4, 3, 3), (5, 4), (5, 4)]
-
-    long = stream(case, 2000)
-    method = vectorized(CONV, likelihood, refine_every=32)
-    whole, update = method.update(method.init(0), long)
-    assert_healthy(whole)
-    assert update.log_evidence[-500:].mean() > update.log_evidence[:500].mean() + 0.1
-    half, _ = method.update(method.init(0), Batch(long.index[:960], long.value[:960]))
-    arrays = checkpoint.flatten(posterior.trim(half), "state")
-    restored = checkpoint.restore(method.init(0), arrays, "state")
-    finished, _ = method.update(restored, Batch(long.index[960:], long.value[960:]))
-    for a, b in zip(
-        contract.leaves(posterior.trim(finished)), contract.leaves(posterior.trim(whole)), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
 def test_built_in_network_as_a_custom_one():
@@ -375,20 +389,24 @@ def test_built_in_network_as_a_custom_one():
         h = jnp.tanh(weights[0] @ jnp.append(jnp.concatenate(x), 1) / jnp.sqrt(6))
         return (weights[1] @ jnp.append(h, 1))[0] / jnp.sqrt(5)
 
-    own = CustomNetwork((2, 3), function=mlp, shapes=((4, 6), (1, 5)), multilinear=2)
+    own = CustomSizes((2, 3), custom=CustomNetwork(mlp, ((4, 6), (1, 5))), multilinear=2)
     built_in = Network((2, 3), (4,), "tanh", multilinear=2)
     batch = stream(Case((2, 3), (4,), "tanh", "gaussian"), 60)
     states = []
-    for network in (own, built_in):
-        method = vectorized(network, "gaussian", refine_every=16)
-        states.append(method.update(method.init(0), batch)[0])
+    with algorithm():
+        for network in (own, built_in):
+            method = vectorized(network, "gaussian", refine_every=16)
+            states.append(method.update(method.init(0), batch)[0])
     for a, b in zip(*map(contract.leaves, states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_custom_network_must_return_a_number():
+    vector = CustomNetwork(lambda weights, x: weights[0] @ x[0], ((3, 2),))
     with pytest.raises(ValueError, match="one number"):
-        CustomNetwork((2, 2), function=lambda weights, x: weights[0] @ x[0], shapes=((3, 2),))
+        vectorized(CustomSizes((2, 2), custom=vector), "gaussian")
+    with pytest.raises(ValueError, match=r"'<lambda>' fails on weights of shapes \(\(3, 2\),\) and .* ranks"):
+        vectorized(CustomSizes((3, 2), custom=vector), "gaussian")
 
 
 def test_parts_are_the_weights_in_their_shapes():
@@ -402,10 +420,10 @@ def test_parts_are_the_weights_in_their_shapes():
 
 
 @pytest.mark.parametrize("update", ["joint", "scan"])
+@algorithm(x64=False)
 def test_few_compilations(update):
     """Calls of any size, ragged batches, new nodes, growing modes: the compiled functions stay few."""
-    case = Case((2, 3), (5,), "relu", "gaussian")
-    method = vectorized(case.network, "gaussian", update=update, refine_every=32)
+    method = vectorized(Network((2, 3), ()), "gaussian", update=update, refine_every=32)
     rng = np.random.default_rng(0)
     state = method.init(0)
 
@@ -414,26 +432,25 @@ def test_few_compilations(update):
         return method.update(state, Batch(index, rng.normal(size=n)))[0]
 
     before = learn._cache_size()
-    for n in (1, 40, 300, 32 * 70):
-        state = feed(state, n, 60)
+    for n, nodes in ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (40, 32), (300, 60), (32 * 70, 60)):
+        state = feed(state, n, nodes)
     sizes = 4 if update == "joint" else 1  # 64, 8 or 1 batches, and one with few places
     assert learn._cache_size() - before <= sizes
     for n in (2, 3, 7, 16, 17, 33, 90, 255, 256, 300, 1000, 2500):
         state = feed(state, n, 60)
-    for nodes in (61, 63, 64, 70, 75, 80):
+    for nodes in range(60, 160, 7):
         state = feed(state, 20, nodes)
     assert learn._cache_size() - before <= sizes
-    for nodes in range(81, 120, 3):  # more than 127 nodes in all: a larger table, once
-        state = feed(state, 300, nodes)
+    for nodes in range(180, 240, 6):  # more than 255 nodes in all: a larger table, once
         state = feed(state, 5, nodes)
-    assert learn._cache_size() - before <= 2 * sizes
+    assert learn._cache_size() - before <= sizes + 1
 
 
 def test_joint_calls_cut_between_batches():
     """Cut where a batch ends, a stream is the same stream; elsewhere a batch is two smaller ones."""
     case = Case((2, 3), (5,), "relu", "gaussian", memory=50.0)
     batch = stream(case, 200)
-    with jax.enable_x64(True):
+    with algorithm():
         method = build(case, "joint", batch_size=8)
         runs = [learn_in_pieces(method, start(case), batch, cuts) for cuts in ((0,), (0, 8, 64, 72, 160))]
     for a, b in zip(*(contract.leaves((run[0], run[1])) for run in runs), strict=True):
@@ -444,7 +461,7 @@ def test_joint_calls_cut_between_batches():
 @pytest.mark.parametrize("update", ["joint", "scan"])
 def test_entry_without_finite_evidence_is_rejected_whole(bad, update):
     case = Case((2, 3, 4), (7, 16), "relu", "gaussian", memory=50.0)
-    method, batch = build(case, update, NEVER), stream(case, 20)
+    method, batch = build(case, update, 32), stream(case, 20)
     good, _ = method.update(start(case, np.float32), batch)
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
     state, said = method.update(start(case, np.float32), Batch(index, value))
@@ -472,7 +489,7 @@ def test_joint_with_hardly_any_noise_or_nothing_else(noise):
 def test_long_stream(likelihood):
     """Values that never change: everything becomes certain, nothing stalls into 0, inf or NaN."""
     case = Case((2, 3, 4), (7, 5), "relu", likelihood, bias=True, multilinear=2, memory=1000.0)
-    batch = stream(case, 60_000)
+    batch = stream(case, 14 * 64 * 64)  # whole pieces of 64 batches: one function to compile
     batch = Batch(batch.index, np.ones(len(batch.value)))
     state, update = build(case, "joint", 64).update(start(case, np.float32), batch)
     assert_healthy(state)
@@ -483,16 +500,15 @@ def test_long_stream(likelihood):
 
 def cases() -> dict[str, contract.Case]:
     found = {}
-    for likelihood, binary in (("gaussian", False), ("probit", True)):
-        for update, kind, network in (
-            ("joint", "plain", contract.PLAIN),
-            ("joint", "hybrid", contract.HYBRID),
-            ("scan", "plain", contract.PLAIN),
-        ):
-            make = partial(vectorized, network, likelihood, update=update, refine_every=16)
-            found[f"{update}-{likelihood}-{kind}"] = contract.Case(
-                make, binary, by_entry=update == "scan", equal_starts=network is contract.PLAIN
-            )
+    for update, likelihood, network in (
+        ("joint", "gaussian", contract.HYBRID),
+        ("joint", "probit", contract.PLAIN),
+        ("scan", "gaussian", contract.PLAIN),
+    ):
+        make = partial(vectorized, network, likelihood, update=update, refine_every=16)
+        found[f"{update}-{likelihood}"] = contract.Case(
+            make, likelihood == "probit", by_entry=update == "scan", equal_starts=network is contract.PLAIN
+        )
     return found
 
 
@@ -505,17 +521,23 @@ NOT_HERE = {
     "test_entry_by_entry_is_one_call",  # the same bits from functions compiled for other numbers of entries:
     "test_predict_takes_any_number_of_entries",  # see below for both, but for rounding
     "test_a_second_batch_does_not_recompile",  # counts what numba compiles: see test_few_compilations
+    "test_memory_is_constant_on_a_long_stream",  # once is enough, see below
 }
 
 
 @pytest.mark.parametrize("case", cases().values(), ids=cases())
 @pytest.mark.parametrize("check", [key for key in CONTRACT if key not in NOT_HERE])
+@algorithm(x64=False)
 def test_contract(check, case):
     CONTRACT[check](case)
 
 
+def test_memory_is_constant_on_a_long_stream():
+    CONTRACT["test_memory_is_constant_on_a_long_stream"](cases()["joint-gaussian"])
+
+
 def test_predict_takes_any_number_of_entries():
-    method, state = contract.learned(cases()["joint-gaussian-plain"])
+    method, state = contract.learned(cases()["joint-probit"])
     index = contract.everything()
     whole = np.array(method.predict(state, np.tile(index, (12, 1))))  # more than one block
     close = {"rtol": 1e-5, "atol": 1e-6}
@@ -565,6 +587,7 @@ def test_settings_that_make_no_sense():
         ({"curvature": True}, "curvature"),
         ({"refine_every": 0}, "refine_every"),
         ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 10**9, "refine_every": 10**9}, "at most 16384 entries"),
         ({"noise_memory": 1.0}, "noise_memory"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -592,12 +615,25 @@ def test_prior_is_the_default_of_the_state():
     assert copy.deepcopy(vec.init(3)).seed == 3
 
 
-def test_documented_example():
-    """The network in docs/engines.md runs as it stands and learns."""
-    page = Path(__file__).resolve().parents[1] / "docs" / "engines.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+def test_documented_example(tmp_path, monkeypatch, capsys):
+    """The network in docs/engines.md, what is done with it in Python, and the commands, as they stand."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "engines.md").read_text(encoding="utf-8")
+    module, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"^    spider (.*)$", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("networks.py").write_text(module, encoding="utf-8")
     names: dict = {}
     exec(code, names)
     evidence = names["update"].log_evidence
     assert evidence[-1000:].mean() > evidence[:1000].mean() + 0.2
-    assert names["prediction"].mean.shape == (5,)
+    assert names["mean"].shape == names["std"].shape == (5,)
+    table = np.column_stack([names["entries"], names["value"]])
+    np.savetxt("visits.csv", table, "%d,%d,%d,%.17g", header="user,place,hour,minutes", comments="")
+    assert len(commands) == 3
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(shlex.split(command))
+        assert stop.value.code == 0
+    assert "'shapes': ((16, 3), (16, 16, 8), (16,))" in " ".join(capsys.readouterr().out.split())
+    assert Path("predicted.csv").read_text().startswith("user,place,hour,minutes,mean,std\n")

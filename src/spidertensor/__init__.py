@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
+    from spidertensor.custom_network import CustomNetwork
     from spidertensor.entries import Batch, EntryError
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
     from spidertensor.method import Method, Prediction, Update
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "CheckpointError",
+    "CustomNetwork",
     "EntryError",
     "Method",
     "Prediction",
@@ -30,6 +32,7 @@ __all__ = [
 _HOME = {
     "Batch": "entries",
     "CheckpointError": "checkpoint",
+    "CustomNetwork": "custom_network",
     "EntryError": "entries",
     "Method": "method",
     "Prediction": "method",

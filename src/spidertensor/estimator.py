@@ -21,14 +21,27 @@ from sklearn.utils import check_random_state
 
 from spidertensor import checkpoint, entries, posterior
 from spidertensor.checkpoint import Checkpoint, CheckpointError
+from spidertensor.custom_network import CustomNetwork
 from spidertensor.entries import Batch, EntryError, NodeIndex
-from spidertensor.learned import Learned, check, from_file, scaled, to_arrays, user_units, with_room
+from spidertensor.learned import (
+    Learned,
+    check,
+    from_file,
+    network_of_file,
+    scaled,
+    to_arrays,
+    to_params,
+    user_units,
+    with_room,
+)
 from spidertensor.method import Prediction, Update
 from spidertensor.parameters import LARGEST, checked, is_whole, model_of
+from spidertensor.posterior import Gaussian
+from spidertensor.recommend import Recommendation, best_nodes
 from spidertensor.spike_slab import inclusion
 
 # What a file that was written before a parameter existed means by its absence.
-ADDED: dict[str, Any] = {"engine": "sequential"}
+ADDED: dict[str, Any] = {"engine": "sequential", "network": None}
 PAPER: dict[str, Any] = {
     "bias": False,
     "multilinear": 0,
@@ -44,17 +57,6 @@ class Factors(NamedTuple):
     ids: list[Any]
     mean: NDArray[np.floating]
     var: NDArray[np.floating]
-
-
-class Recommendation(NamedTuple):
-    """A node, what is expected of it (a probability for 0/1 values), and how uncertain that is.
-
-    std is that of the expected value, without the noise of one observation; for 0/1 values that of f.
-    """
-
-    id: Any
-    mean: float
-    std: float
 
 
 class _Spider(BaseEstimator):
@@ -78,6 +80,7 @@ class _Spider(BaseEstimator):
         multilinear_start: float = 0.03,
         batch_size: int = 256,
         engine: str = "sequential",
+        network: CustomNetwork | None = None,
         random_state: Any = 0,
     ) -> None:
         self.rank = rank
@@ -94,6 +97,7 @@ class _Spider(BaseEstimator):
         self.multilinear_start = multilinear_start
         self.batch_size = batch_size
         self.engine = engine
+        self.network = network
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -133,28 +137,10 @@ class _Spider(BaseEstimator):
         A mode is its column name, or its number. explore: "mean" ranks by what is expected; "ucb" by that
         plus two standard deviations; "thompson" by one joint draw of all weights and factors, from `seed`.
         """
-        learned = self._fitted()
-        place = self._mode(over)
+        learned, place = self._fitted(), self._mode(over)
         ids = {self._mode(mode): raw for mode, raw in given.items()}
-        if ids.keys() | {place} != set(range(len(learned.nodes))) or place in ids:
-            raise ValueError("given must name every mode but the one to rank over, each once")
-        if explore not in ("mean", "ucb", "thompson"):
-            raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
-        every = np.arange(len(learned.nodes[place]))
-        rows = [
-            every if mode == place else nodes.find([ids[mode]]) for mode, nodes in enumerate(learned.nodes)
-        ]
-        network, prior, (_, _, predict, _) = learned.model
-        prediction = predict(learned.state, np.stack(np.broadcast_arrays(*rows), axis=1))
-        score = prediction.mean
-        if explore == "ucb":
-            score = score + 2 * np.sqrt(prediction.var)
-        elif explore == "thompson":
-            drawn = posterior.sample(learned.state, network, prior, rows, np.random.default_rng(seed))
-            own = [every if mode == place else np.zeros(1, np.int64) for mode in range(len(rows))]
-            score = predict(drawn, np.stack(np.broadcast_arrays(*own), axis=1)).mean
-        best = np.argsort(-score, kind="stable")[: max(n, 0)]
-        mean, std = self._expected(user_units(prediction, learned))
+        best, prediction = best_nodes(learned, place, ids, n, explore, seed)
+        mean, std = self._expected(prediction)
         raw_ids = learned.nodes[place].ids
         return [Recommendation(raw_ids[row], float(mean[row]), float(std[row])) for row in best]
 
@@ -168,7 +154,7 @@ class _Spider(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         config = {
             "estimator": next(name for name, kind in _KINDS.items() if isinstance(self, kind)),
-            "params": learned.params,
+            "params": to_params(learned),
             "modes": len(learned.nodes),
             "names": None if names is None else list(names),
             "shift": learned.shift,
@@ -177,9 +163,12 @@ class _Spider(BaseEstimator):
         checkpoint.save(path, to_arrays(learned), config, position)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The estimator as it was saved; its `position_` is what `save` was given."""
-        return _load(path, cls)
+    def load(cls, path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Self:
+        """The estimator as it was saved; its `position_` is what `save` was given.
+
+        network: that of the model if it had one of its own, for a file holds no code
+        """
+        return _load(path, cls, network)
 
     @property
     def n_nodes_(self) -> tuple[int, ...]:
@@ -207,6 +196,12 @@ class _Spider(BaseEstimator):
         """Per layer, the probability that each weight is in the network (last column: biases)."""
         learned = self._fitted()
         return [inclusion(site, learned.params["rho0"]) for site in learned.state.sites]
+
+    @property
+    def weights_(self) -> list[Gaussian]:
+        """Per layer, mean and var of its weights."""
+        weights = self._fitted().state.posterior.weights
+        return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
 
     @property
     def factors_(self) -> list[Factors]:
@@ -327,6 +322,7 @@ class SpiderRegressor(RegressorMixin, _Spider):
     batch_size:   entries between two refinements of the prior, however the calls are cut
     engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, by JAX (extra jax),
                   for wide networks and GPUs. Both keep the same state and write the same files
+    network:      a CustomNetwork in place of hidden and activation, for the vectorized engine
     random_state: seed of the starting weights; if None or a RandomState, a number is drawn and kept
     """
 
@@ -350,11 +346,12 @@ class SpiderRegressor(RegressorMixin, _Spider):
         scaling: tuple[float, float] | None = None,
         batch_size: int = 256,
         engine: str = "sequential",
+        network: CustomNetwork | None = None,
         random_state: Any = 0,
     ) -> None:
         super().__init__(
             rank, hidden, activation, curvature, rho0, slab_var, factor_var, bias, bias_var,
-            multilinear, multilinear_var, multilinear_start, batch_size, engine, random_state,
+            multilinear, multilinear_var, multilinear_start, batch_size, engine, network, random_state,
         )  # fmt: skip
         self.noise_memory = noise_memory
         self.scaling = scaling
@@ -450,15 +447,26 @@ class SpiderClassifier(ClassifierMixin, _Spider):
 _KINDS: dict[str, type[_Spider]] = {"SpiderRegressor": SpiderRegressor, "SpiderClassifier": SpiderClassifier}
 
 
-def load(path: str | os.PathLike[str]) -> SpiderRegressor | SpiderClassifier:
-    """The estimator in a file that `save` wrote, whichever kind it is."""
-    return _load(path, _Spider)
+def load(
+    path: str | os.PathLike[str], network: CustomNetwork | None = None
+) -> SpiderRegressor | SpiderClassifier:
+    """The estimator in a file that `save` wrote, whichever kind it is; `network` as SpiderRegressor.load."""
+    return _load(path, _Spider, network)
 
 
-def _load(path: str | os.PathLike[str], wanted: type[_Spider]) -> Any:
+def look(path: str | os.PathLike[str]) -> SpiderRegressor | SpiderClassifier:
+    """As `load`, but only to see what was learned: needs neither the network nor JAX, and does not run."""
+    return _load(path, _Spider, None, runs=False)
+
+
+def _load(
+    path: str | os.PathLike[str], wanted: type[_Spider], network: CustomNetwork | None, *, runs: bool = True
+) -> Any:
+    if not isinstance(network, CustomNetwork | None):
+        raise TypeError(f"network must be a CustomNetwork, got {network!r}")
     file = checkpoint.load(path)
     try:
-        return _estimator(file, wanted)
+        return _estimator(file, wanted, network, runs=runs)
     except CheckpointError as error:
         raise CheckpointError(f"{os.fspath(path)}: {error}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -467,7 +475,9 @@ def _load(path: str | os.PathLike[str], wanted: type[_Spider]) -> Any:
         ) from error
 
 
-def _estimator(file: Checkpoint, wanted: type[_Spider]) -> _Spider:
+def _estimator(
+    file: Checkpoint, wanted: type[_Spider], network: CustomNetwork | None, *, runs: bool
+) -> _Spider:
     config = file.config
     known = {"estimator", "params", "modes", "names", "shift", "scale"}
     check(config.keys() == known, "the config has missing or unknown keys")
@@ -478,13 +488,14 @@ def _estimator(file: Checkpoint, wanted: type[_Spider]) -> _Spider:
     check(mine or issubclass(kind, wanted), f"holds a {config['estimator']}, not a {wanted.__name__}")
     check(isinstance(config["params"], dict), "the params are not an object")
     params = config["params"] = ADDED | config["params"]
+    params["network"] = network_of_file(params["network"], network, runs=runs)
     as_given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
     }
     estimator = (wanted if mine else kind)(**as_given)
     complete = checked(estimator.get_params(deep=False)) == params
     check(complete, "the params have missing or impossible values")
-    estimator._learned = from_file(file.arrays, config, kind._likelihood)
+    estimator._learned = from_file(file.arrays, config, kind._likelihood, runs=runs)
     estimator.n_features_in_ = config["modes"]
     estimator.position_ = file.position
     if config["names"] is not None:

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint, entries, posterior
 from spidertensor.checkpoint import CheckpointError
+from spidertensor.custom_network import CustomNetwork
 from spidertensor.entries import EntryError, NodeIndex
 from spidertensor.method import Prediction
-from spidertensor.parameters import Model, is_list, is_scaling, model_of, network_of
+from spidertensor.network import Network
+from spidertensor.parameters import Model, is_list, is_scaling, is_whole, left_out, model_of, network_of
 from spidertensor.posterior import State
 
 FARTHEST = 1e6  # scales from the shift: the kernel is float32, and a value beyond would wreck what is learned
@@ -65,6 +67,35 @@ def with_room(learned: Learned, columns: list[entries.Column]) -> tuple[Learned,
     return learned._replace(state=state), index
 
 
+def to_params(learned: Learned) -> dict[str, Any]:
+    """The parameters as a checkpoint stores them: of a network name and shapes, for a file holds no code."""
+    network = learned.params["network"]
+    return learned.params | {"network": network and {"name": network.name, "shapes": network.shapes}}
+
+
+def network_of_file(said: Any, given: CustomNetwork | None, *, runs: bool) -> CustomNetwork | None:
+    """The network that a file describes: the one `given`, which must fit, or None where it is a built-in one.
+
+    runs: False if none has to be given, for a model to look at
+    """
+    if said is None:
+        check(given is None, "has a built-in network: leave out network= (--network)")
+        return None
+    known = isinstance(said, dict) and said.keys() == {"name", "shapes"}
+    check(known, "the network is not a name and shapes")
+    name, shapes = said["name"], said["shapes"]
+    check(isinstance(name, str) and name, "the name of the network is not a text")
+    check(is_list(shapes, lambda shape: is_list(shape, is_whole)), "the shapes of the network are not sizes")
+    stored = CustomNetwork(left_out, shapes, name)
+    described = f"a network of its own, {name!r:.80}, with weights of shapes {stored.shapes!s:.400}"
+    check(
+        given is not None or not runs,
+        f"has {described}, and a file holds no code: pass it as network= (--network module:name)",
+    )
+    check(given is None or given.shapes == stored.shapes, f"has {described}, not {given!r:.500}")
+    return given or stored
+
+
 def to_arrays(learned: Learned) -> dict[str, NDArray[Any]]:
     """State and ids, as a checkpoint stores them."""
     arrays = checkpoint.flatten(posterior.trim(learned.state), "state")
@@ -73,8 +104,13 @@ def to_arrays(learned: Learned) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def from_file(arrays: dict[str, NDArray[Any]], config: dict[str, Any], likelihood: str) -> Learned:
-    """What `to_arrays` and the config of an estimator say, whose params are checked; or CheckpointError."""
+def from_file(
+    arrays: dict[str, NDArray[Any]], config: dict[str, Any], likelihood: str, *, runs: bool
+) -> Learned:
+    """What `to_arrays` and the config of an estimator say, whose params are checked; or CheckpointError.
+
+    runs: as model_of takes it
+    """
     params, shift, scale = config["params"], config["shift"], config["scale"]
     nodes = _nodes(arrays)
     check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
@@ -83,7 +119,10 @@ def from_file(arrays: dict[str, NDArray[Any]], config: dict[str, Any], likelihoo
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
-    model, state = _state(arrays, params, likelihood, nodes)
+    n_nodes = [len(each) for each in nodes]
+    _check_sizes(arrays, network_of(params, len(nodes)), n_nodes)
+    model = model_of(params, likelihood, len(nodes), runs=runs)
+    state = _state(arrays, model, params["random_state"], n_nodes)
     return Learned(params, model, state, nodes, float(shift), float(scale))
 
 
@@ -106,13 +145,9 @@ def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
     return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
 
 
-def _state(
-    arrays: dict[str, NDArray[Any]], params: dict[str, Any], likelihood: str, nodes: list[NodeIndex]
-) -> tuple[Model, State]:
-    n_nodes = [len(each) for each in nodes]
-    check(nodes and min(n_nodes) > 0, "a mode has no nodes")
-    # Sizes first, before anything is allocated for them: they must be those of arrays that are in the file.
-    network = network_of(params, len(nodes))
+def _check_sizes(arrays: dict[str, NDArray[Any]], network: Network, n_nodes: list[int]) -> None:
+    """Before anything is allocated for them: they must be those of arrays that are in the file."""
+    check(n_nodes and min(n_nodes) > 0, "a mode has no nodes")
     for part, shapes in (
         ("weights", network.layers),
         ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
@@ -120,8 +155,10 @@ def _state(
         for number, shape in enumerate(shapes):
             name = f"state/posterior/{part}/{number}/mean"
             check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
-    model = model_of(params, likelihood, len(nodes))
-    state = checkpoint.restore(model.method.init(0), arrays, "state")
+
+
+def _state(arrays: dict[str, NDArray[Any]], model: Model, seed: int, n_nodes: list[int]) -> State:
+    state = checkpoint.restore(posterior.init(model.network, model.prior, 0), arrays, "state")
     for name, leaf in checkpoint.flatten(state, "state").items():
         check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
     gaussians = (*state.posterior.factors, *state.posterior.weights)
@@ -129,5 +166,5 @@ def _state(
     check(same and state.counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
     positive = (*(each.var for each in gaussians), *state.posterior.noise, state.counts.entries)
     check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    check(state.counts.rejected >= 0 and state.seed == params["random_state"], "count or seed impossible")
-    return model, state
+    check(state.counts.rejected >= 0 and state.seed == seed, "count or seed impossible")
+    return state

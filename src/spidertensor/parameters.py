@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from spidertensor.custom_network import CustomNetwork, CustomSizes
 from spidertensor.engines.sequential import sequential
 from spidertensor.method import Method
 from spidertensor.network import Network
@@ -72,6 +73,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": (lambda x: is_whole(x) or is_list(x, is_whole), "a whole number, or one for each mode"),
     "hidden": (lambda x: is_list(x, is_whole), "the widths of the hidden layers, such as (50, 50)"),
     "engine": (lambda x: x in ("sequential", "vectorized"), '"sequential" or "vectorized"'),
+    "network": (lambda x: x is None or isinstance(x, CustomNetwork), "a CustomNetwork, or None"),
     "curvature": (lambda x: isinstance(x, bool), "True or False"),
     "bias": (lambda x: isinstance(x, bool), "True or False"),
     "rho0": (is_number, "a probability"),
@@ -93,18 +95,28 @@ def network_of(params: dict[str, Any], n_modes: int) -> Network:
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
         raise ValueError(f"rank names {len(ranks)} modes, the entries have {n_modes}")
-    return Network(
-        ranks, tuple(params["hidden"]), params["activation"], params["bias"], params["multilinear"]
-    )
+    around = {"bias": params["bias"], "multilinear": params["multilinear"]}
+    if params["network"] is not None:
+        return CustomSizes(ranks, custom=params["network"], **around)
+    return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
 
 
-def model_of(params: dict[str, Any], likelihood: str, n_modes: int) -> Model:
+def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: bool = True) -> Model:
+    """`runs` False: a model to look at, without its engine and what that needs."""
+    if params["network"] is not None and params["engine"] != "vectorized":
+        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
     names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
     network = network_of(params, n_modes)
     prior = Prior(**{name: params[name] for name in names})
+    if not runs:
+        return Model(network, prior, Method(left_out, left_out, left_out))
     settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
     build = engine(params["engine"], params["curvature"], params["batch_size"])
     return Model(network, prior, build(network, likelihood, prior, **settings))
+
+
+def left_out(*_: Any) -> NoReturn:
+    raise RuntimeError("this model was opened to look at it, not to run it")
 
 
 def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]:
@@ -114,7 +126,10 @@ def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]
     """
     if name == "sequential":
         return partial(sequential, refine_every=batch_size)
-    from spidertensor.engines.vectorized import vectorized
-
+    try:
+        from spidertensor.engines.vectorized import vectorized
+    except ModuleNotFoundError as error:
+        needed = f"engine=\"vectorized\" needs {error.name}: pip install 'spidertensor[jax]'"
+        raise ModuleNotFoundError(needed, name=error.name) from None
     update = "scan" if curvature else "joint"
     return partial(vectorized, update=update, refine_every=batch_size, batch_size=batch_size)

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ import typer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spidertensor import SpiderClassifier, SpiderRegressor
+    from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor
     from spidertensor.sources import BadRow, Chunk, Source
 
 SourceName = Annotated[
@@ -40,6 +41,14 @@ Format = Annotated[
 Columns = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="Names of the columns, with commas, if a csv or tsv has no header."),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="MODULE:NAME",
+        help="A CustomNetwork of yours, NAME in MODULE, which is looked for in this folder first. It is run.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
@@ -92,10 +101,42 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def load_model(path: Path) -> SpiderRegressor | SpiderClassifier:
+def load_model(path: Path, network: str | None) -> SpiderRegressor | SpiderClassifier:
     from spidertensor.estimator import load
 
-    return load(path)
+    try:
+        return load(path, None if network is None else named_network(network))
+    except ModuleNotFoundError as error:  # of JAX
+        raise CommandError(str(error)) from None
+
+
+def named_network(text: str) -> CustomNetwork:
+    """What --network names. Only the user's own words get here, never what a file says: a module is code."""
+    from spidertensor import CustomNetwork
+
+    module, _, name = text.partition(":")
+    if not (module and name):
+        raise CommandError(f"--network takes MODULE:NAME, such as networks:costco, not {text!r}")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        imported = import_module(module)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
+        reason = f"{type(error).__name__}: {error}"
+        if missing == "jax":
+            reason = "needs jax: pip install 'spidertensor[jax]'"
+        elif missing and f"{module}.".startswith(f"{missing}."):
+            reason = f"no module {missing!r}, neither in this folder nor installed"
+        raise CommandError(f"--network {text}: {reason}") from None
+    finally:
+        sys.path.remove(folder)
+    found = getattr(imported, name, None)
+    if found is None:
+        raise CommandError(f"--network {text}: {module} has no {name!r}")
+    if not isinstance(found, CustomNetwork):
+        raise CommandError(f"--network {text}: a {type(found).__name__}, not a CustomNetwork")
+    return found
 
 
 def mode_names(model: Any) -> list[str]:

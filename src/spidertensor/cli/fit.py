@@ -9,6 +9,7 @@ import typer
 
 from spidertensor.cli import common
 from spidertensor.cli.common import CommandError, OnBad
+from spidertensor.cli.evaluation import Engine
 
 Modes = Annotated[
     str | None, typer.Option(metavar="NAMES", help="The columns that hold ids, with commas: user,movie.")
@@ -38,6 +39,14 @@ Rank = Annotated[
 Hidden = Annotated[str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers: 50,50.")]
 Activation = Annotated[
     str | None, typer.Option(metavar="NAME", help="relu, tanh, sigmoid, softplus or gelu.")
+]
+OnEngine = Annotated[
+    Engine | None,
+    typer.Option(
+        "--engine",
+        metavar="sequential|vectorized",
+        help="Entry by entry, compiled, the default; or a batch at once with JAX, the default of --network.",
+    ),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings.")]
 Scaling = Annotated[
@@ -71,6 +80,8 @@ def fit(
     rank: Rank = None,
     hidden: Hidden = None,
     activation: Activation = None,
+    network: common.NetworkName = None,
+    engine: OnEngine = None,
     paper: Paper = False,
     scaling: Scaling = None,
     batch_size: BatchSize = None,
@@ -84,10 +95,12 @@ def fit(
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary --on-bad skip
     spider fit tuesday.parquet --model week.spider --add
+    spider fit ratings.csv --modes user,movie --value rating --network networks:costco
     zcat log.csv.gz | spider fit - --modes host,port --value bytes --model log.spider
 
     Ctrl-C or SIGTERM saves and stops. With --resume the same command goes on at the first row not yet learned
-    after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped.
+    after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped (but for
+    a batch of --engine vectorized that the signal cut in two).
     A last line without its end is learned as it is: if it is longer when SOURCE has grown, --resume refuses.
     """
     if resume + add + force > 1:
@@ -99,16 +112,22 @@ def fit(
     for each in written.values():
         _check_target(each, may_exist=resume or add or force)
     seconds = common.seconds(checkpoint_every)
-    settings = _settings(rank, hidden, activation, scaling, batch_size, seed)
+    if network is not None and (hidden is not None or activation is not None):
+        raise CommandError("--network takes the place of --hidden and --activation")
+    if network is not None and engine is None:
+        engine = Engine.VECTORIZED
+    settings = _settings(rank, hidden, activation, engine, scaling, batch_size, seed)
     from spidertensor.cli import learning  # the heavy part, after the cheap mistakes
     from spidertensor.sources import Source
 
     opened = Source.named(source, format, None if columns is None else common.words(columns))
     names = None if modes is None else common.words(modes)
     if (resume or add) and path.exists():
-        learner = learning.reopen(path, opened, value, add=add)
+        learner = learning.reopen(path, opened, value, add=add, network=network)
         learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
     else:
+        if network is not None:
+            settings["network"] = common.named_network(network)
         learner = learning.start(path, opened, names, value, binary=binary, paper=paper, **settings)
     after = learner.row if resume else None
     rejected = common.BadRows(opened, on_bad, rejects, after=after, replace=force)
@@ -125,6 +144,7 @@ def _settings(
     rank: str | None,
     hidden: str | None,
     activation: str | None,
+    engine: Engine | None,
     scaling: str | None,
     batch_size: int | None,
     seed: int | None,
@@ -135,6 +155,7 @@ def _settings(
         "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
         "hidden": None if hidden is None else tuple(common.numbers("--hidden", hidden)),
         "activation": activation,
+        "engine": engine and engine.value,
         "scaling": None if scaling is None else tuple(common.numbers("--scaling", scaling, float)),
         "batch_size": batch_size,
         "random_state": seed,

@@ -28,7 +28,7 @@ from spidertensor.cli.common import BadRows, CommandError
 from spidertensor.cli.progress import Progress, Tally, summary
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.entries import EntryError
-from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.learned import FARTHEST
 from spidertensor.parameters import LARGEST
 from spidertensor.sources import BadRow, Chunk, Source, read
@@ -80,7 +80,7 @@ class Learner:
                     raise
                 chunk, bad = _without(chunk, error, self)
                 rejected.take(bad)
-            except ValueError as error:  # a setting that cannot be
+            except (ValueError, ModuleNotFoundError) as error:  # a setting that cannot be, here or at all
                 raise CommandError(str(error)) from None
             else:
                 break
@@ -124,9 +124,9 @@ def start(
     return Learner(estimator, path, source, modes, value, None if typed else [False] * len(modes))
 
 
-def reopen(path: Path, source: Source, value: str | None, *, add: bool) -> Learner:
+def reopen(path: Path, source: Source, value: str | None, *, add: bool, network: str | None) -> Learner:
     """The model of an earlier run; `add`: for another source, from its start."""
-    estimator = load(path)
+    estimator = common.load_model(path, network)
     position = _position(estimator)
     if position is None and not add:
         raise CommandError(f"{path}: was not made by spider fit, --add learns a source on top of it")

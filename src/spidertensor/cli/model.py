@@ -34,6 +34,7 @@ def recommend(
         ),
     ] = Explore.MEAN,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of the draw of thompson.")] = None,
+    network: common.NetworkName = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Rank the nodes of one mode by what the model expects of them, highest first, with its uncertainty.
@@ -44,7 +45,7 @@ def recommend(
     spider recommend ratings.spider --given user=42 --over movie -n 5
     spider recommend log.spider --given user=anna --given hour=13 --over file --explore thompson --json
     """
-    estimator: Any = common.load_model(model)
+    estimator: Any = common.load_model(model, network)
     names = common.mode_names(estimator)
     fixed: dict[str, str] = {}
     for text in given:
@@ -69,14 +70,19 @@ def recommend(
     common.print_table(", ".join(given), [over, "mean", "std"], rows)
 
 
-def info(model: ModelFile, as_json: common.AsJson = False) -> None:
+def info(model: ModelFile, network: common.NetworkName = None, as_json: common.AsJson = False) -> None:
     """Show what a model has learned: modes, nodes, noise, evidence, settings, and where it stopped.
+
+    A network of one's own is shown by its name and shapes; --network is needed only to see whether it fits.
 
     \b
     spider info ratings.spider
     spider info ratings.spider --json
     """
-    estimator: Any = common.load_model(model)
+    from spidertensor.estimator import look
+    from spidertensor.learned import to_params
+
+    estimator: Any = look(model) if network is None else common.load_model(model, network)
     entries = estimator.n_entries_
     record = {
         "model": str(model),
@@ -87,7 +93,7 @@ def info(model: ModelFile, as_json: common.AsJson = False) -> None:
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         "rejected": estimator.n_rejected_,
         "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
-        "settings": estimator.get_params(),
+        "settings": to_params(estimator._fitted()),
         "position": estimator.position_,
     }
     if as_json:

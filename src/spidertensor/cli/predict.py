@@ -38,6 +38,7 @@ def predict(
     source: common.SourceName,
     out: Out = None,
     modes: Modes = None,
+    network: common.NetworkName = None,
     on_bad: common.OnBadOption = OnBad.RAISE,
     rejects: common.Rejects = None,
     format: common.Format = None,  # noqa: A002
@@ -54,7 +55,7 @@ def predict(
     """
     from spidertensor.sources import Source, read
 
-    estimator = common.load_model(model)
+    estimator = common.load_model(model, network)
     names = common.mode_names(estimator) if modes is None else common.words(modes)
     if len(names) != estimator.n_features_in_:
         raise CommandError(f"{model} has {estimator.n_features_in_} modes, --modes names {len(names)}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from operator import mul
@@ -20,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spidertensor.custom_network import CustomSizes
 from spidertensor.network import Network
 
 Arrays = tuple[jax.Array, ...]
@@ -41,37 +41,17 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@dataclass(frozen=True)
-class CustomNetwork(Network):
-    """A network of your own over the deep parts of the factors; bias and multilinear part as in any Network.
-
-    function: f(weights, x) -> scalar in jax.numpy; x is a tuple of vectors, one per mode, of lengths `ranks`
-    shapes:   of the weights, any number of dimensions each
-
-    A weight has the prior N(0, slab_var) and starts below sqrt(slab_var) in size: divide a sum over n inputs
-    by sqrt(n), as the built-in network does. Define the function once: the engine compiles for each object.
-    """
-
-    function: Callable[[Arrays, Arrays], jax.Array] = field(kw_only=True)
-    shapes: tuple[tuple[int, ...], ...] = field(kw_only=True)
-    hidden: tuple[int, ...] = field(default=(), init=False)
-    activation: str = field(default="relu", init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        weights = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in self.shapes)
-        x = tuple(jax.ShapeDtypeStruct((rank,), jnp.float32) for rank in self.ranks)
-        result = jax.eval_shape(self.function, weights, x)
-        if getattr(result, "shape", None) != ():
-            raise ValueError(f"a network returns one number, got {result}")
-
-    @property
-    def layers(self) -> tuple[tuple[int, ...], ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.shapes  # arrays of any number of dimensions, where the paper's network has matrices
-
-    @property
-    def n_weights(self) -> int:
-        return sum(math.prod(shape) for shape in self.shapes)
+def check_function(network: CustomSizes) -> None:
+    """The function must take what it will be given and return one number: found before it is compiled."""
+    weights = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in network.layers)
+    x = tuple(jax.ShapeDtypeStruct((rank,), jnp.float32) for rank in network.ranks)
+    given = f"weights of shapes {network.layers} and factors of ranks {network.ranks}"
+    try:
+        result = jax.eval_shape(network.custom.function, weights, x)
+    except Exception as error:
+        raise ValueError(f"the network {network.custom.name!r} fails on {given}: {error}") from error
+    if getattr(result, "shape", None) != ():
+        raise ValueError(f"a network returns one number, {network.custom.name!r} {result} for {given}")
 
 
 def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Arrays], jax.Array]:
@@ -93,8 +73,8 @@ def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
 
     Section 9: f = sum_k bias^k + sum_c prod_k m^k_c + network(deep parts).
     """
-    custom = isinstance(network, CustomNetwork)
-    deep = network.function if custom else mlp(ACTIVATIONS[network.activation])
+    custom = isinstance(network, CustomSizes)
+    deep = network.custom.function if custom else mlp(ACTIVATIONS[network.activation])
     first, start = int(network.bias), network.deep_start
 
     def f(weights: Arrays, u: jax.Array) -> jax.Array:

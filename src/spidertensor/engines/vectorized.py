@@ -15,15 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor import likelihoods, posterior
-from spidertensor.engines.networks_jax import Normal, flat
+from spidertensor.custom_network import CustomSizes
+from spidertensor.engines.networks_jax import Normal, check_function, flat
 from spidertensor.engines.updates_jax import Carry, Learned, Pair, Settings, Sites, evaluate, learn
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import Network
 from spidertensor.posterior import Gaussian, Prior, State
 
 UPDATES = ("joint", "scan")
 AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: as many of the first as there are, and so on
+LARGEST = 2**14  # entries of a batch: what they share is as many numbers squared, 1 GiB
+FEWEST = 256  # rows of a table of nodes: a young stream would else compile again at every doubling
 SMALL = 16  # places for a batch, or a prediction, of no more entries than that
 BLOCK, GRADIENTS = 1024, 2**26  # entries predicted at once; fewer if they have more gradients than this
 
@@ -85,7 +88,8 @@ def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
         np.add(place, at, out=local[:, mode], casting="same_kind")
         rows.append(touched)
         at += len(touched)
-    size = 1 << int(min(most, nodes.sum())).bit_length()  # more than that: the last row is no node's
+    # a power of two that is more than there can be: the last row is no node's
+    size = 1 << max(int(min(most, nodes.sum())), FEWEST - 1).bit_length()
     shape, dtype = (size, max(factor.mean.shape[1] for factor in factors)), factors[0].mean.dtype
     table = _Table(rows, local, Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype)))
     for factor, rows_of, place in table.places(state):
@@ -202,8 +206,9 @@ def vectorized(
     refine_every: int = 256,
     batch_size: int = 256,
 ) -> Method:
-    """SPIDER as a Method; `network` may be a CustomNetwork. The state is that of the sequential engine.
+    """SPIDER as a Method; its state is that of the sequential engine.
 
+    network:      sizes of a built-in network or, with your own function in it, CustomSizes
     update:       "joint" learns a batch as a whole, "scan" entry by entry as `sequential` does
     curvature:    differentiate log Z through beta as well (the paper); "scan" only
     noise_memory: entries after which an error has faded from the noise by 1/e; None remembers all (the paper)
@@ -216,21 +221,22 @@ def vectorized(
         raise ValueError("the joint update has no curvature term: choose update='scan'")
     if refine_every < 1 or batch_size < 1:
         raise ValueError(f"at least 1 entry, got refine_every={refine_every}, batch_size={batch_size}")
+    places = min(batch_size, refine_every)
+    if places > LARGEST:
+        raise ValueError(f"this engine learns at most {LARGEST} entries at once, got batch_size={places}")
+    if isinstance(network, CustomSizes):
+        check_function(network)
     likelihoods.code(likelihood)
     forgetting = likelihoods.forgetting(noise_memory)
     prior_weights = float(prior.slab_var), float(prior.rho0)
     settings = Settings(network, likelihood, update, bool(curvature), *prior_weights, forgetting)
-    places = min(batch_size, refine_every)
 
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed)
 
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
+        check_batch(batch, network.n_modes)
         n = len(batch.value)
-        if batch.index.shape != (n, network.n_modes):
-            raise ValueError(f"{n} values, but an index of shape {batch.index.shape}")
-        if batch.index.min(initial=0) < 0:
-            raise ValueError("a batch to learn from has a negative row")
         if not n:
             return state, Update(*np.empty((4, 0)), rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
