@@ -1,18 +1,24 @@
-"""Figures: what is drawn is what the rows say, every axis has a label, nothing is cut off."""
+"""Figures and the page: what is shown is what the rows say, axes have labels, nothing is cut off."""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spidertensor import report
 from spidertensor.baselines import floors
+from spidertensor.cli.common import CommandError
+from spidertensor.cli.report import report as command
 from spidertensor.datasets import synthetic
 from spidertensor.evaluate import prequential
+from spidertensor.report import draw, insight, runs, scores, tables
 
 pytest.importorskip("matplotlib")
 
@@ -128,3 +134,263 @@ def test_no_pyplot_and_nothing_loaded_by_import():
 
 def legend(axes) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+# The page of experiments
+
+
+def row(method, data, score, *, experiment="grid", protocol="held-out", rank=8, seed=0, **more):
+    """A row as `spider experiment` writes it."""
+    auc = data in ("anime", "dblp")
+    entry = {
+        "metric": "auc" if auc else "rmse", "score": score, "log_density": -score, "n_entries": 1000,
+        "coverage_50": None if auc else 0.5, "coverage_90": None if auc else 0.88,
+        "calibration_error": 0.02 if auc else None, "calibration": [[0.25, 0.2], [0.75, 0.8]],
+        "seconds": 0.002, "rejected": 0,
+    }  # fmt: skip
+    tests = ["stream"] if protocol == "prequential" else ["paper", "clean"] if data == "acc" else ["paper"]
+    curve = [
+        {"n_entries": n, "seconds": n * 2e-6, "window": score + 0.1 / n} | dict.fromkeys(tests, score + 1 / n)
+        for n in (250, 500, 750, 1000)
+    ]
+    settings = {
+        "method": method, "data": data, "protocol": protocol, "rank": rank,
+        "batch_size": 256, "seed": seed, "at": 4, "entries": None,
+    }  # fmt: skip
+    about = {
+        "version": "0.1.0",
+        "commit": "abc1234",
+        "machine": "two cores",
+        "finished": "2026-11-15T14:00:00Z",
+    }
+    return {
+        "experiment": experiment, "settings": settings, "scores": dict.fromkeys(tests, entry), "curve": curve,
+        "weights": None, "error": None, "seconds": 0.1, "wall_seconds": 0.2, "jobs": 1, **about, **more,
+    }  # fmt: skip
+
+
+def many_rows():
+    scores = {"spider-paper": (0.36, 0.9), "post": (0.41, 0.75), "svb-dtf": (0.45, 0.5), "mean": (1.0, 0.5)}
+    rows = [
+        row(method, data, score + 0.01 * seed, rank=rank, seed=seed)
+        for method, both in scores.items()
+        for data, score in zip(("acc", "dblp"), both, strict=True)
+        for rank in (3, 8)
+        for seed in range(1 if method == "svb-dtf" else 2)
+    ]
+    rows += [row(method, "acc", 0.4, experiment="time") for method in scores]
+    rows += [row(method, "flights", 33.0, protocol="prequential") for method in scores]
+    layer = {"inclusion": [[0.1, 0.9], [0.2, 0.8]], "mean": [[0.0, 0.9], [0.1, -0.5]]}
+    rows.append(row("spider-paper", "acc", 0, protocol="weights", scores=None, weights=[layer, layer]))
+    return rows
+
+
+class Parsed(HTMLParser):
+    """Checks that tags are balanced, and keeps what matters of them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text, self.links = [], "", []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return report.write(many_rows(), tmp_path_factory.mktemp("report") / "new")
+
+
+def test_the_page_needs_nothing_else(written):
+    text = written[0].read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "url(" not in text
+    links = Parsed(text).links
+    assert links
+    assert all(link.startswith(("data:image/png;base64,", "#")) for link in links)
+    anchors = {link[1:] for link in links if link.startswith("#")}
+    assert all(f'id="{anchor}"' in text for anchor in anchors)
+
+
+def test_every_figure_is_a_file_too(written):
+    names = [path.name for path in written]
+    assert names == [
+        "report.html", "figure-1.png", "figure-2.png", "time.png", "scaling.png", "weights-1.png",
+        "calibration.png", "prequential.png",
+    ]  # fmt: skip
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
+    assert written[0].read_text(encoding="utf-8").count("<img") == len(names) - 1
+
+
+def test_the_page_says_what_was_run(written):
+    text = Parsed(written[0].read_text(encoding="utf-8")).text
+    for said in ("abc1234", "two cores", "0.3650 ± 0.0071 (2 seeds)", "0.4500 (1 seed)", "abc1234"):
+        assert said in text
+    assert "quick run" not in text
+
+
+def test_hostile_rows_are_text(tmp_path):
+    bad = "<script>alert(1)</script>"
+    rows = [row(bad, bad, 0.5), row("post", "acc", 0, scores=None, error=bad, machine=bad)]
+    text = report.write(rows, tmp_path)[0].read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert Parsed(text).text.count(bad) > 3
+
+
+def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
+    one = row("spider", "acc", 0.4)
+    one["settings"] |= {"entries": 5000}
+    text = Parsed(report.write([one], tmp_path)[0].read_text(encoding="utf-8")).text
+    assert "quick run: first 5,000 entries only" in text
+    assert text.count("not run") > 10  # claims and sections
+
+
+def test_failed_rows_alone_make_a_page(tmp_path):
+    paths = report.write([row("post", "acc", 0, scores=None, error="ValueError: no")], tmp_path)
+    assert len(paths) == 1
+    assert "ValueError: no" in Parsed(paths[0].read_text(encoding="utf-8")).text
+
+
+def test_what_is_not_a_number_is_null_in_a_row_and_does_no_harm(tmp_path):
+    rows = json.loads(json.dumps(many_rows()))
+    for broken in rows[:2]:
+        for score in (broken["scores"] or {}).values():
+            score |= {"score": None, "log_density": None, "calibration": [[0.5, None]]}
+        broken["curve"] = [point | {"paper": None} for point in broken["curve"]]
+    assert "not a number" in report.write(rows, tmp_path)[0].read_text(encoding="utf-8")
+
+
+def test_an_empty_cell_says_so_and_the_best_is_marked():
+    rows = [row("post", "acc", 0.4), row("spider", "acc", 0.3), row("post", "anime", 0.8)]
+    (table,) = tables.scores(runs.runs(rows))
+    assert table.columns == ["acc published RMSE", "acc clean RMSE", "anime AUC"]
+    assert table.rows == [
+        ("spidertensor default", [("0.3000 (1 seed)", True)] * 2 + [(tables.NOT_RUN, False)]),
+        ("POST", [("0.4000 (1 seed)", False)] * 2 + [("0.8000 (1 seed)", True)]),
+    ]
+
+
+def test_coverage_is_best_nearest_its_level_and_only_of_continuous_values():
+    rows = [row("post", "acc", 0.4), row("spider", "acc", 0.3), row("post", "anime", 0.8)]
+    rows[0]["scores"]["paper"] = rows[0]["scores"]["paper"] | {"coverage_90": 0.99}
+    by_caption = {table.caption.split(",")[0]: table for table in tables.details(runs.runs(rows))}
+    table = by_caption["Share of values inside 90 % intervals"]
+    assert table.columns == ["acc published", "acc clean"]
+    assert [entries[0].best for _, entries in table.rows] == [True, False]
+
+
+FIGURES = {
+    "over_grid": scores.over_grid, "on_the_fly": scores.on_the_fly, "in_time_order": scores.in_time_order,
+    "scaling": insight.scaling, "calibration": insight.calibration, "speed": insight.speed,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_axes_have_labels_and_nothing_is_cut_off(name):
+    figure = FIGURES[name](runs.runs(many_rows()))
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes if axes.get_visible()]
+    boxes += [each.get_window_extent() for each in figure.legends]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+    assert all(axes.get_xlabel() for axes in figure.axes if axes.get_visible())
+    assert any(axes.get_ylabel() for axes in figure.axes) or name == "speed"  # its bars have names
+    for each in figure.legends:
+        assert len({text.get_text() for text in each.get_texts()}) == len(each.get_texts())
+    assert FIGURES[name]([]) is None
+
+
+def test_figure_1_has_a_line_for_every_method_and_means_over_seeds():
+    figure = scores.over_grid(runs.runs(many_rows()))
+    left, right = figure.axes[:2]  # acc
+    lines = [[line for line in axes.get_lines() if line.get_linestyle() != "None"] for axes in (left, right)]
+    assert list(map(len, lines)) == [4, 4]
+    np.testing.assert_allclose(lines[0][0].get_ydata(), [0.365, 0.365])
+    assert len(left.containers) == 2  # error bars, none for one seed and for a floor
+    assert left.get_ylabel() == "RMSE\n(lower is better)"
+    assert figure.axes[2].get_ylabel() == "AUC\n(higher is better)"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "SPIDER-ReLU",
+        "POST",
+        "SVB-DTF",
+        "mean",
+    ]
+    assert right.get_title(loc="right") == "↑ off the scale: mean 1"
+
+
+def test_figure_2_is_the_mean_of_the_running_scores():
+    figure = scores.on_the_fly(runs.runs(many_rows()))
+    assert len(figure.axes) == 4
+    line = figure.axes[0].get_lines()[0]
+    np.testing.assert_array_equal(line.get_xdata(), [250, 500, 750, 1000])
+    np.testing.assert_allclose(line.get_ydata(), 0.365 + 1 / np.array([250, 500, 750, 1000]))
+
+
+def test_methods_off_the_scale_are_named_beside_the_title():
+    aucs = {
+        "spider-paper": 0.9,
+        "spider": 0.91,
+        "post": 0.8,
+        "cp-wopt": 0.85,
+        "svb-dtf": 0.5,
+        "svb-gptf": 0.4,
+    }
+    figure = scores.on_the_fly(runs.runs([row(method, "anime", auc) for method, auc in aucs.items()]))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.get_title(loc="right").strip() == "↓ off the scale: SVB-DTF 0.501, SVB-GPTF 0.401"
+    assert axes.get_title(loc="left") == "anime, rank 8"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_method_that_fails_does_not_set_the_scale(sign):
+    metric = "rmse" if sign > 0 else "auc"
+    low, high = sorted(
+        sign * end for end in scores.shown_range([[sign * x] for x in (1, 1.1, 1.2, 9)], metric)[:2]
+    )
+    assert 0.9 < low < 1 < 1.2 < high < 1.3
+    low, high = scores.shown_range([[1.0, 5.0]], "rmse")  # alone it is shown whole
+    assert low < 1 < 5 < high
+    assert scores.shown_range([[math.nan]], "rmse") == (0.0, 1.0)
+
+
+def test_a_method_looks_the_same_in_every_figure():
+    known = draw.method_styles(["POST", "SPIDER-ReLU", "mean"])
+    assert known["POST"] == draw.method_styles(["POST"])["POST"]
+    numbers = list(draw.STYLE_OF.values())
+    assert len(set(numbers)) == len(numbers)
+    assert set(draw.STYLE_OF) | set(draw.FLOOR_STYLES) == set(runs.LABELS.values())
+
+
+def test_heat_maps_are_the_inclusion_probabilities():
+    (run,) = [run for run in runs.runs(many_rows()) if run.weights]
+    figure = insight.sparsity(run)
+    np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), run.weights[0]["inclusion"])
+    assert figure.axes[0].get_title() == "layer 1: 50% of 4 pruned"
+
+
+def test_the_command_prints_what_it_wrote(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in many_rows()[:1]))
+    command([tmp_path / "rows.jsonl"], tmp_path / "out")
+    printed = capsys.readouterr().out.split()
+    assert printed[0] == str(tmp_path / "out" / "report.html")
+    assert all(Path(path).is_file() for path in printed)
+
+
+def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(many_rows()[0]) + "\n")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(CommandError, match=r"spider report needs matplotlib.*spidertensor\[plot\]"):
+        command([tmp_path / "rows.jsonl"], tmp_path / "out")

@@ -235,14 +235,14 @@ def machine() -> str:
 # --- many runs ---
 
 
-def run_all(runs: Iterable[Settings], jobs: int) -> Iterator[Row]:
+def run_all(runs: Iterable[Settings], jobs: int, run: Callable[[Settings], Row] = run_one) -> Iterator[Row]:
     """The rows of the runs as they end, `jobs` at a time, each in a process that is not this one."""
     waiting, flying, broken = iter(runs), {}, []
     pool = _pool(jobs)
     try:
         while True:
             for settings in itertools.islice(waiting, jobs - len(flying)):
-                flying[pool.submit(run_one, settings)] = settings
+                flying[pool.submit(run, settings)] = settings
             if not flying:
                 return
             for future in wait(flying, return_when=FIRST_COMPLETED).done:
@@ -255,17 +255,17 @@ def run_all(runs: Iterable[Settings], jobs: int) -> Iterator[Row]:
                 broken += flying.values()
                 pool, flying = _pool(jobs), {}
                 while broken:
-                    yield _alone(broken.pop())
+                    yield _alone(broken.pop(), run)
     finally:
         for process in active_children():
             process.kill()
         pool.shutdown(cancel_futures=True)
 
 
-def _alone(settings: Settings) -> Row:
+def _alone(settings: Settings, run: Callable[[Settings], Row]) -> Row:
     with _pool(1) as pool:
         try:
-            return pool.submit(run_one, settings).result()
+            return pool.submit(run, settings).result()
         except BrokenProcessPool:
             return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
 

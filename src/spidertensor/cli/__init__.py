@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import spidertensor
-from spidertensor.cli import evaluation, experiment, fit, model, predict, reference
+from spidertensor.cli import evaluation, experiment, fit, model, predict, reference, report
 from spidertensor.cli.common import CommandError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("recommend")(model.recommend)
 app.command("info")(model.info)
 app.command("evaluate")(evaluation.evaluate)
 app.command("experiment")(experiment.experiment)
+app.command("report")(report.report)
 app.add_typer(evaluation.data, name="data")
 app.command("demo")(evaluation.demo)
 

@@ -1,12 +1,13 @@
-"""Rows in, matplotlib figures out. Nothing is computed here: every number drawn is in a row of `evaluate`.
+"""Styles, and figures of the rows of `evaluate`: every number drawn is in a row.
 
 Figures are made without pyplot, so there is no window, no backend to choose and no global state. Methods
-differ by line style and marker as well as by colour, in the order given, the first one standing out.
+differ by line style and marker as well as by colour. In `overview` they have the styles in the order given,
+the first one standing out; in the figures of experiments a method looks the same everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spidertensor.evaluate import Row
@@ -23,7 +24,21 @@ STYLES: tuple[dict[str, Any], ...] = (  # after Okabe and Ito: safe for the colo
     {"color": "#8A8A8A", "linestyle": ":", "marker": "^", "linewidth": 1.6},
     {"color": "#56B4E9", "linestyle": "-.", "marker": "D", "linewidth": 1.4},
     {"color": "#CC79A7", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v", "linewidth": 1.4},
+    {"color": "#000000", "linestyle": (0, (9, 1)), "marker": "P", "linewidth": 1.8},
+    {"color": "#009E73", "linestyle": (0, (3, 1)), "marker": "X", "linewidth": 1.4},
+    {"color": "#E69F00", "linestyle": (0, (7, 1.5, 1, 1.5)), "marker": ">", "linewidth": 1.4},
+    {"color": "#6B3FA0", "linestyle": (0, (2, 1)), "marker": "<", "linewidth": 1.4},
+    {"color": "#7A5C00", "linestyle": (0, (1, 0.7)), "marker": "*", "linewidth": 1.6},
 )
+STYLE_OF = {
+    "SPIDER-ReLU": 0, "SPIDER-tanh": 3, "spidertensor default": 5, "spidertensor plain": 9, "POST": 1,
+    "SVB-DTF": 4, "SVB-GPTF": 6, "SS-GPTF": 7, "CP-WOPT": 8,
+}  # fmt: skip
+FLOOR_STYLES: dict[str, dict[str, Any]] = {  # thin and grey, without markers
+    "static biases": {"color": "0.25", "linestyle": "-.", "linewidth": 1.0, "marker": ""},
+    "online biases": {"color": "0.45", "linestyle": "--", "linewidth": 1.0, "marker": ""},
+    "mean": {"color": "0.45", "linestyle": ":", "linewidth": 1.2, "marker": ""},
+}
 
 
 def overview(
@@ -67,7 +82,7 @@ def draw_running_curves(
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the curves
     axes.legend(loc="upper center", ncols=2, frameon=False, fontsize="small")
-    _tidy(axes)
+    tidy(axes)
 
 
 def draw_calibration(
@@ -77,19 +92,54 @@ def draw_calibration(
 
     A well calibrated method lies on the diagonal.
     """
+    n = len(points_by_method)
+    styles = {name: _style(number, n) for number, name in enumerate(points_by_method)}
+    draw_reliability(axes, points_by_method, styles, binary=binary)
+    axes.set_title(f"Calibration of the {'probabilities' if binary else 'intervals'}", fontsize="medium")
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
+
+
+def draw_reliability(
+    axes: Axes,
+    points_by_method: Mapping[str, Sequence[Sequence[float]]],
+    styles: Mapping[str, Mapping[str, Any]],
+    *,
+    binary: bool,
+) -> None:
+    """The curves of `draw_calibration`, in these styles, without title and legend."""
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1.0, label="ideal")
-    for number, (name, points) in enumerate(points_by_method.items()):
+    for name, points in points_by_method.items():
         nominal, covered = zip(*points, strict=True)
-        axes.plot(nominal, covered, label=name, **_style(number, len(points_by_method)))
+        axes.plot(nominal, covered, label=name, **styles[name])
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
     axes.set_xlabel("predicted probability" if binary else "nominal share of an interval")
     axes.set_ylabel("share of ones" if binary else "share of values inside it")
-    axes.set_title(f"Calibration of the {'probabilities' if binary else 'intervals'}", fontsize="medium")
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
-    _tidy(axes)
+    tidy(axes)
+
+
+def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """By name: the methods we know look the same in every figure, others get what is left."""
+    names = list(names)
+    spare = [number for number in range(len(STYLES)) if number not in STYLE_OF.values()] + [2, 9, 8, 7, 6, 4]
+    others = [name for name in names if name not in STYLE_OF and name not in FLOOR_STYLES]
+    number_of = {name: spare[place % len(spare)] for place, name in enumerate(others)} | STYLE_OF
+    return {
+        name: {"zorder": 2} | FLOOR_STYLES[name]
+        if name in FLOOR_STYLES
+        else _style(number_of[name], len(STYLES)) | {"markersize": 5}
+        for name in names
+    }
+
+
+def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> None:
+    """One legend for all panels, below them."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=name, **styles[name]) for name in names]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, handlelength=3.4)
 
 
 def _style(number: int, n_methods: int, *, marker: bool = True) -> dict[str, Any]:
@@ -98,7 +148,7 @@ def _style(number: int, n_methods: int, *, marker: bool = True) -> dict[str, Any
     return style if marker else style | {"marker": ""}
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
     axes.grid(color="0.88", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,39 @@
+"""`spider report`: the rows of experiments as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spidertensor.cli.common import CommandError
+
+
+def report(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULTS...", help="Files of spider experiment, .jsonl or .jsonl.gz, or folders of them."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page and its figures.")] = Path(
+        "report"
+    ),
+) -> None:
+    """Make one HTML page of the rows of experiments, with a PNG of every figure, and print their paths.
+
+    \b
+    spider report results --out report
+    spider report grid.jsonl time.jsonl.gz --out /tmp/report
+    """
+    from spidertensor.report import write
+    from spidertensor.results import read
+
+    rows = read(results)
+    try:
+        paths = write(rows, out)
+    except ModuleNotFoundError as error:
+        raise CommandError(f"spider report needs {error.name}: pip install 'spidertensor[plot]'") from None
+    for path in paths:
+        print(path)

@@ -1,0 +1,234 @@
+"""Claims: made runs with known answers; every verdict turns when the rows turn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spidertensor.report import behaviour
+from spidertensor.report import runs as r
+from spidertensor.report.claims import claims
+
+CONTINUOUS = ("movielens-1m", "acc", "movielens-100k")
+
+
+def row(
+    method, data, score=None, *, experiment="grid", protocol="held-out", rank=8, batch_size=256, seed=0,
+    curve=(), seconds=1.0, rejected=0, weights=None, error=None, **settings,
+):  # fmt: skip
+    """A row as `spider experiment` writes it; curve: scores at even distances over 1,000 entries."""
+    scores = {
+        "paper": {
+            "metric": "rmse" if data in CONTINUOUS else "auc", "score": score, "n_entries": 1000,
+            "seconds": seconds, "rejected": rejected,
+        }
+    }  # fmt: skip
+    points = [
+        {"n_entries": 1000 * n // len(curve), "seconds": seconds * n / len(curve), "paper": each}
+        for n, each in enumerate(curve, 1)
+    ]
+    asked = {
+        "method": method, "data": data, "protocol": protocol, "rank": rank, "batch_size": batch_size,
+        "seed": seed, "at": 1,
+    }  # fmt: skip
+    return {
+        "experiment": experiment, "settings": asked | settings,
+        "scores": None if error or protocol == "weights" else scores, "curve": points, "weights": weights,
+        "error": error,
+    }  # fmt: skip
+
+
+def claim(rows, start):
+    (found,) = [each for each in claims(r.runs(rows)) if each.text.startswith(start)]
+    return found
+
+
+def duel(start, winner, loser, data="acc", **how):
+    """The verdict when `winner` is better, and when it is worse; lower is better on acc and movielens-1m."""
+    good, bad = (0.3, 0.4) if data in CONTINUOUS else (0.9, 0.8)
+    holds = claim([row(winner, data, good, **how), row(loser, data, bad, **how)], start)
+    fails = claim([row(winner, data, bad, **how), row(loser, data, good, **how)], start)
+    assert (holds.status, fails.status) == ("holds", "does not hold")
+    return holds, fails
+
+
+def test_without_rows_nothing_is_claimed():
+    found = claims([])
+    assert len(found) == 13
+    assert {each.verdict for each in found} == {"not run"}
+
+
+@pytest.mark.parametrize("data", ["acc", "anime"])
+def test_better_than_every_competitor(data):
+    _, fails = duel("SPIDER (ReLU or tanh) is better", "spider-paper", "cp-wopt", data)
+    assert fails.notes == ["CP-WOPT is better in 1 of 1 settings"]
+    duel("Not in the paper: spidertensor's default", "spider", "post", data)
+    duel("Not in the paper: SPIDER (ReLU or tanh) clears", "spider-paper-tanh", "biases", data)
+
+
+def test_in_part_says_where_not_and_by_which_numbers():
+    rows = [
+        row("spider-paper", "acc", 0.4), row("cp-wopt", "acc", 0.3), row("post", "acc", 0.5),
+        row("spider-paper", "anime", 0.9), row("post", "anime", 0.8),
+    ]  # fmt: skip
+    found = claim(rows, "SPIDER (ReLU or tanh) is better")
+    assert found.verdict == "holds in part: 1 of 2 settings; not on acc (1 of 1)"
+    (failed,) = [check for check in found.checks if not check.holds]
+    assert failed.where == "acc, rank 8, batch 256"
+    assert failed.numbers == "SPIDER-ReLU 0.4000 (1 seed), CP-WOPT 0.3000 (1 seed)"
+    assert found.notes == ["POST is better in 0 of 2 settings", "CP-WOPT is better in 1 of 1 settings"]
+
+
+def test_a_score_that_is_not_a_number_loses():
+    for broken in (None, math.nan):
+        rows = [row("spider-paper", "acc", 0.4), row("post", "acc", broken)]
+        assert claim(rows, "SPIDER (ReLU or tanh) is better").status == "holds"
+        rows = [row("spider-paper", "acc", broken), row("post", "acc", 0.4)]
+        assert claim(rows, "SPIDER (ReLU or tanh) is better").status == "does not hold"
+
+
+def test_a_competitor_without_batches_meets_every_batch_size():
+    rows = [row("spider-paper", "acc", 0.4, batch_size=size) for size in (64, 256)]
+    rows.append(row("cp-wopt", "acc", 0.3))
+    assert claim(rows, "SPIDER (ReLU or tanh) is better").verdict == "does not hold: 0 of 2 settings"
+
+
+def test_failed_rows_and_other_experiments_do_not_count():
+    rows = [
+        row("spider-paper", "acc", 0.4), row("post", "acc", error="ValueError: no"),
+        row("post", "acc", 0.1, experiment="time"), row("post", "acc", 0.1, experiment="approximations"),
+    ]  # fmt: skip
+    assert claim(rows, "SPIDER (ReLU or tanh) is better").verdict == "not run"
+
+
+def test_relu_better_than_tanh():
+    duel("ReLU is better", "spider-paper", "spider-paper-tanh", "dblp")
+
+
+def test_static_worse_than_post_on_two_data_sets_only():
+    duel("CP-WOPT is worse", "post", "cp-wopt")
+    assert (
+        claim([row("post", "dblp", 0.7), row("cp-wopt", "dblp", 0.9)], "CP-WOPT is worse").status == "not run"
+    )
+
+
+def test_often_is_at_least_half():
+    rows = [row("post", "acc", 0.4), row("svb-gptf", "acc", 0.5), row("ss-gptf", "acc", 0.3)]
+    assert claim(rows, "The GP methods").verdict == "holds: 1 of 2 settings; not on acc (1 of 2)"
+    rows += [row("post", "dblp", 0.4), row("svb-gptf", "dblp", 0.5)]
+    assert claim(rows, "The GP methods").status == "holds in part"
+
+
+@pytest.mark.parametrize(("auc", "status"), [(0.52, "holds"), (0.47, "holds"), (0.7, "does not hold")])
+def test_near_chance(auc, status):
+    assert claim([row("svb-dtf", "anime", auc)], "SVB-DTF is near").status == status
+
+
+def test_roughness_of_a_line_is_nothing():
+    assert behaviour.roughness([1, 2, 3, 4]) == 0
+    assert behaviour.roughness([0, 1, 0, 1]) == 2
+    assert math.isnan(behaviour.roughness([1, 2]))
+
+
+def test_smoother():
+    smooth, rough = [0.5 - 0.001 * n for n in range(20)], [0.5 + 0.01 * (n % 2) for n in range(20)]
+    rows = [row("spider-paper", "acc", 0.4, curve=smooth), row("svb-dtf", "acc", 0.4, curve=rough)]
+    assert claim(rows, "Running curves").status == "holds"
+    rows = [row("spider-paper", "acc", 0.4, curve=rough), row("svb-dtf", "acc", 0.4, curve=smooth)]
+    assert claim(rows, "Running curves").status == "does not hold"
+    rows = [row("spider-paper", "acc", 0.4, curve=rough), row("svb-dtf", "acc", 0.4, curve=smooth[:10])]
+    assert claim(rows, "Running curves").status == "not run"  # other distances between the points
+
+
+@pytest.mark.parametrize(
+    ("data", "rank", "status"),
+    [("anime", 8, "holds"), ("anime", 3, "does not hold"), ("dblp", 8, "does not hold")],
+)
+def test_best_on_the_fly_but_early_on_some(data, rank, status):
+    rows = [
+        row("spider-paper", data, 0.9, rank=rank, curve=[0.5] * 10 + [0.9] * 10),
+        row("post", data, 0.7, rank=rank, curve=[0.7] * 20),
+    ]
+    found = claim(rows, "Best on the fly")
+    assert found.status == status
+    assert (
+        found.checks[0].numbers
+        == "leads at 10 of 20 points: 0 of 10 in the first half, 10 of 10 in the second"
+    )
+
+
+def test_pruned():
+    def weights(inclusion):
+        return [{"inclusion": [[inclusion, 0.9]], "mean": [[0.1, 0.2]]}]
+
+    rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.1))]
+    found = claim(rows, "Redundant")
+    assert found.status == "holds"
+    assert found.checks[0].numbers == "50% pruned (by layer 50%)"
+    rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.8))]
+    assert claim(rows, "Redundant").status == "does not hold"
+
+
+def test_cost():
+    def timed(size, seconds, curve=(0.4, 0.4)):
+        return row(
+            "spider-paper", "acc", 0.4, experiment="time", batch_size=size, seconds=seconds, curve=curve
+        )
+
+    found = claim([timed(64, 1.0), timed(256, 1.0)], "Cost is linear")
+    assert found.verdict == "holds: 2 of 2 settings"
+    assert found.checks[0].numbers == "power 1.00 (1e+03 µs per entry at 64, 1e+03 µs per entry at 256)"
+    quadratic = claim([timed(64, 1.0), timed(256, 4.0)], "Cost is linear")
+    assert [check.holds for check in quadratic.checks] == [False, True]
+    slowing = timed(256, 4.0)
+    slowing["curve"][0]["seconds"] = 1.0  # of 4, after half of the entries
+    found = claim([slowing], "Cost is linear")
+    assert found.status == "does not hold"
+    assert found.checks[0].numbers == "second half 3.00 times the first half"
+
+
+def approximation(method, scores, rejected=0):
+    how = {"experiment": "approximations", "rejected": rejected}
+    return [row(method, "movielens-100k", score, seed=seed, **how) for seed, score in enumerate(scores)]
+
+
+def test_second_order_unstable_and_no_better():
+    first, text = approximation("first-order", [0.90, 0.91]), "A second-order"
+    assert claim(first + approximation("second-order", [0.92, 0.93], 7), text).status == "holds"
+    assert claim(first + approximation("second-order", [0.92, math.nan]), text).status == "holds"
+    assert claim(first + approximation("second-order", [0.92, 0.93]), text).status == "holds in part"
+    assert claim(first + approximation("second-order", [0.80, 0.81]), text).status == "does not hold"
+
+
+def test_quadrature_no_better():
+    first, text = approximation("first-order", [0.90, 0.91]), "A better approximation"
+    assert claim(first + approximation("noise-quadrature", [0.90, 0.907]), text).status == "holds"
+    assert claim(first + approximation("noise-quadrature", [0.80, 0.81]), text).status == "does not hold"
+
+
+# Cells
+
+
+def test_mean_deviation_and_number_of_seeds():
+    found = r.runs([row("post", "acc", score, seed=seed) for seed, score in enumerate([0.3, 0.4, 0.5])])
+    cell = r.cell(r.at(found, "POST", "acc", 8, 256), "paper")
+    assert cell == pytest.approx((0.4, 0.1, 3))
+    assert str(cell) == "0.4000 ± 0.1000 (3 seeds)"
+
+
+def test_a_seed_counts_once_and_the_later_row_stands():
+    found = r.runs([row("post", "acc", 0.3), row("post", "acc", 0.5, experiment="again")])
+    assert str(r.cell(r.at(found, "POST", "acc", 8, 256), "paper")) == "0.5000 (1 seed)"
+
+
+def test_no_mean_over_different_settings():
+    rows = [row("svb-dtf", "acc", 0.3, epochs=20), row("svb-dtf", "acc", 0.5, epochs=100, seed=1)]
+    assert r.names(r.runs(rows)) == ["SVB-DTF, epochs 100", "SVB-DTF, epochs 20"]
+    rows = [row("svb-dtf", "acc", 0.3, entries=None), row("svb-dtf", "acc", 0.5, entries=10, seed=1)]
+    assert r.names(r.runs(rows)) == ["SVB-DTF, entries 10", "SVB-DTF, entries all"]
+
+
+def test_settings_tuned_for_each_data_set_are_one_method():
+    rows = [row("svb-dtf", "acc", 0.3, learning_rate=0.1), row("svb-dtf", "dblp", 0.9, learning_rate=0.2)]
+    assert r.names(r.runs(rows)) == ["SVB-DTF"]
