@@ -7,14 +7,18 @@ there are nodes (room to grow); the spare rows already hold the values a new nod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from spidertensor.network import Network
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
@@ -121,17 +125,28 @@ def init(network: Network, prior: Prior, seed: int) -> State:
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
     """The state with room for `n_nodes` nodes per mode; the old one is left as it was."""
-    grown, factors = [], state.posterior.factors
-    for mode, (factor, n) in enumerate(zip(factors, n_nodes, strict=True)):
-        have = len(factor.mean)
-        if n > have:
-            start = _start(network, prior, int(state.seed), mode, have, max(int(n), int(GROWTH * have)))
-            factor = Gaussian(*(np.concatenate(pair) for pair in zip(factor, start, strict=True)))
-        grown.append(factor)
+    start = partial(_start, network, prior, int(state.seed))
     return state._replace(
-        posterior=state.posterior._replace(factors=tuple(grown)),
+        posterior=state.posterior._replace(factors=with_room(state.posterior.factors, n_nodes, start)),
         counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)),
     )
+
+
+def with_room(
+    modes: tuple[T, ...], n_nodes: NDArray[np.int64], start: Callable[[int, int, int], T]
+) -> tuple[T, ...]:
+    """Per mode a NamedTuple of arrays with a row for each node: the same with at least `n_nodes` rows.
+
+    start: mode, first, last -> the rows from first to last, as they are before any entry
+    """
+    grown = []
+    for mode, (arrays, n) in enumerate(zip(modes, n_nodes, strict=True)):
+        have = len(arrays[0])
+        if n > have:
+            rows = start(mode, have, max(int(n), int(GROWTH * have)))
+            arrays = type(arrays)(*(np.concatenate(pair) for pair in zip(arrays, rows, strict=True)))
+        grown.append(arrays)
+    return tuple(grown)
 
 
 def trim(state: State) -> State:
@@ -187,13 +202,18 @@ def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, las
     var = np.tile(factor_prior_var(network, prior, mode), (last - first, 1))
     mean = np.zeros_like(var)
     if network.multilinear:
-        blocks = -(-network.multilinear // 4)  # Philox draws four words per step of its counter
-        bits = _bits(seed, mode).advance(first * blocks)
-        words = bits.random_raw((last - first) * blocks * 4).reshape(last - first, blocks * 4)
-        uniform = (words[:, : network.multilinear] >> 11).astype(np.float64) * 2.0**-53 + 2.0**-54
+        uniform = uniforms(seed, mode, network.multilinear, first, last) + 2.0**-54  # neither 0 nor 1
         columns = slice(int(network.bias), network.deep_start)
         mean[:, columns] = prior.multilinear_start * ndtri(uniform)
     return Gaussian(mean, var)
+
+
+def uniforms(seed: int, mode: int, width: int, first: int, last: int) -> NDArray[np.float64]:
+    """Uniform on [0, 1), for rows first..last: each row by (seed, mode, row) alone, whenever it is drawn."""
+    blocks = -(-width // 4)  # Philox draws four words per step of its counter
+    bits = _bits(seed, mode).advance(first * blocks)
+    words = bits.random_raw((last - first) * blocks * 4).reshape(last - first, blocks * 4)
+    return (words[:, :width] >> 11).astype(np.float64) * 2.0**-53
 
 
 def _bits(seed: int, stream: int) -> np.random.Philox:

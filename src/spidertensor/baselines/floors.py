@@ -23,7 +23,7 @@ from spidertensor import likelihoods
 from spidertensor.entries import Batch, check_batch
 from spidertensor.likelihoods import GAUSSIAN, evidence
 from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import GROWTH, Counts, Gamma, Gaussian
+from spidertensor.posterior import Counts, Gamma, Gaussian, with_room
 
 RIDGE = 5.0  # errors a node must make before its bias is half believed
 OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is
@@ -145,18 +145,12 @@ def _start(n_modes: int) -> Biases:
 
 
 def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
-    grown = []
-    for node, n in zip(state.nodes, n_nodes, strict=True):
-        have = len(node.mean)
-        if n > have:
-            more = max(int(n), int(GROWTH * have)) - have
-            node = Gaussian(
-                np.concatenate([node.mean, np.zeros(more)]),
-                np.concatenate([node.var, np.full(more, 1 / RIDGE)]),
-            )
-        grown.append(node)
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
-    return state._replace(nodes=tuple(grown))
+    def start(mode: int, first: int, last: int) -> Gaussian:
+        return Gaussian(np.zeros(last - first), np.full(last - first, 1 / RIDGE))
+
+    nodes = with_room(state.nodes, n_nodes, start)
+    counts = state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes))
+    return state._replace(nodes=nodes, counts=counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

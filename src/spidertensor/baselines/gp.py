@@ -42,7 +42,7 @@ from scipy.special import log_ndtr as log_ndtr_numpy
 from spidertensor import likelihoods
 from spidertensor.entries import Batch
 from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import GROWTH, Counts, Gaussian
+from spidertensor.posterior import Counts, Gaussian, with_room
 
 try:
     from jax import enable_x64
@@ -358,17 +358,13 @@ def _gathered(settings: Settings, state: State, batch: Batch) -> tuple[State, li
 
 
 def _grown(state: State, n_nodes: NDArray[np.int64]) -> State:
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)
-    grown = []
-    for factor, n in zip(state.factors, n_nodes, strict=True):
-        have, rank = factor.mean.shape
-        if n > have:
-            more = (max(int(n), int(GROWTH * have)) - have, rank)
-            factor = Gaussian(
-                np.concatenate([factor.mean, np.zeros(more)]), np.concatenate([factor.var, np.ones(more)])
-            )
-        grown.append(factor)
-    return state._replace(factors=tuple(grown))
+    rank = state.factors[0].mean.shape[1]
+
+    def start(mode: int, first: int, last: int) -> Gaussian:
+        return Gaussian(np.zeros((last - first, rank)), np.ones((last - first, rank)))
+
+    counts = state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes))
+    return state._replace(factors=with_room(state.factors, n_nodes, start), counts=counts)
 
 
 # --- prediction -----------------------------------------------------------------------------------

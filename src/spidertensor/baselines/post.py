@@ -15,6 +15,7 @@ change nothing, bit for bit; and what an update reports for an entry is what `pr
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from spidertensor.engines.kernel import COMPILE
 from spidertensor.entries import Batch, check_batch
 from spidertensor.likelihoods import GAUSSIAN, evidence, mills
 from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import GROWTH, Counts, Gamma
+from spidertensor.posterior import Counts, Gamma, uniforms, with_room
 
 NOISE_START = 1e-3  # a = b before any entry
 LIMIT = 1e30  # on the log evidence of an entry: what is learned from one beyond it would not stay finite
@@ -81,7 +82,7 @@ def post(
 
     def init(seed: int) -> State:
         return State(
-            tuple(_start(seed, mode, rank, 0, 0) for mode in range(n_modes)),
+            tuple(_start(seed, rank, mode, 0, 0) for mode in range(n_modes)),
             Gamma(np.array(NOISE_START), np.array(NOISE_START)),
             Counts(np.zeros(n_modes, np.int64), np.array(0), np.array(0), np.array(0.0)),
             np.array(seed, np.int64),
@@ -200,25 +201,16 @@ def _local(index: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[n
 
 
 def _grown(state: State, n_nodes: NDArray[np.int64]) -> State:
-    grown = []
-    for mode, (factor, n) in enumerate(zip(state.factors, n_nodes, strict=True)):
-        have, rank = factor.mean.shape
-        if n > have:
-            last = max(int(n), int(GROWTH * have))
-            start = _start(int(state.seed), mode, rank, have, last)
-            factor = Factor(*(np.concatenate(pair) for pair in zip(factor, start, strict=True)))
-        grown.append(factor)
-    np.maximum(state.counts.nodes, n_nodes, out=state.counts.nodes)  # last: allocating may have failed
-    return state._replace(factors=tuple(grown))
+    rank = state.factors[0].mean.shape[1]
+    factors = with_room(state.factors, n_nodes, partial(_start, int(state.seed), rank))
+    counts = state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes))
+    return state._replace(factors=factors, counts=counts)
 
 
-def _start(seed: int, mode: int, rank: int, first: int, last: int) -> Factor:
-    """Starting values of rows first..last of a mode; they depend on (seed, mode, row) alone."""
-    blocks = -(-rank // 4)  # Philox draws four words per step of its counter
-    bits = np.random.Philox(key=np.array([seed, mode], np.uint64)).advance(first * blocks)
-    words = bits.random_raw((last - first) * blocks * 4).reshape(last - first, blocks * 4)
-    mean = (words[:, :rank] >> 11).astype(np.float64) * 2.0**-53
-    return Factor(mean, np.tile(np.eye(rank)[np.tril_indices(rank)], (last - first, 1)))
+def _start(seed: int, rank: int, mode: int, first: int, last: int) -> Factor:
+    """Starting values of rows first..last of a mode."""
+    cov = np.tile(np.eye(rank)[np.tril_indices(rank)], (last - first, 1))
+    return Factor(uniforms(seed, mode, rank, first, last), cov)
 
 
 # --- one batch: its nodes of all modes one under another, those of mode k from first[k] to first[k + 1] ---
