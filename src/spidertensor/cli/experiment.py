@@ -56,9 +56,13 @@ def experiment(
         with results.opened(path) as written:
             missing = written.missing(runs, retry=retry)
             with _Progress(file.stem, written.rows, missing) as progress:
-                for row in module.run_all(missing, jobs):
-                    written.append({"experiment": file.stem, "jobs": jobs} | row)
-                    progress.done(row)
+                try:
+                    for row in module.run_all(missing, jobs):
+                        written.append({"experiment": file.stem, "jobs": jobs} | row)
+                        progress.done(row)
+                except KeyboardInterrupt:
+                    common.note(f"stopped. {path} has what is done: the same command goes on from there.")
+                    raise
         said = f"{len(missing)} of {len(runs)} runs now"
         pairs.append((str(path), said + (f", {progress.failed} failed" if progress.failed else "")))
     common.print_pairs("", pairs)
@@ -110,7 +114,7 @@ class _Progress:
             like = took.get(_kind(settings), took[None])
             work += sum(like) / len(like)
         at_once = self.spent / (perf_counter() - self.began)  # seconds of work in a second
-        return work / at_once
+        return work / max(at_once, 0.1)
 
 
 def _kind(settings: dict[str, Any]) -> tuple[Any, ...]:
