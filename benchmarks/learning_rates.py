@@ -56,7 +56,8 @@ def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
             batch_size=BATCH_SIZE,
         )
         for number in range(len(RATES)):
-            yield Update(*(part[number, 0] for part in all_rates[:4]), rejected=0)
+            parts = (part[number, 0] for part in all_rates[:4])
+            yield Update(*parts, rejected=all_rates.rejected)  # of all rates together
     else:
         algorithm = {"svb-gptf": svb_gptf, "ss-gptf": ss_gptf}[name].ALGORITHM
         settings = gp.Settings(n_modes, likelihood, RANK, 128, EPOCHS, BATCH_SIZE)
@@ -78,15 +79,20 @@ def main(path: Path, pairs: list[str]) -> None:
         for pair in pairs or [f"{name}:{data}" for data in DATA for name in METHODS]:
             name, _, of = pair.partition(":")
             runs = [settings_of(name, of) | {"learning_rate": rate} for rate in RATES]
-            if not written.missing(runs):
+            missing = written.missing(runs)
+            if not missing:
                 continue
             data = datasets.load(of)
             stream = first_tenth(data)
             for run, update in zip(runs, side_by_side(name, data, stream), strict=True):
+                if run not in missing:
+                    continue
                 (score,) = evaluate.prequential(
                     replay(update), stream, binary=data.binary, batch_size=BATCH_SIZE, scaled=not data.binary
                 )
-                row = experiment.row_of(run, scores={"stream": score})
+                # the time is that of the replay, and what was rejected the replay does not know
+                said = dict.fromkeys(("seconds", "entries_per_second")) | {"rejected": update.rejected}
+                row = experiment.row_of(run, scores={"stream": score | said})
                 written.append({"experiment": "tuning", "jobs": len(RATES)} | row)
                 print(name, of, run["learning_rate"], score["score"], score["log_density"], flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -85,6 +86,18 @@ def test_a_learning_rate_that_was_tuned_is_part_of_the_run(file):
         ("[grids]\n", "unknown 'grids'"),
         ("[[grid]]\nmethod = 'mean'\n", "grid 1: no data"),
         (TINY + "[[grid]]\ndata = 'acc'\n", "grid 2: no method"),
+        ("grid = [1]\n", "grid 1 is not a table"),
+        ("[[grid]]\nmethod = [['mean']]\ndata = 'acc'\n", "unknown method ['mean']"),
+        ("[[grid]]\nmethod = 'mean'\ndata = {a = 1}\n", "unknown data {'a': 1}"),
+        ("[[grid]]\nmethod = 'mean'\ndata = 'acc'\nseed = []\n", "seed has no values"),
+        ("[[grid]]\nmethod = 'svb-dtf'\ndata = 'acc'\nlearning_rate = nan\n", "must be a positive number"),
+        ("[[grid]]\nmethod = 'svb-dtf'\ndata = 'acc'\nlearning_rate = 1979-05-27\n", "a positive number"),
+        ("[[grid]]\nmethod = 'svb-dtf'\ndata = 'acc'\nepochs = -3\n", "epochs must be a whole number"),
+        (
+            "[[grid]]\nmethod = 'spider'\ndata = 'acc'\nactivation = 'nope'\n",
+            "activation must be one of relu",
+        ),
+        ("[[grid]]\nmethod = 'spider'\ndata = 'acc'\nengine = 'steam'\n", "engine must be one of sequential"),
         ("[[grid]]\nmethod = 'meen'\ndata = 'acc'\n", "unknown method 'meen'"),
         ("[[grid]]\nmethod = 'mean'\ndata = 'ack'\n", "unknown data 'ack'"),
         ("[[grid]]\nmethod = 'mean'\ndata = 'acc'\nprotocol = 'x'\n", "unknown protocol 'x'"),
@@ -196,6 +209,25 @@ def test_the_weights_of_a_run_are_those_of_the_estimator():
         np.testing.assert_array_equal(said["mean"], weight.mean)
 
 
+def test_the_settings_of_a_run_are_used_for_its_weights():
+    relu, tanh = (
+        experiment.run_one(settings(protocol="weights", method="spider", rank=2, activation=name))["weights"]
+        for name in ("relu", "tanh")
+    )
+    assert relu != tanh
+
+
+def test_without_git_there_is_no_commit_and_no_error(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("SPIDER_COMMIT", raising=False)
+    experiment.commit.cache_clear()
+    assert experiment.run_one(settings())["commit"] is None
+    monkeypatch.setenv("SPIDER_COMMIT", "abc1234")
+    experiment.commit.cache_clear()
+    assert experiment.commit() == "abc1234"
+    experiment.commit.cache_clear()
+
+
 def test_a_run_that_fails_is_a_row_with_its_error():
     row = experiment.run_one(settings(protocol="weights"))
     assert row["error"].startswith("ExperimentError: weights are shown of spider")
@@ -215,7 +247,8 @@ def test_the_activation_is_a_setting():
 
 
 def row(seed=0, **changed) -> results.Row:
-    return dict.fromkeys(results.KEYS) | {"experiment": "tiny", "settings": settings(seed=seed)} | changed
+    said = {"experiment": "tiny", "settings": settings(seed=seed), "finished": "2026-01-01T00:00:00+00:00"}
+    return dict.fromkeys(results.KEYS) | said | changed
 
 
 def test_rows_are_appended_with_six_digits_and_without_nan(tmp_path):
@@ -226,6 +259,23 @@ def test_rows_are_appended_with_six_digits_and_without_nan(tmp_path):
         assert written.rows[0]["scores"] == {"a": 0.333333, "b": None, "c": [None, 3.33333e-13, 7]}
         written.append(row(1))
     assert [each["settings"]["seed"] for each in results.read([path])] == [0, 1]
+
+
+def test_settings_are_kept_to_the_last_digit(tmp_path):
+    run = settings(learning_rate=0.00123456789)
+    with results.opened(tmp_path / "rows.jsonl") as written:
+        written.append(row(settings=run))
+    with results.opened(tmp_path / "rows.jsonl") as written:
+        assert written.missing([run]) == []
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "rows.jsonl.gz"])
+def test_a_file_of_something_else_is_not_touched(tmp_path, name):
+    content = gzip.compress(b"some\nthing") if name.endswith("gz") else b"some thing"
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ResultsError), results.opened(tmp_path / name):
+        pass
+    assert (tmp_path / name).read_bytes() == content
 
 
 def test_what_a_killed_run_left_of_a_row_is_cut_off(tmp_path):
@@ -258,13 +308,13 @@ def test_two_processes_do_not_write_to_one_file(tmp_path):
 
 
 def test_reading_takes_files_folders_and_gzip_and_the_last_of_a_run(tmp_path):
-    for name, score in (("a.jsonl", 1), ("b.jsonl", 2)):
+    for name, day in (("a.jsonl", "2026-03-01"), ("b.jsonl", "2026-02-01")):
         with results.opened(tmp_path / name) as written:
-            written.append(row(0, seconds=score))
+            written.append(row(0, finished=day))
     with gzip.open(tmp_path / "c.jsonl.gz", "wt") as handle:
         handle.write(json.dumps(row(5)) + "\n")
     found = results.read([tmp_path])
-    assert [(each["settings"]["seed"], each["seconds"]) for each in found] == [(0, 2), (5, None)]
+    assert {each["settings"]["seed"]: each["finished"][:7] for each in found} == {0: "2026-03", 5: "2026-01"}
     assert len(results.read([tmp_path / "a.jsonl"])) == 1
 
 
@@ -275,7 +325,11 @@ def test_reading_takes_files_folders_and_gzip_and_the_last_of_a_run(tmp_path):
         ("a.jsonl", b"{}\n", "line 1: not a row"),
         ("a.jsonl", b"[1]\n", "line 1: not a row"),
         ("a.jsonl", json.dumps(row()).encode() + b"\nnonsense\n", "line 2: not JSON"),
+        ("a.jsonl", json.dumps(row(experiment=[])).encode() + b"\n", "line 1: not a row"),
+        ("a.jsonl", json.dumps(row(settings={})).encode() + b"\n", "line 1: not a row"),
+        ("a.jsonl", b"9" * 5000 + b"\n", "not JSON"),
         ("a.jsonl", b"\xff\xfe\n", "not JSON"),
+        ("a.jsonl.gz", gzip.compress(b" " * (results.LONGEST + 1)), "line 1: not a row"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "not JSON"),
         ("a.jsonl.gz", b"nonsense", "not a whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b"x" * 5000)[:-9], "gzip"),
@@ -292,13 +346,31 @@ def test_a_file_that_is_no_results_says_where(tmp_path, name, content, reason):
 # --- many runs, and the command
 
 
-def test_a_run_whose_process_dies_is_a_row_and_the_others_go_on(monkeypatch):
+def test_a_run_whose_process_dies_is_a_row_and_the_others_go_on():
     runs = [settings(seed=seed) for seed in range(3)] + [settings(data="deadly")]
     rows = list(experiment.run_all([*runs[:1], runs[3], *runs[1:3]], jobs=2, run=_deadly))
-    errors = {each["settings"]["data"]: each["error"] for each in rows}
-    assert len(rows) == 4
-    assert errors["synthetic"] is None
-    assert "the process died" in errors["deadly"]
+    assert sorted((each["settings"]["data"], each["settings"]["seed"], each["error"]) for each in rows) == [
+        ("deadly", 0, "the process died: killed, or out of memory"),
+        *(("synthetic", seed, None) for seed in range(3)),
+    ]
+
+
+def test_a_process_that_dies_between_two_runs_ends_nothing():
+    running = experiment.run_all([settings(seed=seed) for seed in range(4)], jobs=2)
+    rows = [next(running)]
+    for process in multiprocessing.active_children():
+        process.kill()
+    rows += running
+    assert sorted((each["settings"]["seed"], each["error"]) for each in rows) == [(n, None) for n in range(4)]
+
+
+def test_processes_of_others_are_left_alone():
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    assert list(experiment.run_all([settings()], 1))
+    assert other.is_alive()
+    other.kill()
+    other.join()
 
 
 def _deadly(settings: results.Settings) -> results.Row:
@@ -331,7 +403,7 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
     rows = lines(tmp_path / "runs" / "tiny.jsonl")
     assert len({results.identity(each["settings"]) for each in rows}) == len(rows) == 4
     assert {each["experiment"] for each in rows} == {"tiny"}
-    assert all(each["error"] is None and each["commit"] for each in rows)
+    assert all(each["error"] is None for each in rows)
     code, out, err = spider("report", "runs", "--out", "page")
     assert code == 0, err
     assert "online biases" in (tmp_path / "page" / "report.html").read_text()
@@ -359,17 +431,20 @@ def test_errors_of_the_command_are_one_line(spider, file, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_path, how):
-    path = file(TINY.replace("[0, 1]", "[0, 1, 2, 3, 4, 5]"))
+    path = file(TINY.replace("[0, 1]", str(list(range(30)))))
     out = tmp_path / "runs" / "tiny.jsonl"
     command = [sys.executable, "-m", "spidertensor", "experiment", str(path), "--out", str(out.parent)]
+    command += ["--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and (not out.exists() or out.read_text().count("\n") < 2):
         time.sleep(0.02)
     process.send_signal(how)
     _, said = process.communicate()
-    assert how == signal.SIGKILL or process.returncode == 0 or "goes on from there" in said
+    assert process.returncode == (130 if how == signal.SIGINT else -how)
+    assert how == signal.SIGKILL or "goes on from there" in said
     kept = lines(out)
+    assert 2 <= len(kept) < 60
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = lines(out)
     assert rows[: len(kept)] == kept
-    assert len({results.identity(each["settings"]) for each in rows}) == len(rows) == 12, done.stderr
+    assert len({results.identity(each["settings"]) for each in rows}) == len(rows) == 60, done.stderr

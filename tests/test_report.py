@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -18,7 +19,8 @@ from spidertensor.cli.common import CommandError
 from spidertensor.cli.report import report as command
 from spidertensor.datasets import synthetic
 from spidertensor.evaluate import prequential
-from spidertensor.report import draw, insight, runs, scores, tables
+from spidertensor.methods import METHODS as NAMED
+from spidertensor.report import draw, insight, page, runs, scores, tables
 
 pytest.importorskip("matplotlib")
 
@@ -185,6 +187,14 @@ def many_rows():
     return rows
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_dots():
+    """Of every figure on a page: nobody looks at them here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "DOTS_PER_INCH", 40)
+        yield
+
+
 class Parsed(HTMLParser):
     """Checks that tags are balanced, and keeps what matters of them."""
 
@@ -230,7 +240,17 @@ def test_every_figure_is_a_file_too(written):
         "calibration.png", "prequential.png",
     ]  # fmt: skip
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
-    assert written[0].read_text(encoding="utf-8").count("<img") == len(names) - 1
+    assert written[0].read_text(encoding="utf-8").count("<img alt=") == len(names) - 1
+
+
+def test_a_reader_finds_the_contents_then_the_claims_then_the_figures(written):
+    text = written[0].read_text(encoding="utf-8")
+    places = [
+        text.index(part) for part in ("<nav", 'id="claims"', 'id="grid"', 'id="running"', 'id="tuning"')
+    ]
+    assert places == sorted(places)
+    contents = Parsed(text[places[0] : text.index("</nav>") + len("</nav>")]).links
+    assert contents == [f"#{anchor}" for anchor in re.findall(r'<h2 id="([^"]+)"', text)]
 
 
 def test_the_page_says_what_was_run(written):
@@ -242,7 +262,12 @@ def test_the_page_says_what_was_run(written):
 
 def test_hostile_rows_are_text(tmp_path):
     bad = "<script>alert(1)</script>"
-    rows = [row(bad, bad, 0.5), row("post", "acc", 0, scores=None, error=bad, machine=bad)]
+    rows = [
+        row("post", bad, 0.5),
+        row("post", "acc", 0.5, experiment=bad),
+        row("post", "acc", 0, scores=None, error=bad, machine=bad),
+        row(bad, bad, 0.5, experiment="approximations"),
+    ]
     text = report.write(rows, tmp_path)[0].read_text(encoding="utf-8")
     assert "<script" not in text
     assert Parsed(text).text.count(bad) > 3
@@ -305,7 +330,8 @@ def test_axes_have_labels_and_nothing_is_cut_off(name):
     for box in boxes:
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
-    assert all(axes.get_xlabel() for axes in figure.axes if axes.get_visible())
+    below = figure.axes[-len(figure.axes) // 2 :] if name == "on_the_fly" else figure.axes
+    assert all(axes.get_xlabel() for axes in below)
     assert any(axes.get_ylabel() for axes in figure.axes) or name == "speed"  # its bars have names
     for each in figure.legends:
         assert len({text.get_text() for text in each.get_texts()}) == len(each.get_texts())
@@ -314,20 +340,54 @@ def test_axes_have_labels_and_nothing_is_cut_off(name):
 
 def test_figure_1_has_a_line_for_every_method_and_means_over_seeds():
     figure = scores.over_grid(runs.runs(many_rows()))
-    left, right = figure.axes[:2]  # acc
-    lines = [[line for line in axes.get_lines() if line.get_linestyle() != "None"] for axes in (left, right)]
-    assert list(map(len, lines)) == [4, 4]
-    np.testing.assert_allclose(lines[0][0].get_ydata(), [0.365, 0.365])
-    assert len(left.containers) == 2  # error bars, none for one seed and for a floor
-    assert left.get_ylabel() == "RMSE\n(lower is better)"
-    assert figure.axes[2].get_ylabel() == "AUC\n(higher is better)"
+    over_rank, over_size = figure.axes[0], figure.axes[2]  # acc
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["acc", "dblp"] * 2
+    lines = [line for line in over_rank.get_lines() if line.get_linestyle() != "None"]
+    assert len(lines) == 4
+    np.testing.assert_allclose(lines[0].get_ydata(), [0.365, 0.365])
+    assert len(over_rank.containers) == 2  # error bars, none for one seed and for a floor
+    assert over_rank.get_ylabel() == "RMSE, lower is better"
+    assert figure.axes[1].get_ylabel() == "AUC, higher is better"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "SPIDER-ReLU",
         "POST",
         "SVB-DTF",
         "mean",
     ]
-    assert right.get_title(loc="right") == "↑ off the scale: mean 1"
+    assert notes(over_rank) == notes(over_size) == ["↑ off the scale: mean 1"]
+
+
+def notes(axes) -> list[str]:
+    """What is written between the name of a panel and the panel."""
+    return [text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in axes.texts]
+
+
+def test_figures_1_and_2_are_of_the_grid_on_the_data_sets_of_the_paper():
+    rows = [row("post", "acc", 0.4)]
+    others = [row("post", "movielens-100k", 0.9), row("first-order", "acc", 0.4)]
+    others += [
+        row("svb-dtf", "acc", 0.4, experiment=name) for name in ("time", "tuning", "approximations-tanh")
+    ]
+    assert scores.over_grid(runs.runs(others)) is None
+    assert scores.on_the_fly(runs.runs(others)) is None
+    assert insight.calibration(runs.runs(others)) is None
+    for draw_figure in (scores.over_grid, scores.on_the_fly, insight.calibration):
+        figure = draw_figure(runs.runs(rows + others))
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["POST"]
+        assert {axes.get_title(loc="left")[:3] for axes in figure.axes} == {"acc"}
+
+
+def test_every_method_that_can_be_run_has_a_label():
+    assert set(runs.LABELS) == set(NAMED)
+
+
+def test_a_single_point_has_a_larger_marker():
+    rows = [row("post", "acc", 0.4), row("svb-dtf", "acc", 0.5)]
+    rows.append(row("post", "acc", 0.4))
+    rows[-1]["settings"] |= {"batch_size": 64}
+    axes = scores.over_grid(runs.runs(rows)).axes[1]
+    sizes = [line.get_markersize() for line in axes.get_lines()[:2]]
+    assert sizes[1] > sizes[0]
 
 
 def test_figure_2_is_the_mean_of_the_running_scores():
@@ -347,23 +407,106 @@ def test_methods_off_the_scale_are_named_beside_the_title():
         "svb-dtf": 0.5,
         "svb-gptf": 0.4,
     }
-    figure = scores.on_the_fly(runs.runs([row(method, "anime", auc) for method, auc in aucs.items()]))
+    rows = [row(method, "anime", auc) for method, auc in aucs.items()]
+    rows.append(row("mean", "anime", 0.501))
+    figure = scores.on_the_fly(runs.runs(rows))
     figure.draw_without_rendering()
     (axes,) = figure.axes
-    assert axes.get_title(loc="right").strip() == "↓ off the scale: SVB-DTF 0.501, SVB-GPTF 0.401"
+    (note,) = notes(axes)
+    assert note.replace("\n", " ") == "↓ off the scale: SVB-DTF 0.501; SVB-GPTF 0.401; mean 0.502"
     assert axes.get_title(loc="left") == "anime, rank 8"
+
+
+def drawn(points_by_method):
+    cells = {name: [runs.average([each]) for each in points] for name, points in points_by_method.items()}
+    return {name: scores.Points(list(range(len(each))), each, []) for name, each in cells.items()}
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_method_that_fails_does_not_set_the_scale(sign):
     metric = "rmse" if sign > 0 else "auc"
-    low, high = sorted(
-        sign * end for end in scores.shown_range([[sign * x] for x in (1, 1.1, 1.2, 9)], metric)[:2]
-    )
+
+    def ends(points_by_method):
+        points = {name: [sign * x for x in each] for name, each in points_by_method.items()}
+        return sorted(sign * end for end in scores.shown_range([drawn(points)], metric))
+
+    low, high = ends({"a": [1], "b": [1.1], "c": [1.2], "d": [9]})
     assert 0.9 < low < 1 < 1.2 < high < 1.3
-    low, high = scores.shown_range([[1.0, 5.0]], "rmse")  # alone it is shown whole
+    low, high = ends({"a": [1, 1.1], "b": [1.2, 1.2], "c": [1.3, 1.3, 100]})  # works but for one point
+    assert 1.3 < high < 1.4
+    low, high = ends({"a": [1], "b": [1.1, 3], "mean": [2]})  # worse than the mean
+    assert 1.1 < high < 1.2
+    low, high = ends({"a": [1.0, 5.0]})  # alone it is shown whole
     assert low < 1 < 5 < high
-    assert scores.shown_range([[math.nan]], "rmse") == (0.0, 1.0)
+    low, high = ends({"mean": [1.0]})
+    assert low < 1 < high
+    assert scores.shown_range([drawn({"a": [math.nan]})], metric) == (0.0, 1.0)
+
+
+def test_a_bar_of_a_point_that_is_not_shown_is_not_drawn():
+    rows = [row("post", "acc", 0.4 + 0.01 * seed, seed=seed) for seed in range(2)]
+    rows += [row("spider", "acc", 0.35 + 0.01 * seed, seed=seed) for seed in range(2)]
+    rows += [row("ss-gptf", "acc", score, seed=seed) for seed, score in enumerate((20.0, 200.0))]
+    axes = scores.over_grid(runs.runs(rows)).axes[0]
+    assert len(axes.containers) == 2
+    assert notes(axes) == ["↑ off the scale: SS-GPTF 110"]
+    assert axes.get_ylim()[1] < 1
+
+
+def test_a_dollar_sign_is_no_mathematics():
+    figure = scores.in_time_order(runs.runs([row("post", "a $x_1$ b", 0.5, protocol="prequential")]))
+    figure.draw_without_rendering()
+    title = figure.axes[0].get_title(loc="left")
+    assert title.replace(r"\$", "$") == "a $x_1$ b, rank 8"
+    assert "$" not in title.replace(r"\$", "")
+
+
+def test_the_cap_of_timed_runs_is_no_quick_run(tmp_path):
+    rows = [row("post", "acc", 0.4), row("svb-dtf", "acc", 0.4, experiment="time")]
+    rows += [row("second-order", "acc", 0.4, experiment="approximations-tanh")]
+    for capped in rows[1:]:
+        capped["settings"] |= {"entries": 25_600}
+    text = Parsed(report.write(rows, tmp_path)[0].read_text(encoding="utf-8")).text
+    assert "quick run" not in text
+    assert "on the first 25,600 entries: SVB-DTF" in text
+
+
+def test_runs_with_many_rejected_entries_are_listed():
+    rows = [row("post", "acc", 0.4, seed=seed) for seed in range(2)]
+    assert tables.rejected(runs.runs(rows)) == []
+    for test in rows[1]["scores"]:
+        rows[1]["scores"][test] = rows[1]["scores"][test] | {"rejected": 30}
+    (table,) = tables.rejected(runs.runs(rows))
+    assert table.columns == ["experiment", "data", "rank", "batch size", "runs", "most in one run"]
+    assert table.rows == [
+        ("POST", [(text, False) for text in ("grid", "acc", "8", "256", "1 of 2", "30 (3.0%)")])
+    ]
+
+
+def test_learning_rates_with_the_best_marked_and_the_one_used():
+    rows = [row("svb-dtf", "acc", 0.4)]
+    rows[0]["settings"] |= {"learning_rate": 0.01}
+    for rate, score in ((0.001, 0.6), (0.01, 0.5)):
+        tried = row("svb-dtf", "acc", score, experiment="tuning", protocol="prequential")
+        tried["settings"] |= {"learning_rate": rate, "protocol": "first-tenth", "epochs": 100}
+        rows.append(tried)
+    (table,) = tables.tuning(runs.runs(rows))
+    assert table.columns == ["0.001", "0.01", "used"]
+    assert table.rows == [
+        ("SVB-DTF, acc, RMSE", [("0.6000", False), ("0.5000", True), ("0.01", False)]),
+    ]
+    assert "rank 8, batch size 256, epochs 100, seed 0" in table.note
+
+
+def test_approximations_have_tables_for_each_activation():
+    rows = [
+        row("first-order", "acc", 0.4, experiment=experiment)
+        for experiment in ("approximations", "approximations-tanh")
+    ]
+    for each, activation in zip(rows, ("relu", "tanh"), strict=True):
+        each["settings"] |= {"activation": activation}
+    captions = [table.caption for table in tables.approximations(runs.runs(rows))]
+    assert [caption.split(":")[0] for caption in captions] == ["relu"] * 3 + ["tanh"] * 3
 
 
 def test_a_method_looks_the_same_in_every_figure():

@@ -18,7 +18,7 @@ A row is a dict of plain numbers in the user's units, the same keys in every row
     calibration             last row only, else None: pairs of nominal level and covered share, or for binary
                             values of mean probability and share of ones
 
-With `at` = n there are n rows, evenly spaced over the pass. The last row is the result.
+`at` asks for so many rows, evenly spaced over the pass, at most one after each batch. The last is the result.
 """
 
 from __future__ import annotations

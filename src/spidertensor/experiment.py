@@ -14,23 +14,26 @@
     [quick]                             what --quick puts in place of these, in every grid
     entries = 2_000
 
-A row has the settings of its run, all of them, and these say which run it is. Rows are appended as runs end,
-by this process alone, and never changed: killed at any moment, the next start finds what is done and runs
-the rest. A run that fails leaves a row with its error.
+A row has the settings of its run, and these say which run it is; what the method could be told and was not is
+at its default. Rows are appended as runs end, by this process alone, and never changed: killed at any moment,
+the next start finds what is done and runs the rest. A run that fails leaves a row with its error.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import platform
 import signal
 import subprocess
 import sys
 import tomllib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from multiprocessing import active_children, get_context, parent_process
@@ -44,6 +47,8 @@ from spidertensor.datasets import Dataset
 from spidertensor.entries import Batch
 from spidertensor.method import Method
 from spidertensor.methods import METHODS
+from spidertensor.network import ACTIVATIONS
+from spidertensor.parameters import ENGINES
 from spidertensor.results import ExperimentError, Row, Settings, identity
 
 DEFAULTS: Settings = {
@@ -75,6 +80,8 @@ def plan(path: Path, *, seeds: int | None = None, quick: bool = False) -> list[S
         raise ExperimentError(f"{path}: {found}; a file has [[grid]] tables and at most one [quick] table")
     runs: dict[str, Settings] = {}
     for number, grid in enumerate(grids, 1):
+        if not isinstance(grid, dict):
+            raise ExperimentError(f"{path}: grid {number} is not a table")
         grid = grid | (changed if quick else {}) | ({"seed": list(range(seeds))} if seeds else {})
         try:
             for settings in _combinations(grid):
@@ -90,6 +97,9 @@ def _combinations(grid: Settings) -> Iterator[Settings]:
         if name not in axes:
             raise ExperimentError(f"no {name}")
     lists = [values if isinstance(values, list) else [values] for values in axes.values()]
+    for name, values in zip(axes, lists, strict=True):
+        if not values:
+            raise ExperimentError(f"{name} has no values")
     for values in itertools.product(*lists):
         settings = dict(zip(axes, values, strict=True))
         _check(settings)
@@ -98,17 +108,33 @@ def _combinations(grid: Settings) -> Iterator[Settings]:
 
 def _check(settings: Settings) -> None:
     for name, known in (("method", METHODS), ("data", datasets.NAMES), ("protocol", PROTOCOLS)):
-        if settings[name] not in known:
+        if not isinstance(settings[name], str) or settings[name] not in known:
             raise ExperimentError(f"unknown {name} {settings[name]!r}: choose from {', '.join(known)}")
-    for name, least in (("rank", 1), ("batch_size", 1), ("seed", 0), ("at", 1), ("entries", 1)):
-        value = settings[name]
-        if not (type(value) is int and value >= least) and not (name == "entries" and value is None):
-            raise ExperimentError(f"{name} must be a whole number from {least} on, got {value!r}")
-    known = METHODS[settings["method"]].settings
-    for name in settings.keys() - DEFAULTS.keys() - {"method", "data"} - set(known):
+    own = METHODS[settings["method"]].settings
+    for name in settings.keys() - DEFAULTS.keys() - {"method", "data"} - set(own):
         raise ExperimentError(
-            f"{settings['method']} has no setting {name!r}, only: {', '.join(known) or 'none'}"
+            f"{settings['method']} has no setting {name!r}, only: {', '.join(own) or 'none'}"
         )
+    for name, (good, wanted) in RULES.items():
+        if name in settings and not good(settings[name]):
+            raise ExperimentError(f"{name} must be {wanted}, got {settings[name]!r}")
+
+
+def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
+    return lambda x: type(x) is int and x >= least, f"a whole number from {least} on"
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "rank": _whole(1),
+    "batch_size": _whole(1),
+    "seed": _whole(0),
+    "at": _whole(1),
+    "entries": (lambda x: x is None or (type(x) is int and x >= 1), "a whole number from 1 on"),
+    "epochs": _whole(1),
+    "learning_rate": (lambda x: type(x) in (int, float) and 0 < x < math.inf, "a positive number"),
+    "activation": (lambda x: x in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
+    "engine": (lambda x: x in ENGINES, f"one of {', '.join(ENGINES)}"),
+}
 
 
 # --- one run ---
@@ -157,8 +183,8 @@ def _first(entries: Batch, n: int | None) -> Batch:
 def _held_out(data: Dataset, settings: Settings) -> Row:
     """One pass over the training entries; every test set of the data is scored at each point."""
     method, how = _method(data, settings)
-    tests = {name: data.split(settings["seed"], name)[1] for name in data.tests or ("paper",)}
-    train = _first(data.split(settings["seed"])[0], settings["entries"])
+    train, test = data.split(settings["seed"])
+    tests, train = data.tests or {"paper": test}, _first(train, settings["entries"])
     scores, curve = {}, []
     for row in evaluate.held_out(method, train, tests, at=settings["at"], **how):
         if not curve or curve[-1]["n_entries"] != row["n_entries"]:
@@ -190,8 +216,9 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     if settings["method"] not in kinds:
         raise ExperimentError(f"weights are shown of {' and '.join(kinds)}, not of {settings['method']}")
     train = _first(data.split(settings["seed"])[0], settings["entries"])
+    own = {name: settings[name] for name in METHODS[settings["method"]].settings if name in settings}
     model = kinds[settings["method"]](
-        rank=settings["rank"], batch_size=settings["batch_size"], random_state=settings["seed"]
+        rank=settings["rank"], batch_size=settings["batch_size"], random_state=settings["seed"], **own
     )
     began = perf_counter()
     model.fit(*train)
@@ -211,13 +238,14 @@ PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
 def commit() -> str | None:
     """Of the source tree that this is run from; $SPIDER_COMMIT in a copy without its history."""
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # installed, maybe inside some other repository
-        return os.environ.get("SPIDER_COMMIT")
-    said = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--abbrev=7", "--dirty=+changes", "--exclude=*"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return said.stdout.strip() or None
+    said = ""
+    if (root / ".git").exists():  # else installed, maybe inside some other repository
+        words = ["describe", "--always", "--abbrev=7", "--dirty=+changes", "--exclude=*"]
+        with suppress(OSError):  # no git on this machine
+            said = subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
+            ).stdout.strip()
+    return said or os.environ.get("SPIDER_COMMIT")
 
 
 def machine() -> str:
@@ -237,42 +265,44 @@ def machine() -> str:
 
 def run_all(runs: Iterable[Settings], jobs: int, run: Callable[[Settings], Row] = run_one) -> Iterator[Row]:
     """The rows of the runs as they end, `jobs` at a time, each in a process that is not this one."""
-    waiting, flying, broken = iter(runs), {}, []
-    pool = _pool(jobs)
-    try:
-        while True:
-            for settings in itertools.islice(waiting, jobs - len(flying)):
-                flying[pool.submit(run, settings)] = settings
-            if not flying:
-                return
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                settings = flying.pop(future)
-                if isinstance(future.exception(), BrokenProcessPool):
-                    broken.append(settings)
-                else:
-                    yield future.result()
-            if broken:  # a process died, and took with it the runs of the others: each again, on its own
-                broken += flying.values()
-                pool, flying = _pool(jobs), {}
-                while broken:
-                    yield _alone(broken.pop(), run)
-    finally:
-        for process in active_children():
-            process.kill()
-        pool.shutdown(cancel_futures=True)
+    waiting = deque(runs)
+    while waiting:
+        flying: dict[Future[Row], Settings] = {}
+        try:
+            with _pool(jobs) as pool:
+                while waiting or flying:
+                    while waiting and len(flying) < jobs:
+                        flying[pool.submit(run, waiting[0])] = waiting[0]
+                        waiting.popleft()
+                    for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                        row = future.result()
+                        del flying[future]
+                        yield row
+        except BrokenProcessPool:  # a process died, and took the runs of the others with it
+            for settings in flying.values():
+                yield _alone(settings, run)
 
 
 def _alone(settings: Settings, run: Callable[[Settings], Row]) -> Row:
-    with _pool(1) as pool:
-        try:
+    try:
+        with _pool(1) as pool:
             return pool.submit(run, settings).result()
-        except BrokenProcessPool:
-            return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
+    except BrokenProcessPool:
+        return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Its processes are killed at the end: who stops waiting, by Ctrl-C for instance, does not want them."""
+    others = set(active_children())
     # Spawned: a forked copy of a process that has used JAX or threads can hang.
-    return ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
+    try:
+        yield pool
+    finally:
+        for process in set(active_children()) - others:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:

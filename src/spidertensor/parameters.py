@@ -15,6 +15,7 @@ from spidertensor.method import Method
 from spidertensor.network import Network
 from spidertensor.posterior import Prior
 
+ENGINES = ("sequential", "vectorized")
 LARGEST = 1e100  # of what a value is measured by: its square, a variance, must still be a float64
 LARGEST_VAR = 1e12  # of a prior: with its inverse far inside float32
 
@@ -72,7 +73,7 @@ _VAR = (is_var, f"a number from {1 / LARGEST_VAR:g} to {LARGEST_VAR:g}")
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": (lambda x: is_whole(x) or is_list(x, is_whole), "a whole number, or one for each mode"),
     "hidden": (lambda x: is_list(x, is_whole), "the widths of the hidden layers, such as (50, 50)"),
-    "engine": (lambda x: x in ("sequential", "vectorized"), '"sequential" or "vectorized"'),
+    "engine": (lambda x: x in ENGINES, " or ".join(f'"{name}"' for name in ENGINES)),
     "network": (lambda x: x is None or isinstance(x, CustomNetwork), "a CustomNetwork, or None"),
     "curvature": (lambda x: isinstance(x, bool), "True or False"),
     "bias": (lambda x: isinstance(x, bool), "True or False"),

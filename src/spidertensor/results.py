@@ -27,6 +27,8 @@ KEYS = {
     "experiment", "settings", "scores", "curve", "weights", "seconds", "error",
     "version", "commit", "machine", "jobs", "finished", "wall_seconds",
 }  # fmt: skip
+TEXTS, NUMBERS = ("method", "data", "protocol"), ("rank", "batch_size", "seed", "at")  # in all settings
+LONGEST = 2**24  # characters of a line: a longer one is no row, and would fill the memory
 
 
 class ExperimentError(ValueError):
@@ -54,7 +56,8 @@ class Results(NamedTuple):
         return [settings for settings in runs if identity(settings) not in done]
 
     def append(self, row: Row) -> None:
-        self.file.write(json.dumps(_short(row), separators=(",", ":"), allow_nan=False) + "\n")
+        short = _short(row) | {"settings": row["settings"]}  # which run it is: not a digit less
+        self.file.write(json.dumps(short, separators=(",", ":"), allow_nan=False) + "\n")
         self.file.flush()
         os.fsync(self.file.fileno())
         self.rows.append(row)
@@ -63,6 +66,8 @@ class Results(NamedTuple):
 @contextmanager
 def opened(path: Path) -> Iterator[Results]:
     """Open a file of rows to add to it, made if need be; what a killed run left of a row is cut off."""
+    if path.suffix == ".gz":
+        raise ResultsError(f"{path}: rows are added to a .jsonl file, not to a compressed one")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as raw:
         try:
@@ -70,10 +75,15 @@ def opened(path: Path) -> Iterator[Results]:
                 fcntl.flock(raw, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ResultsError(f"{path} is being written by another spider experiment") from None
+        rows = _rows_of(path)
         raw.seek(0)
-        raw.truncate(raw.read().rfind(b"\n") + 1)
+        content = raw.read()
+        end = content.rfind(b"\n") + 1
+        if end < len(content) and content[end : end + 1] != b"{":
+            raise ResultsError(f"{path}: its last line is not of spider experiment")
+        raw.truncate(end)
         with path.open("a", encoding="utf-8") as file:
-            yield Results(_rows_of(path), file)
+            yield Results(rows, file)
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
@@ -84,7 +94,8 @@ def read(paths: Iterable[Path]) -> list[Row]:
         if not found:
             raise ResultsError(f"{path} has no .jsonl or .jsonl.gz file in it")
         files += found
-    latest = {(row["experiment"], identity(row["settings"])): row for file in files for row in _rows_of(file)}
+    rows = sorted((row for file in files for row in _rows_of(file)), key=lambda row: row["finished"])
+    latest = {(row["experiment"], identity(row["settings"])): row for row in rows}
     if not latest:
         raise ResultsError(f"no rows in {', '.join(map(str, files))}")
     return list(latest.values())
@@ -92,25 +103,36 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 def _rows_of(path: Path) -> list[Row]:
     open_ = gzip.open if path.suffix == ".gz" else open
-    rows = []
+    rows: list[Row] = []
     try:
         with open_(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            while line := file.readline(LONGEST):
                 if not line.endswith("\n"):
+                    _check(len(line) < LONGEST, path, len(rows) + 1)
                     break  # being written, or what a killed run left
                 row = json.loads(line)
-                if (
-                    not isinstance(row, dict)
-                    or not isinstance(row.get("settings"), dict)
-                    or KEYS - row.keys()
-                ):
-                    raise ResultsError(f"{path}, line {number}: not a row of spider experiment")
+                _check(_is_row(row), path, len(rows) + 1)
                 rows.append(row)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ResultsError(f"{path}, line {len(rows) + 1}: not JSON: {error}") from error
+    except ResultsError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{path}, line {len(rows) + 1}: not JSON: {error}"[:300]) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ResultsError(f"{path}: not a whole gzip file: {error}") from error
     return rows
+
+
+def _check(good: bool, path: Path, line: int) -> None:
+    if not good:
+        raise ResultsError(f"{path}, line {line}: not a row of spider experiment")
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or KEYS - row.keys() or not isinstance(row["settings"], dict):
+        return False
+    texts = [row["experiment"], row["finished"], *(row["settings"].get(name) for name in TEXTS)]
+    numbers = [row["settings"].get(name) for name in NUMBERS]
+    return all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
 
 
 def _short(value: Any) -> Any:

@@ -93,7 +93,8 @@ def evaluate(
     asked = {
         "dataset": dataset,
         "method": method,
-        "engine": engine.value,
+        "engine": engine.value if method in with_engines else None,
+        "learning_rate": METHODS[method].tuned(dataset).get("learning_rate"),
         **settings,
         "protocol": protocol.value,
         "test": tested,
@@ -170,6 +171,7 @@ def _show(record: dict[str, Any]) -> None:
         rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
     common.print_table(title, ["", metric, "log density"], rows)
     shown = {
+        "learning rate, tuned on this data set": ("learning_rate", "g"),
         "coverage of 50 % intervals": ("coverage_50", ".1%"),
         "coverage of 90 % intervals": ("coverage_90", ".1%"),
         "log loss": ("log_loss", ".4f"),

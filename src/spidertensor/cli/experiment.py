@@ -15,8 +15,9 @@ from spidertensor.cli import common
 from spidertensor.cli.common import CommandError
 
 LINE_EVERY = 30.0  # seconds, where there is no terminal to draw a bar on
-# One run, one core: threads of several runs fight for the cores, and small matrices gain nothing from them.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# For the processes of runs, unless the user has said otherwise: threads of several runs fight for the cores,
+# and one run does not take all of a GPU's memory.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def experiment(
@@ -49,7 +50,8 @@ def experiment(
     if len({file.stem for file in files}) < len(files):
         raise CommandError("two files of the same name would write to the same results")
     plans = {file: module.plan(file, seeds=seeds, quick=quick) for file in files}
-    os.environ |= ONE_THREAD
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     pairs = []
     for file, runs in plans.items():
         path = folder / f"{file.stem}.jsonl"

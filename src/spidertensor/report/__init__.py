@@ -2,7 +2,8 @@
 
     draw.py     styles, and figures of the rows of `evaluate`: running curves, calibration
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
-    verdicts.py, behaviour.py, claims.py   runs -> what the paper claims, and whether it holds
+    verdicts.py, behaviour.py, approximations.py, claims.py
+                runs -> what the paper claims, and whether it holds
     tables.py   runs -> tables of text
     scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
     insight.py  runs -> figures of time, weights and calibration

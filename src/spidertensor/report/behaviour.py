@@ -1,13 +1,13 @@
-"""Claims about how a method behaves: its running curves, its weights, its cost, other approximations."""
+"""Claims about how a method behaves: its running curves, its weights, its cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from spidertensor.report import runs as r
 from spidertensor.report.runs import Cell, Run
-from spidertensor.report.verdicts import Check, Claim
+from spidertensor.report.verdicts import Check, Claim, Outcome, compare, counted, decided
 
 PRUNED = 0.5  # a weight with a lower inclusion probability
 PRUNED_SHARE = 0.1  # of the weights, from which on we say that redundant ones are pruned
@@ -28,7 +28,7 @@ def roughness(scores: Sequence[float]) -> float:
 
 def _curves(found: Sequence[Run], methods: Sequence[str], data: str, rank: int) -> dict[str, list[Run]]:
     """The runs with a running curve at the usual batch size, by name."""
-    grid = [run for run in r.grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
+    grid = [run for run in r.paper_grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
     chosen = {name: r.at(grid, name, data, rank, r.BATCH_SIZE) for name in r.names(grid, methods)}
     return {name: group for name, group in chosen.items() if group}
 
@@ -40,30 +40,33 @@ def smooth(found: Sequence[Run]) -> Claim:
             name: _roughness(group)
             for name, group in _curves(found, [*r.PAPER, "svb-dtf", "svb-gptf"], data, rank).items()
         }
-        grid = r.grid(found)
+        grid = r.paper_grid(found)
         for ours in r.names(grid, r.PAPER):
             for theirs in r.names(grid, ["svb-dtf", "svb-gptf"]):
                 if ours in rough and theirs in rough and rough[ours][1] == rough[theirs][1]:
                     (mine, _), (other, _) = rough[ours], rough[theirs]
                     where = f"{data}, rank {rank}, {ours} against {theirs}"
-                    checks.append(Check(data, where, mine < other, f"{mine:.2g} against {other:.2g}"))
+                    numbers = f"{mine.mean:.2g} against {other.mean:.2g}"
+                    checks.append(Check(data, where, compare(mine, other, "roughness"), numbers))
     judged = (
         "roughness of the running score: mean absolute second difference between neighbouring points, mean "
         f"over the seeds, first {START:.0%} of the points left out; 0 is a straight line"
     )
-    return Claim("Running curves are smoother than those of the SVB methods", judged, checks, "running")
+    text = "Running curves are smoother than those of the SVB methods"
+    return Claim(text, judged, checks, "running", compares=True)
 
 
-def _roughness(group: Sequence[Run]) -> tuple[float, int]:
+def _roughness(group: Sequence[Run]) -> tuple[Cell, int]:
     """Mean over the runs, and at how many points: roughness at different spacings cannot be compared."""
     scores = [[r.number_of(point["paper"]) for point in run.curve] for run in group]
     n = min(map(len, scores))
     cell = r.average(roughness(each[int(START * n) :]) for each in scores)
-    return (cell.mean if cell else math.nan), n
+    assert cell is not None  # a group has runs
+    return cell, n
 
 
 def _curve_settings(found: Sequence[Run]) -> list[tuple[str, int]]:
-    grid = [run for run in r.grid(found) if len(run.curve) > 1]
+    grid = [run for run in r.paper_grid(found) if len(run.curve) > 1]
     ranks = sorted({run.rank for run in grid})
     return [(data, rank) for data in r.data_sets(grid) for rank in ranks]
 
@@ -77,31 +80,40 @@ def on_the_fly(found: Sequence[Run]) -> Claim:
         theirs = _best_curve(of_data, r.COMPETITORS, data, rank)
         shared = sorted(ours.keys() & theirs.keys())
         if shared:
-            leads = [ours[n] < theirs[n] for n in shared]
-            half = len(leads) // 2
-            counted = leads[half:] if (data, rank) in late else leads
+            metric = r.metric(of_data, data)
+            outcomes: list[Outcome] = [compare(ours[n], theirs[n], metric) for n in shared]
+            half = len(outcomes) // 2
+            judged_on = outcomes[half:] if (data, rank) in late else outcomes
             numbers = (
-                f"leads at {sum(leads)} of {len(leads)} points: {sum(leads[:half])} of {half} in the first "
-                f"half, {sum(leads[half:])} of {len(leads) - half} in the second"
+                f"at {len(outcomes)} points {counted(outcomes)} (first half {counted(outcomes[:half])}; "
+                f"second half {counted(outcomes[half:])})"
             )
             where = f"{data}, rank {rank}" + (", second half" if (data, rank) in late else "")
-            checks.append(Check(data, where, sum(counted) >= ON_THE_FLY * len(counted), numbers))
+            checks.append(Check(data, where, _leads(judged_on), numbers))
     judged = (
-        f"the better of ReLU and tanh leads all streaming competitors at {ON_THE_FLY:.0%} of the points of "
-        "the running score or more; for the two exceptions at those of the second half"
+        f"the better of ReLU and tanh wins against the best streaming competitor at {ON_THE_FLY:.0%} of the "
+        "points of the running score or more; a tie if it does so together with the points that are ties; "
+        "for the two exceptions at those of the second half"
     )
     text = "Best on the fly, except early on anime and movielens-1m at rank 8"
-    return Claim(text, judged, checks, "running")
+    return Claim(text, judged, checks, "running", compares=True)
 
 
-def _best_curve(of_data: Sequence[Run], methods: Sequence[str], data: str, rank: int) -> dict[int, float]:
-    """By entries learned, the loss of the best of these methods at that moment, where all have a point."""
+def _leads(outcomes: Sequence[Outcome]) -> Outcome:
+    enough = ON_THE_FLY * len(outcomes)
+    if outcomes.count("win") >= enough:
+        return "win"
+    return "tie" if len(outcomes) - outcomes.count("loss") >= enough else "loss"
+
+
+def _best_curve(of_data: Sequence[Run], methods: Sequence[str], data: str, rank: int) -> dict[int, Cell]:
+    """By entries learned, the best of these methods at that moment, where all have a point."""
     curves = [r.mean_curve(group, "paper") for group in _curves(of_data, methods, data, rank).values()]
     shared = set.intersection(*map(set, curves)) if curves else set()
     if not shared:
         return {}
     metric = r.metric(of_data, data)
-    return {n: min(r.loss(curve[n].mean, metric) for curve in curves) for n in shared}
+    return {n: min((curve[n] for curve in curves), key=lambda c: r.loss(c.mean, metric)) for n in shared}
 
 
 # Of weights and time
@@ -118,7 +130,7 @@ def pruned(found: Sequence[Run]) -> Claim:
             )
             numbers = f"{share:.0%} pruned (by layer {', '.join(f'{s:.0%}' for s in shares)})"
             where = f"{run.data}, rank {run.rank}, {run.name}, seed {run.seed}"
-            checks.append(Check(run.data, where, share >= PRUNED_SHARE, numbers))
+            checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers))
     judged = f"at least {PRUNED_SHARE:.0%} of the weights have an inclusion probability below {PRUNED}"
     return Claim("Redundant weights are pruned", judged, checks, "weights")
 
@@ -159,7 +171,7 @@ def _linear(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:
     slope = sum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True)) / sum((a - x0) ** 2 for a in x)
     costs = ", ".join(f"{cell.mean:.3g} µs per entry at {size}" for size, cell in cells.items())
     where = f"{data}, {name}, over batch sizes"
-    return [Check(data, where, abs(slope - 1) <= LINEAR, f"power {slope:.2f} ({costs})")]
+    return [Check(data, where, decided(abs(slope - 1) <= LINEAR), f"power {slope:.2f} ({costs})")]
 
 
 def _constant(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:
@@ -168,7 +180,8 @@ def _constant(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:
     if not cell:
         return []
     where = f"{data}, {name}, over the stream"
-    return [Check(data, where, cell.mean <= CONSTANT, f"second half {cell.mean:.2f} times the first half")]
+    numbers = f"second half {cell.mean:.2f} times the first half"
+    return [Check(data, where, decided(cell.mean <= CONSTANT), numbers)]
 
 
 def _second_half(run: Run) -> float | None:
@@ -179,61 +192,3 @@ def _second_half(run: Run) -> float | None:
     middle = min(run.curve[:-1], key=lambda point: abs(point["n_entries"] - last["n_entries"] / 2))
     first = middle["seconds"] / middle["n_entries"]
     return (last["seconds"] - middle["seconds"]) / (last["n_entries"] - middle["n_entries"]) / first
-
-
-# Of approximations
-
-
-def _compared(found: Sequence[Run], other: str) -> Iterator[tuple[str, str, str, dict[str, list[Run]]]]:
-    """(data, where, metric, runs by method) wherever the first order and the other one were run."""
-    tried = [run for run in found if run.experiment == "approximations" and run.scores]
-    places = dict.fromkeys((run.data, run.rank, run.batch_size) for run in tried)
-    for data, rank, batch_size in places:
-        here = [run for run in tried if (run.data, run.rank, run.batch_size) == (data, rank, batch_size)]
-        sides = {method: [run for run in here if run.method == method] for method in ("first-order", other)}
-        if all(sides.values()):
-            yield data, f"{data}, rank {rank}, batch {batch_size}", r.metric(here, data), sides
-
-
-def _no_better(metric: str, first: Cell, other: Cell) -> bool:
-    """Better would be by more than either of them varies over the seeds."""
-    spread = max((cell.sd for cell in (first, other) if cell.seeds > 1), default=0.0)
-    return not r.loss(other.mean, metric) < r.loss(first.mean, metric) - spread
-
-
-def _no_better_checks(found: Sequence[Run], other: str, extra: Callable[..., list[Check]]) -> list[Check]:
-    checks = []
-    for data, where, metric, sides in _compared(found, other):
-        first, second = (r.cell(group, next(iter(group[0].scores))) for group in sides.values())
-        if first and second:
-            numbers = f"first order {first}, {other} {second}"
-            checks.append(Check(data, f"{where}: no better", _no_better(metric, first, second), numbers))
-            checks += extra(data, where, *sides.values())
-    return checks
-
-
-def _unstable(data: str, where: str, first: Sequence[Run], second: Sequence[Run]) -> list[Check]:
-    test = next(iter(first[0].scores))
-    rejected = [sum(run.scores[test]["rejected"] for run in group) for group in (first, second)]
-    cell = r.cell(second, test)
-    finite = cell is not None and math.isfinite(cell.mean)
-    numbers = f"{rejected[0]:,} and {rejected[1]:,} rejected updates" + (
-        "" if finite else ", score not finite"
-    )
-    return [Check(data, f"{where}: unstable", rejected[1] > rejected[0] or not finite, numbers)]
-
-
-def second_order(found: Sequence[Run]) -> Claim:
-    judged = (
-        "no better: not by more than the deviation over the seeds; unstable: more rejected updates than the "
-        "first order, or a score that is not finite"
-    )
-    checks = _no_better_checks(found, "second-order", _unstable)
-    return Claim("A second-order expansion is unstable and no better", judged, checks, "approximations")
-
-
-def quadrature(found: Sequence[Run]) -> Claim:
-    checks = _no_better_checks(found, "noise-quadrature", lambda *_: [])
-    judged = "not better by more than the deviation over the seeds"
-    text = "A better approximation for the noise (quadrature) is no better"
-    return Claim(text, judged, checks, "approximations")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
+COLUMN = 2.2  # inches of a legend that a name takes
 METRIC_NAMES = {"rmse": "RMSE", "auc": "AUC"}
 STYLES: tuple[dict[str, Any], ...] = (  # after Okabe and Ito: safe for the colour-blind
     {"color": "#00588A", "linestyle": "-", "marker": "o", "linewidth": 2.0},
@@ -69,15 +70,15 @@ def draw_running_curves(
         axes.plot(
             [row["n_entries"] for row in rows],
             [row["window_score"] for row in rows],
-            label=f"{name}: {rows[-1]['score']:.3g}" + (f" {unit}" if unit else ""),
+            label=plain(f"{name}: {rows[-1]['score']:.3g}" + (f" {unit}" if unit else "")),
             **_style(number, len(rows_by_method), marker=len(rows) == 1),
         )
     if last["skipped"]:
         axes.axvspan(0, last["skipped"], color="0.92", zorder=0, label="not in the score")
     axes.set_xlim(0, last["n_entries"])
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"{entries} learned so far")
-    axes.set_ylabel(f"{metric} of each window" + (f" ({unit})" if unit else ""))
+    axes.set_xlabel(plain(f"{entries} learned so far"))
+    axes.set_ylabel(plain(f"{metric} of each window" + (f" ({unit})" if unit else "")))
     axes.set_title(f"Predicted, then learned: running {metric}", fontsize="medium")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the curves
@@ -110,7 +111,7 @@ def draw_reliability(
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1.0, label="ideal")
     for name, points in points_by_method.items():
         nominal, covered = zip(*points, strict=True)
-        axes.plot(nominal, covered, label=name, **styles[name])
+        axes.plot(nominal, covered, label=plain(name), **styles[name])
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     for axis in (axes.xaxis, axes.yaxis):
@@ -138,8 +139,26 @@ def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names
     """One legend for all panels, below them."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=name, **styles[name]) for name in names]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, handlelength=3.4)
+    handles = [Line2D([], [], label=plain(name), **styles[name]) for name in names]
+    columns = max(int(figure.get_figwidth() / COLUMN), 1)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
+
+
+def plain(text: str) -> str:
+    """Text as it is: between two dollar signs matplotlib would see mathematics."""
+    return text.replace("$", r"\$")
+
+
+def name_panel(axes: Axes, name: str, below: Sequence[str] = ()) -> None:
+    """The name of a panel, and small lines of text between it and the panel."""
+    pad = 5 + 10.5 * len(below)
+    axes.set_title(plain(name), fontsize="medium", loc="left", fontweight="bold", pad=pad)
+    if below:
+        text = plain("\n".join(below))
+        axes.annotate(
+            text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=8,
+            linespacing=1.15,
+        )  # fmt: skip
 
 
 def _style(number: int, n_methods: int, *, marker: bool = True) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from spidertensor.report.runs import is_apart
 from spidertensor.report.tables import NOT_RUN, Entry, Table
 from spidertensor.report.verdicts import Check, Claim
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 0 auto;
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 64rem; margin: 0 auto;
   padding: 1rem; }
 h1 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd; }
@@ -21,8 +23,11 @@ figcaption, .small { font-size: .9rem; color: #444; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .85rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+th, td { padding: .25rem .5rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+.note { font-weight: 400; }
 .numbers td { white-space: nowrap; }
+.numbers small { display: block; font-weight: 400; color: #555; }
+nav ul { columns: 2; padding-left: 1.2rem; }
 .numbers tr > th:first-child { white-space: nowrap; position: sticky; left: 0; background: #fff; }
 .best { font-weight: 700; background: #e8f1f8; }
 .empty { color: #777; }
@@ -56,7 +61,11 @@ PAGE = """<!DOCTYPE html>
 """
 TITLE = "Streaming deep tensor factorization: the paper's experiments, run again"
 FEW = 4  # numbers behind a verdict that are shown without asking
-CLASSES = {"holds": "holds", "holds in part": "part", "does not hold": "fails", "not run": "none"}
+CLASSES = {
+    "holds": "holds", "holds in part": "part", "undecided": "part", "does not hold": "fails",
+    "not run": "none",
+}  # fmt: skip
+OUTCOMES = {"loss": "where it does not hold", "tie": "where it is a tie", "win": "where it holds"}
 
 
 def page(parts: Iterable[str]) -> str:
@@ -66,6 +75,12 @@ def page(parts: Iterable[str]) -> str:
 def section(anchor: str, title: str, text: str, parts: Sequence[str]) -> str:
     body = "\n".join(parts) if parts else f'<p class="empty">{NOT_RUN}</p>'
     return f'<h2 id="{anchor}">{escape(title)}</h2>\n<p>{escape(text)}</p>\n{body}'
+
+
+def contents(sections: Iterable[tuple[str, str]]) -> str:
+    """Links to sections, each an anchor and a title."""
+    items = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title in sections)
+    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>'
 
 
 def header(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -88,10 +103,15 @@ def header(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _banner(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Runs that saw only the start of a stream are no result: that must not be overlooked."""
+    """Scores of runs that saw only the start of a stream are no result: that must not be overlooked."""
     lines = []
-    for experiment in sorted({row["experiment"] for row in rows}):
-        entries = [row["settings"].get("entries") for row in rows if row["experiment"] == experiment]
+    scored = [
+        row
+        for row in rows
+        if row["settings"]["protocol"] in ("held-out", "prequential") and not is_apart(row["experiment"])
+    ]
+    for experiment in sorted({row["experiment"] for row in scored}):
+        entries = [row["settings"].get("entries") for row in scored if row["experiment"] == experiment]
         cut = [n for n in entries if n]
         first = " or ".join(f"{n:,}" for n in sorted(set(cut)))
         if cut:
@@ -101,7 +121,8 @@ def _banner(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(sorted({str(value) for value in values if value is not None})) or "unknown"
+    """Each once; what is listed may have commas in it."""
+    return "; ".join(sorted({str(value) for value in values if value is not None})) or "unknown"
 
 
 def _finished(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -112,7 +133,7 @@ def _told(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
 
 
-def claims(found: Iterable[Claim]) -> str:
+def claims(anchor: str, title: str, text: str, found: Iterable[Claim]) -> str:
     rows = "\n".join(
         f'<tr><td>{escape(claim.text)} (<a href="#{claim.section}">see</a>)'
         f'<div class="small">Judged by: {escape(claim.judged)}.</div></td>'
@@ -121,7 +142,7 @@ def claims(found: Iterable[Claim]) -> str:
         for claim in found
     )
     return (
-        '<h2 id="claims">What the paper claims, what we found</h2>\n'
+        f'<h2 id="{anchor}">{escape(title)}</h2>\n<p>{escape(text)}</p>\n'
         '<div class="wide"><table class="claims"><tr><th>claim of the paper</th><th>what we found</th></tr>\n'
         f"{rows}</table></div>"
     )
@@ -130,13 +151,13 @@ def claims(found: Iterable[Claim]) -> str:
 def _evidence(claim: Claim) -> str:
     """Every number behind a verdict, where the claim fails first."""
     notes = "".join(f"<li>{escape(note)}</li>" for note in claim.notes)
-    against = "".join(f"<li>{_check(check)}</li>" for check in claim.checks if not check.holds)
-    for_it = "".join(f"<li>{_check(check)}</li>" for check in claim.checks if check.holds)
     parts = [f"<ul>{notes}</ul>" if notes else ""]
     state = " open" if len(claim.checks) <= FEW else ""
-    for summary, items in (("where it does not hold", against), ("where it holds", for_it)):
+    for outcome, summary in OUTCOMES.items():
+        items = [f"<li>{_check(check)}</li>" for check in claim.checks if check.outcome == outcome]
         if items:
-            parts.append(f"<details{state}><summary>{summary}</summary><ul>{items}</ul></details>")
+            head = f"<summary>{summary} ({len(items)})</summary>"
+            parts.append(f"<details{state}>{head}<ul>{''.join(items)}</ul></details>")
     return f'<div class="small">{"".join(parts)}</div>'
 
 
@@ -149,17 +170,20 @@ def table(table: Table) -> str:
     body = "\n".join(
         f"<tr><th>{escape(name)}</th>{''.join(map(_entry, entries))}</tr>" for name, entries in table.rows
     )
-    caption = f"<caption>{escape(table.caption)}</caption>"
+    note = f'<div class="note">{escape(table.note)}</div>' if table.note else ""
+    caption = f"<caption>{escape(table.caption)}{note}</caption>"
     return f'<div class="wide"><table class="numbers">{caption}<tr><th></th>{head}</tr>\n{body}</table></div>'
 
 
 def _entry(entry: Entry) -> str:
     kind = "best" if entry.best else "empty" if entry.text == NOT_RUN else ""
-    return f"<td{f' class={kind!r}' if kind else ''}>{escape(entry.text)}</td>"
+    number, *rest = re.split(r" (?=[±(])", entry.text, maxsplit=1)
+    text = escape(number) + "".join(f" <small>{escape(each)}</small>" for each in rest)
+    return f"<td{f' class={kind!r}' if kind else ''}>{text}</td>"
 
 
-def figure(name: str, caption: str, png: bytes) -> str:
+def figure(shows: str, caption: str, png: bytes) -> str:
+    """shows: what is to be seen, for those who cannot"""
     source = base64.b64encode(png).decode("ascii")
-    caption = escape(caption)
-    image = f'<img alt="{escape(name)}: {caption}" src="data:image/png;base64,{source}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    image = f'<img alt="{escape(shows)}" src="data:image/png;base64,{source}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spidertensor.report import runs as r
 from spidertensor.report.behaviour import PRUNED, microseconds
-from spidertensor.report.draw import draw_reliability, method_styles, shared_legend, tidy
+from spidertensor.report.draw import draw_reliability, method_styles, name_panel, plain, shared_legend, tidy
 from spidertensor.report.runs import Cell, Run
 from spidertensor.report.scores import LEGEND, PANEL, WIDTH
 
@@ -32,85 +32,83 @@ def speed(found: Sequence[Run]) -> Figure | None:
     from matplotlib.figure import Figure
 
     found = timed(found)
-    data_sets, names = r.data_sets(found), r.names(found)
-    bars = {
-        data: [(name, cell) for name in names if (cell := cost(found, name, data, r.RANK, r.BATCH_SIZE))]
-        for data in data_sets
+    names = list(reversed(r.names(found)))  # bars are counted from below
+    cells = {
+        data: [cost(found, name, data, r.RANK, r.BATCH_SIZE) for name in names] for data in r.data_sets(found)
     }
-    bars = {data: each for data, each in bars.items() if each}
-    if not bars:
+    known = [cell.mean for each in cells.values() for cell in each if cell]
+    if not known:
         return None
     styles = method_styles(names)
-    longest = max(map(len, bars.values()))
-    rows = -(-len(bars) // 2)
-    figure = Figure(figsize=(WIDTH, rows * (0.9 + 0.24 * longest)), layout="constrained")
-    panels = figure.subplots(rows, min(len(bars), 2), squeeze=False, sharex=True)
-    most = max(cell.mean for each in bars.values() for _, cell in each)
-    for axes in panels.flat[len(bars) :]:
-        axes.set_visible(False)
-    for axes, (data, each) in zip(panels.flat, bars.items(), strict=False):
-        shown = list(reversed(each))
-        means = [cell.mean for _, cell in shown]
-        drawn = axes.barh(range(len(shown)), means, color=[styles[name]["color"] for name, _ in shown])
-        axes.bar_label(
-            drawn,
-            [f"{mean:.3g}" if mean < 100 else f"{mean:,.0f}" for mean in means],
-            padding=3,
-            fontsize="small",
-        )
-        axes.set_yticks(range(len(shown)), [name for name, _ in shown])
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.26 * len(names)), layout="constrained")
+    panels = figure.subplots(1, len(cells), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, (data, each) in zip(panels, cells.items(), strict=True):
+        for place, (name, cell) in enumerate(zip(names, each, strict=True)):
+            if cell:
+                axes.barh(place, cell.mean, color=styles[name]["color"])
+            text = three_digits(cell.mean) if cell else "not run"
+            axes.annotate(
+                text, (cell.mean if cell else min(known) / 2, place), (3, 0), textcoords="offset points",
+                va="center", fontsize="small",
+            )  # fmt: skip
         axes.set_xscale("log")
-        axes.set_xlim(right=8 * most)  # room for the figures
-        axes.set_xlabel("µs per entry (log scale, lower is better)")
-        axes.tick_params(labelbottom=True)
-        axes.set_title(data, fontsize="medium", loc="left", fontweight="bold")
+        axes.set_xlim(min(known) / 2, 8 * max(known))  # room for the figures
+        axes.set_xlabel("µs per entry\n(log scale, lower is better)")
+        axes.set_yticks(range(len(names)), [plain(name) for name in names])
+        name_panel(axes, data)
         tidy(axes)
         axes.grid(visible=False, axis="y")
     return figure
 
 
-def scaling(found: Sequence[Run]) -> Figure | None:
-    """Cost of an entry over the batch size, and share of the time over share of the stream."""
-    from matplotlib.figure import Figure
+def three_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
+
+def scaling(found: Sequence[Run]) -> Figure | None:
+    """Cost of an entry over the batch size; below it, share of the time over share of the stream."""
     found = [run for run in timed(found) if run.rank == r.RANK and run.method not in (*r.STATIC, *r.FLOORS)]
     data_sets, names = r.data_sets(found), r.names(found)
     if not data_sets:
         return None
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+    curves = [run for run in found if len(run.curve) > 1]
     styles = method_styles(names)
-    figure = Figure(figsize=(WIDTH, PANEL * len(data_sets) + LEGEND), layout="constrained")
-    for data, (left, right) in zip(data_sets, figure.subplots(len(data_sets), 2, squeeze=False), strict=True):
+    figure = Figure(figsize=(WIDTH, 2 * PANEL + LEGEND), layout="constrained")
+    panels = figure.subplots(2, len(data_sets), squeeze=False, sharey="row")
+    for data, (above, below) in zip(data_sets, panels.T, strict=True):
         sizes = sorted({run.batch_size for run in found if run.data == data})
         for name in names:
             cells = {size: cost(found, name, data, r.RANK, size) for size in sizes}
             known = [(size, cell.mean) for size, cell in cells.items() if cell]
             if known:
-                left.plot(*zip(*known, strict=True), **styles[name])
-            group = [run for run in r.at(found, name, data, r.RANK, r.BATCH_SIZE) if len(run.curve) > 1]
-            curve = r.mean_curve(group, "seconds")
+                above.plot(*zip(*known, strict=True), **styles[name])
+            curve = r.mean_curve(r.at(curves, name, data, r.RANK, r.BATCH_SIZE), "seconds")
             if curve:
                 n, seconds = list(curve), [cell.mean for cell in curve.values()]
                 marks = {"markevery": max(len(n) // 6, 1)}
-                right.plot(
+                below.plot(
                     [0, *(each / n[-1] for each in n)], [0, *(each / seconds[-1] for each in seconds)],
                     **styles[name], **marks,
                 )  # fmt: skip
-        left.set_xscale("log", base=2)
-        left.set_yscale("log")
-        left.set_xticks(sizes, [str(size) for size in sizes])
-        left.set_xlabel("batch size")
-        left.set_ylabel("µs per entry\n(log scale)")
-        left.set_title(
-            f"{data}: flat is linear in the batch", fontsize="medium", loc="left", fontweight="bold"
-        )
-        right.plot([0, 1], [0, 1], color="0.6", linewidth=1.0)
-        for axis in (right.xaxis, right.yaxis):
+        above.set_xscale("log", base=2)
+        above.set_yscale("log")
+        above.set_xticks(sizes, [str(size) for size in sizes])
+        above.minorticks_off()
+        above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        above.yaxis.set_major_formatter(lambda cost, _: f"{cost:,g}")
+        above.set_xlabel("batch size")
+        name_panel(above, data)
+        below.plot([0, 1], [0, 1], color="0.6", linewidth=1.0)
+        for axis in (below.xaxis, below.yaxis):
             axis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-        right.set_xlabel("share of the stream learned")
-        right.set_ylabel("share of the time spent")
-        right.set_title("on the diagonal: constant cost", fontsize="medium", loc="left", fontweight="bold")
-        tidy(left)
-        tidy(right)
+        below.set_xlabel("share of the stream learned")
+        tidy(above)
+        tidy(below)
+    panels[0, 0].set_ylabel("µs per entry (log scale)")
+    panels[1, 0].set_ylabel("share of the time spent")
     shared_legend(figure, styles, names)
     return figure
 
@@ -122,7 +120,7 @@ def sparsity(run: Run) -> Figure:
 
     inclusion = [np.asarray(layer["inclusion"], float) for layer in run.weights]
     mean = [np.asarray(layer["mean"], float) for layer in run.weights]
-    figure = Figure(figsize=(WIDTH, 6.2), layout="constrained")
+    figure = Figure(figsize=(9.0, 6.2), layout="constrained")
     maps, counts = figure.subplots(2, len(inclusion), squeeze=False, height_ratios=[1.25, 1])
     image: Any = None
     for number, (axes, layer) in enumerate(zip(maps, inclusion, strict=True), 1):
@@ -161,7 +159,7 @@ def calibration(found: Sequence[Run]) -> Figure | None:
     """On the published test set, lowest seed of each method: bins of probability differ from seed to seed."""
     from matplotlib.figure import Figure
 
-    grid = r.grid(found)
+    grid = r.paper_grid(found)
     curves: dict[str, dict[str, Any]] = {}
     for data in r.data_sets(grid):
         for name in r.names(grid):
@@ -177,15 +175,11 @@ def calibration(found: Sequence[Run]) -> Figure | None:
         return None
     names = [name for name in r.names(grid) if any(name in each for each in curves.values())]
     styles = method_styles(names)
-    rows = -(-len(curves) // 2)
-    figure = Figure(figsize=(WIDTH, 3.4 * rows + LEGEND), layout="constrained")
-    panels = figure.subplots(rows, min(len(curves), 2), squeeze=False)
-    for axes in panels.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (data, points_by_method) in zip(panels.flat, curves.items(), strict=False):
+    figure = Figure(figsize=(WIDTH, 3.1 + LEGEND), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (data, points_by_method) in zip(panels, curves.items(), strict=True):
         binary = r.metric(grid, data) == "auc"
         draw_reliability(axes, points_by_method, styles, binary=binary)
-        kind = "probabilities" if binary else "intervals"
-        axes.set_title(f"{data}: {kind}", fontsize="medium", loc="left", fontweight="bold")
+        name_panel(axes, f"{data}: {'probabilities' if binary else 'intervals'}")
     shared_legend(figure, styles, names)
     return figure

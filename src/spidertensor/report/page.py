@@ -13,22 +13,26 @@ from spidertensor.report.behaviour import PRUNED
 from spidertensor.report.claims import claims
 from spidertensor.report.runs import Run
 from spidertensor.report.tables import Table
+from spidertensor.report.verdicts import TIE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DOTS_PER_INCH = 130
+DOTS_PER_INCH = 120
 USUAL = f"at rank {r.RANK}, batch size {r.BATCH_SIZE}"
 OFF_SCALE = (
-    "The vertical range is chosen so that a method that fails does not squash the others: one that lies "
-    "outside of it is named above with its scores."
+    "The vertical range is set by the methods that work: one that is hardly better than the mean, or far "
+    "behind all others, is named above as off the scale, with its scores."
 )
+JUDGED = f"Every verdict is computed from the runs, setting by setting, and its numbers are below it. {TIE}"
+CLAIMS = ("claims", "What the paper claims, what we found")
 
 
 class Picture(NamedTuple):
     """A figure, None if nothing was run for it; the name of its file and what is said below it."""
 
     name: str
+    shows: str  # for those who cannot see it
     caption: str
     figure: Figure | None
 
@@ -46,15 +50,20 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     found = r.runs(rows)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "report.html"]
-    parts = [html.header(rows), html.claims(claims(found))]
-    for section in (*_figures(found), *_tables(found)):
+    sections = [*_figures(found), *_tables(found)]
+    parts = [
+        html.header(rows),
+        html.contents([CLAIMS, *((section.anchor, section.title) for section in sections)]),
+        html.claims(*CLAIMS, JUDGED, claims(found, r.failed(rows))),
+    ]
+    for section in sections:
         shown = []
-        for name, caption, figure in section.pictures:
+        for name, shows, caption, figure in section.pictures:
             if figure:
                 png = _png(figure)
                 paths.append(out / f"{name}.png")
                 paths[-1].write_bytes(png)
-                shown.append(html.figure(name, caption, png))
+                shown.append(html.figure(shows, caption, png))
         shown += [html.table(table) for table in section.tables]
         parts.append(html.section(section.anchor, section.title, section.text, shown))
     paths[0].write_text(html.page(parts), encoding="utf-8")
@@ -63,33 +72,44 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 def _figures(found: Sequence[Run]) -> Iterator[Section]:
     text = (
-        "Held-out scores after one pass, on the published test sets: RMSE for continuous values, AUC for "
-        "binary ones. CP-WOPT and the static biases see all entries at once and as often as they like."
+        "Held-out scores after one pass, on the published test sets of the paper's four data sets: RMSE for "
+        "continuous values, AUC for binary ones. CP-WOPT and the static biases see all entries at once and "
+        "as often as they like. Other data sets are in the tables."
     )
     caption = (
-        "Mean over the seeds; bars are one standard deviation, none with one seed; thin grey lines are "
-        f"floors. {OFF_SCALE}"
+        "Above: over the rank. Below: over the batch size; methods that do not see it are lines across. Mean "
+        "over the seeds; bars are one standard deviation, none with one seed; thin grey lines are floors. "
+        f"{OFF_SCALE}"
     )
-    pictures = [Picture("figure-1", caption, scores.over_grid(found))]
+    shows = "Lines of the score of every method over rank and over batch size, a column for each data set"
+    pictures = [Picture("figure-1", shows, caption, scores.over_grid(found))]
     yield Section("grid", "Figure 1: scores over rank and batch size", text, pictures)
 
     text = (
         f"Score of the published test set while the stream is learned, batch size {r.BATCH_SIZE}, streaming "
         "methods only."
     )
-    caption = f"Mean over the seeds; bands are one standard deviation. {OFF_SCALE}"
-    pictures = [Picture("figure-2", caption, scores.on_the_fly(found))]
+    caption = (
+        "Mean over the seeds; bands are one standard deviation. The range leaves out the start of the "
+        f"curves, where every method is far from where it ends. {OFF_SCALE}"
+    )
+    shows = (
+        "Running score of every streaming method over the entries learned, for each data set and two ranks"
+    )
+    pictures = [Picture("figure-2", shows, caption, scores.on_the_fly(found))]
     yield Section("running", "Figure 2: scores on the fly", text, pictures)
 
     text = "Seconds spent in learning, without compiling and scoring, timed apart from the grid."
     caption = (
-        "Left: a flat line is a cost linear in the batch size. Right: cumulative seconds over entries, both "
+        "Above: a flat line is a cost linear in the batch size. Below: cumulative seconds over entries, both "
         "as shares of the whole; a method on the diagonal pays the same for every entry, however much it has "
         "seen."
     )
+    bars = "Bars of the microseconds that each method spends on an entry, a panel for each data set"
+    lines = "Microseconds per entry over the batch size, and share of the time over share of the stream"
     pictures = [
-        Picture("time", f"Cost of an entry {USUAL}.", insight.speed(found)),
-        Picture("scaling", caption, insight.scaling(found)),
+        Picture("time", bars, f"Cost of an entry {USUAL}.", insight.speed(found)),
+        Picture("scaling", lines, caption, insight.scaling(found)),
     ]
     yield Section("time", "Running time", text, pictures, tables.times(found))
 
@@ -108,15 +128,17 @@ def _figures(found: Sequence[Run]) -> Iterator[Section]:
         "Continuous values: share of values inside an interval. Binary values: share of ones. Lowest seed of "
         "each method."
     )
-    pictures = [Picture("calibration", caption, insight.calibration(found))]
+    shows = "Calibration curves of every method beside the diagonal, a panel for each data set"
+    pictures = [Picture("calibration", shows, caption, insight.calibration(found))]
     yield Section("calibration", "Calibration", text, pictures)
 
     text = "Nothing is held out: an entry is scored by what was predicted just before it was learned."
     caption = (
-        "Score of each window of the stream, mean over the seeds; bands are one standard deviation. "
-        f"{OFF_SCALE}"
+        "Score of each window of the stream, mean over the seeds; bands are one standard deviation. The "
+        f"range leaves out the start of the curves. {OFF_SCALE}"
     )
-    pictures = [Picture("prequential", caption, scores.in_time_order(found))]
+    shows = "Score of each window of the stream for every method, a panel for each data set"
+    pictures = [Picture("prequential", shows, caption, scores.in_time_order(found))]
     title = "In time order: each entry predicted, then learned"
     yield Section("prequential", title, text, pictures, tables.prequential(found))
 
@@ -148,6 +170,16 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
     )
     yield Section("details", "Log density, intervals, probabilities", text, tables=tables.details(found))
 
+    text = (
+        "An update after which a variance would not be positive and finite is rejected and counted: for "
+        "SPIDER and its approximations every single number of the posterior that stays as it was, for the GP "
+        "methods all entries of a batch. These are the runs, of all experiments, where that happened often."
+    )
+    yield Section("rejected", "Runs with rejected entries", text, tables=tables.rejected(found))
+
+    text = "The methods that learn a batch by gradient steps have a learning rate, tuned for each data set."
+    yield Section("tuning", "Tuned learning rates", text, tables=tables.tuning(found))
+
 
 def _weights(found: Sequence[Run]) -> list[Picture]:
     """One figure for each method and data set, of its lowest seed."""
@@ -157,7 +189,9 @@ def _weights(found: Sequence[Run]) -> list[Picture]:
     return [
         Picture(
             f"weights-{number}",
-            f"{run.name} on {run.data}, rank {run.rank}, batch size {run.batch_size}, seed {run.seed}.",
+            f"Heat maps of inclusion probabilities and histograms of weights, {run.name} on {run.data}",
+            f"{run.name} on {run.data}, rank {run.rank}, batch size {run.batch_size}, seed {run.seed}"
+            + (f", first {run.settings['entries']:,} entries only." if run.settings.get("entries") else "."),
             insight.sparsity(run),
         )
         for number, run in enumerate(first.values(), 1)

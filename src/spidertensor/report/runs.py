@@ -33,13 +33,14 @@ RANK_FREE = FLOORS  # one number whatever the rank
 BATCH_FREE = (*FLOORS, "cp-wopt")  # entry by entry, or all entries at once
 DATA = ("movielens-1m", "acc", "anime", "dblp")  # the paper's, in the order of its figures
 RANK, BATCH_SIZE = 8, 256  # what is held while the other is varied
-APART = ("time", "approximations")  # experiments whose scores are not those of the grid
+APART = ("time", "tuning", "approximations")  # experiments whose scores are not results of a method
 USUAL = {"method", "data", "protocol", "rank", "batch_size", "seed", "at"}
 METRICS = {"rmse": "RMSE", "auc": "AUC"}
+HIGHER_IS_BETTER = ("auc", "log_density")
 
 
 class Run(NamedTuple):
-    """One row that did not fail."""
+    """One row."""
 
     experiment: str
     method: str
@@ -52,12 +53,15 @@ class Run(NamedTuple):
     scores: Mapping[str, Mapping[str, Any]]  # by test set
     curve: Sequence[Mapping[str, Any]]
     weights: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any]  # all of them
 
 
 class Cell(NamedTuple):
     mean: float
     sd: float  # NaN with one seed
     seeds: int
+    low: float
+    high: float
 
     def __str__(self) -> str:
         deviation = f" ± {number(self.sd)}" if self.seeds > 1 else ""
@@ -66,9 +70,18 @@ class Cell(NamedTuple):
 
 def runs(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
     """The rows without an error, in the order of LABELS, data set, rank and batch size."""
-    good = [row for row in rows if not row["error"]]
-    varying = _varying(good)
-    found = [_run(row, varying[_group(row)]) for row in good]
+    return _sorted_runs(row for row in rows if not row["error"])
+
+
+def failed(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
+    """The rows with an error, in the same order."""
+    return _sorted_runs(row for row in rows if row["error"])
+
+
+def _sorted_runs(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
+    rows = list(rows)
+    varying = _varying(rows)
+    found = [_run(row, varying[_group(row)]) for row in rows]
 
     def place(run: Run) -> tuple[int, str, int, str, int, int]:
         return (
@@ -86,7 +99,7 @@ def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     return Run(
         row["experiment"], method, name, settings["data"], settings["protocol"], settings["rank"],
         settings["batch_size"], settings["seed"],
-        row.get("scores") or {}, row.get("curve") or [], row.get("weights") or [],
+        row.get("scores") or {}, row.get("curve") or [], row.get("weights") or [], settings,
     )  # fmt: skip
 
 
@@ -99,8 +112,8 @@ def _said(key: str, value: Any) -> str:
 
 def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
     settings = row["settings"]
-    apart = row["experiment"] if row["experiment"] in APART else ""
-    return settings["method"], settings["protocol"], apart
+    experiment = row["experiment"] if is_apart(row["experiment"]) else ""
+    return settings["method"], settings["protocol"], experiment
 
 
 def _varying(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], set[str]]:
@@ -122,9 +135,28 @@ def _place(thing: str, order: Iterable[str]) -> int:
     return order.index(thing) if thing in order else len(order)
 
 
+def is_apart(experiment: str) -> bool:
+    """Of APART, or a variant of one: "approximations-tanh"."""
+    return experiment.partition("-")[0] in APART
+
+
+def results(found: Iterable[Run], protocol: str) -> list[Run]:
+    """The runs that say how good a method is, whatever file they come from."""
+    return [
+        run
+        for run in found
+        if run.protocol == protocol and run.method in LABELS and not is_apart(run.experiment)
+    ]
+
+
 def grid(found: Iterable[Run]) -> list[Run]:
-    """The held-out runs of the grid, whatever file they come from."""
-    return [run for run in found if run.protocol == "held-out" and run.experiment not in APART]
+    """The held-out runs, on all data sets."""
+    return results(found, "held-out")
+
+
+def paper_grid(found: Iterable[Run]) -> list[Run]:
+    """The held-out runs on the paper's data sets: what its figures and claims are about."""
+    return [run for run in grid(found) if run.data in DATA]
 
 
 def names(found: Iterable[Run], methods: Iterable[str] | None = None) -> list[str]:
@@ -181,8 +213,9 @@ def average(values: Iterable[float]) -> Cell | None:
     if not values:
         return None
     if not all(map(math.isfinite, values)):
-        return Cell(math.nan, math.nan, len(values))
-    return Cell(fmean(values), stdev(values) if len(values) > 1 else math.nan, len(values))
+        return Cell(math.nan, math.nan, len(values), math.nan, math.nan)
+    sd = stdev(values) if len(values) > 1 else math.nan
+    return Cell(fmean(values), sd, len(values), min(values), max(values))
 
 
 def number_of(value: float | None) -> float:
@@ -199,7 +232,7 @@ def loss(score: float, metric: str) -> float:
     """Lower is better whatever the metric, and a score that is not a number is the worst."""
     if not math.isfinite(score):
         return math.inf
-    return -score if metric == "auc" else score
+    return -score if metric in HIGHER_IS_BETTER else score
 
 
 def mean_curve(chosen: Sequence[Run], key: str) -> dict[int, Cell]:

@@ -3,189 +3,260 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spidertensor.report import runs as r
-from spidertensor.report.behaviour import START
-from spidertensor.report.draw import method_styles, shared_legend, tidy
-from spidertensor.report.runs import Run
+from spidertensor.report.draw import method_styles, name_panel, shared_legend, tidy
+from spidertensor.report.runs import Cell, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, PANEL = 9.0, 2.7  # inches: 900 pixels at 100 dots per inch, and the height of a row of panels
-LEGEND = 1.0
+WIDTH, PANEL = 11.5, 2.75  # inches: of a figure, and the height of a row of panels
+LEGEND = 0.9
 RANKS_ON_THE_FLY = (3, 8)  # the paper's
+START = 0.15  # share of a running curve that does not set the range: there every method drops
 MARKS = 6  # markers along a running curve
+HARDLY = 0.95  # of the way from the best score to that of the mean: off the scale
+FAR = 4  # times as far from the best as the second worst method: off the scale
+SIDEWAYS = 0.4  # of the distance between two places: what the methods are spread over there
+NOTE = 42  # characters that fit above a panel
+
+MEAN, FLOORS = r.LABELS["mean"], [r.LABELS[name] for name in r.FLOORS]
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 Styles = Mapping[str, Mapping[str, Any]]
-Series = dict[str, list[list[float]]]  # by name, what is drawn of it; the last of each is a result
+
+
+class Points(NamedTuple):
+    """What is drawn of a method in one panel."""
+
+    x: Sequence[float]
+    cells: Sequence[Cell]
+    results: Sequence[tuple[str, Cell]]  # where, and the result there: what is told if it is not in range
+    start: int = 0  # which of the cells is the first that may set the range
+    flat: bool = False  # one result for all x
+    bars: bool = False  # deviations are bars, to be seen whole; a band may be cut
+
+
+Drawn = Mapping[str, Points]  # by name
 
 
 def over_grid(found: Sequence[Run]) -> Figure | None:
-    """Figure 1: score over rank at the usual batch size, and over batch size at the usual rank."""
-    grid = r.grid(found)
+    """Figure 1: score over rank at the usual batch size, below it over batch size at the usual rank."""
+    grid = r.paper_grid(found)
     ranks = sorted(
         {run.rank for run in grid if run.batch_size == r.BATCH_SIZE and run.method not in r.RANK_FREE}
     )
     sizes = sorted({run.batch_size for run in grid if run.rank == r.RANK and run.method not in r.BATCH_FREE})
     if not ranks and not sizes:
         return None
+    over_rank = {str(rank): (rank, r.BATCH_SIZE) for rank in ranks}
+    over_size = {str(size): (r.RANK, size) for size in sizes}
     sweeps = [
-        (f"rank, at batch size {r.BATCH_SIZE}", ranks, [(rank, r.BATCH_SIZE) for rank in ranks]),
-        (f"batch size, at rank {r.RANK}", sizes, [(r.RANK, size) for size in sizes]),
+        (f"rank (batch size {r.BATCH_SIZE})", over_rank, r.names(grid, r.RANK_FREE)),
+        (f"batch size (rank {r.RANK})", over_size, r.names(grid, r.BATCH_FREE)),
     ]
     data_sets, names = r.data_sets(grid), r.names(grid)
     styles = method_styles(names)
-    figure, panels = _panels(len(data_sets), columns=2, share="row")
-    for data, row in zip(data_sets, panels, strict=True):
-        drawn: Series = {}
-        for axes, (label, ticks, places) in zip(row, sweeps, strict=True):
-            for number, name in enumerate(names):
-                cells = [r.cell(r.at(grid, name, data, *place), "paper") for place in places]
-                shift = 0.025 * (number - (len(names) - 1) / 2)  # so that deviations do not hide each other
-                known = [(place, cell) for place, cell in enumerate(cells) if cell]
-                if known:
-                    _points(axes, known, shift, styles[name], flat=name in map(r.LABELS.get, r.FLOORS))
-                    drawn.setdefault(name, []).extend([cell.mean] for _, cell in known)
-            axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
-            axes.set_xlim(-0.4, max(len(ticks) - 0.6, 0.4))
+    figure, panels = _panels(2, len(data_sets))
+    for data, column in zip(data_sets, panels.T, strict=True):
+        of_data = [run for run in grid if run.data == data]
+        drawn = [_sweep(of_data, names, data, places, flat) for _, places, flat in sweeps]
+        low, high = _score_axes(column, [data] * len(column), r.metric(of_data, data), drawn)
+        for axes, each, (label, places, _) in zip(column, drawn, sweeps, strict=True):
+            for name, points in each.items():
+                _dots(axes, points, styles[name], low, high)
+            axes.set_xticks(range(len(places)), list(places))
+            axes.set_xlim(-0.4, max(len(places) - 0.6, 0.4))
             axes.set_xlabel(label)
-        _score_axis(row, r.metric(grid, data), drawn)
-        row[0].set_title(data, fontsize="medium", loc="left", fontweight="bold")
     shared_legend(figure, styles, names)
     return figure
 
 
-def _points(axes: Axes, known: Any, shift: float, style: Mapping[str, Any], *, flat: bool) -> None:
-    """Means with their deviations; a floor is a line across."""
-    if flat:
-        axes.axhline(known[0][1].mean, **style)
+def _sweep(
+    of_data: Sequence[Run],
+    names: Sequence[str],
+    data: str,
+    places: Mapping[str, tuple[int, int]],
+    flat: Sequence[str],
+) -> Drawn:
+    """places: (rank, batch size) by label; flat: names of the methods that do not see what is varied"""
+    drawn = {}
+    for number, name in enumerate(names):
+        cells = {label: r.cell(r.at(of_data, name, data, *place), "paper") for label, place in places.items()}
+        known = [(place, label, cell) for place, (label, cell) in enumerate(cells.items()) if cell]
+        if not known:
+            continue
+        shift = SIDEWAYS * (number / max(len(names) - 1, 1) - 0.5)  # so that bars do not hide each other
+        x = [place + shift for place, _, _ in known]
+        results = [(f" at {label}", cell) for _, label, cell in known]
+        drawn[name] = Points(x, [cell for *_, cell in known], results, flat=name in flat, bars=True)
+    alone = [name for name, points in drawn.items() if len(points.cells) == 1 and not points.flat]
+    for number, name in enumerate(alone if len(places) > 1 else ()):  # their markers are larger
+        place = round(drawn[name].x[0])
+        drawn[name] = drawn[name]._replace(x=[place + SIDEWAYS / 2 * (number - (len(alone) - 1) / 2)])
+    return drawn
+
+
+def _dots(axes: Axes, points: Points, style: Mapping[str, Any], low: float, high: float) -> None:
+    """Means with their deviations; a single one has no line that shows where it is, but a larger marker."""
+    means = [cell.mean for cell in points.cells]
+    if points.flat:
+        axes.axhline(means[0], **{**style, "marker": ""})
         return
-    x = [place + shift for place, _ in known]
-    deviations = [0 if math.isnan(cell.sd) else cell.sd for _, cell in known]
-    line = axes.plot(x, [cell.mean for _, cell in known], **style)[0]
-    if any(deviations):
+    alone = {"markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 30}
+    (line,) = axes.plot(points.x, means, **{**style, **(alone if len(means) == 1 else {})})
+    bars = [
+        (x, cell.mean, cell.sd)
+        for x, cell in zip(points.x, points.cells, strict=True)
+        if cell.seeds > 1 and low <= cell.mean <= high  # else a bar would cross the panel for no point in it
+    ]
+    if bars:
+        x, y, deviations = zip(*bars, strict=True)
         axes.errorbar(
-            x, [cell.mean for _, cell in known], yerr=deviations, fmt="none", ecolor=line.get_color(),
-            elinewidth=1.0, capsize=2.0, zorder=line.get_zorder(),
+            x, y, yerr=deviations, fmt="none", ecolor=line.get_color(), elinewidth=1.0, capsize=2.0,
+            zorder=line.get_zorder(),
         )  # fmt: skip
 
 
 def on_the_fly(found: Sequence[Run]) -> Figure | None:
-    """Figure 2: score of the test set while the stream is learned."""
-    grid = [run for run in r.grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
+    """Figure 2: score of the test set while the stream is learned, a row of panels for each rank."""
+    grid = [run for run in r.paper_grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
     grid = [run for run in grid if run.batch_size == r.BATCH_SIZE or run.method in r.BATCH_FREE]
     ranks = [rank for rank in RANKS_ON_THE_FLY if any(run.rank == rank for run in grid)]
     if not ranks:
         return None
     data_sets, names = r.data_sets(grid), r.names(grid)
     styles = method_styles(names)
-    figure, panels = _panels(len(data_sets), columns=len(ranks), share="row")
-    for data, row in zip(data_sets, panels, strict=True):
-        drawn: Series = {}
-        for axes, rank in zip(row, ranks, strict=True):
-            groups = {name: r.at(grid, name, data, rank, r.BATCH_SIZE) for name in names}
-            _curves(axes, groups, "paper", styles, drawn)
-            axes.set_title(f"{data}, rank {rank}", fontsize="medium", loc="left", fontweight="bold")
-        _score_axis(row, r.metric(grid, data), drawn)
+    figure, panels = _panels(len(ranks), len(data_sets))
+    for data, column in zip(data_sets, panels.T, strict=True):
+        drawn = [_curves(grid, names, data, rank, "paper") for rank in ranks]
+        titles = [f"{data}, rank {rank}" for rank in ranks]
+        low, high = _score_axes(column, titles, r.metric(grid, data), drawn)
+        for axes, each in zip(column, drawn, strict=True):
+            _lines(axes, each, styles, low, high)
+    for axes in panels[-1]:
+        axes.set_xlabel("entries learned, thousands")
     shared_legend(figure, styles, names)
     return figure
 
 
 def in_time_order(found: Sequence[Run]) -> Figure | None:
     """Each entry predicted before it is learned: the score of each window of the stream."""
-    chosen = [run for run in found if run.protocol == "prequential" and run.experiment not in r.APART]
     chosen = [
-        run for run in chosen if len(run.curve) > 1 and (run.rank == r.RANK or run.method in r.RANK_FREE)
+        run
+        for run in r.results(found, "prequential")
+        if len(run.curve) > 1 and (run.rank == r.RANK or run.method in r.RANK_FREE)
     ]
     data_sets, names = r.data_sets(chosen), r.names(chosen)
     if not data_sets:
         return None
     styles = method_styles(names)
-    figure, panels = _panels(len(data_sets), columns=1, share="row")
-    for data, row in zip(data_sets, panels, strict=True):
-        drawn: Series = {}
-        groups = {name: r.at(chosen, name, data, r.RANK, r.BATCH_SIZE) for name in names}
-        _curves(row[0], groups, "window", styles, drawn)
-        row[0].set_title(f"{data}, rank {r.RANK}", fontsize="medium", loc="left", fontweight="bold")
-        _score_axis(row, r.metric(chosen, data), drawn, " of each window")
+    figure, panels = _panels(1, len(data_sets), height=1.3 * PANEL)
+    for data, axes in zip(data_sets, panels[0], strict=True):
+        drawn, title = _curves(chosen, names, data, r.RANK, "window"), f"{data}, rank {r.RANK}"
+        low, high = _score_axes([axes], [title], r.metric(chosen, data), [drawn], " of each window")
+        _lines(axes, drawn, styles, low, high)
+        axes.set_xlabel("entries learned, thousands")
     shared_legend(figure, styles, names)
     return figure
 
 
-def _curves(axes: Axes, groups: Mapping[str, Sequence[Run]], key: str, styles: Styles, drawn: Series) -> None:
-    """Mean over the seeds, with a band of one deviation; appends what is drawn to `drawn`, but for the
-    start, where every method is far from where it ends."""
-    end = 0
-    for number, (name, group) in enumerate(groups.items()):
-        curve = r.mean_curve(group, key)
-        if not curve:
-            continue
-        n, cells = list(curve), list(curve.values())
+def _curves(chosen: Sequence[Run], names: Sequence[str], data: str, rank: int, key: str) -> Drawn:
+    drawn = {}
+    for name in names:
+        curve = r.mean_curve(r.at(chosen, name, data, rank, r.BATCH_SIZE), key)
+        if curve:
+            cells = list(curve.values())
+            drawn[name] = Points(list(curve), cells, [("", cells[-1])], start=int(START * len(cells)))
+    return drawn
+
+
+def _lines(axes: Axes, drawn: Drawn, styles: Styles, low: float, high: float) -> None:
+    """Mean over the seeds, with a band of one deviation where the mean is to be seen."""
+    for number, (name, (n, cells, *_)) in enumerate(drawn.items()):
         every = max(len(n) // MARKS, 1)
-        start = number * every // max(len(groups), 1)  # so that markers of different methods do not coincide
-        (line,) = axes.plot(n, [cell.mean for cell in cells], markevery=(start, every), **styles[name])
+        first = number * every // len(drawn)  # so that markers of different methods do not coincide
+        (line,) = axes.plot(n, [cell.mean for cell in cells], markevery=(first, every), **styles[name])
         if cells[-1].seeds > 1:
-            low, high = ([cell.mean + side * cell.sd for cell in cells] for side in (-1, 1))
-            axes.fill_between(n, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        drawn.setdefault(name, []).append([cell.mean for cell in cells[int(START * len(cells)) :]])
-        end = max(end, n[-1])
-    axes.set_xlabel("entries learned so far, thousands")
+            ends = ([cell.mean + side * cell.sd for cell in cells] for side in (-1, 1))
+            seen = [low <= cell.mean <= high for cell in cells]
+            axes.fill_between(n, *ends, where=seen, color=line.get_color(), alpha=0.15, linewidth=0)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:,g}")
-    axes.set_xlim(0, end or 1)
+    axes.set_xlim(0, max((points.x[-1] for points in drawn.values()), default=1))
 
 
-def _panels(rows: int, columns: int, share: Any) -> tuple[Figure, Any]:
+def _panels(rows: int, columns: int, height: float = PANEL) -> tuple[Figure, Any]:
+    """The panels of a column have one range."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, PANEL * rows + LEGEND), layout="constrained")
-    panels = figure.subplots(rows, columns, sharey=share, squeeze=False)
+    width = WIDTH if columns > 1 else WIDTH / 2
+    figure = Figure(figsize=(width, height * rows + LEGEND), layout="constrained")
+    panels = figure.subplots(rows, columns, sharey="col", squeeze=False)
     for axes in panels.flat:
         tidy(axes)
     return figure, panels
 
 
-def shown_range(values: Iterable[Sequence[float]], metric: str) -> tuple[float, float]:
-    """The range of an axis for the values of several methods: a method that fails must not make all the
-    others look alike.
+def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
+    """The range of an axis: a method that fails must not make all the others look alike.
 
-    Left out is a method whose best value is more than 2.5 times as far from the best of all as those of
-    seven tenths of the methods; of fewer than four none is.
+    Off the scale is what is hardly better than predicting the mean, or worse, or FAR times as far from the
+    best as the second worst of three methods or more is, each by its median. The mean itself sets no range,
+    unless alone.
     """
-    losses = [[r.loss(value, metric) for value in each if math.isfinite(value)] for each in values]
-    losses = sorted((each for each in losses if each), key=min)
-    if not losses:
+    ends: dict[str, list[tuple[float, float]]] = {}  # by name: loss, and how far its bar reaches
+    for name, points in (pair for panel in drawn for pair in panel.items()):
+        for cell in points.cells[points.start :]:
+            if math.isfinite(cell.mean):
+                bar = cell.sd if points.bars and cell.seeds > 1 else 0.0
+                ends.setdefault(name, []).append((r.loss(cell.mean, metric), bar))
+    of_mean = max((loss for loss, _ in ends.get(MEAN, [])), default=math.inf)
+    shown = {name: each for name, each in ends.items() if name != MEAN} or ends
+    if not shown:
         return 0.0, 1.0
-    best = [min(each) for each in losses]
-    limit = best[0] + 2.5 * (best[int(0.7 * (len(best) - 1))] - best[0]) if len(best) > 3 else math.inf
-    worst = max(max(each) for each in losses if min(each) <= limit)
-    pad = 0.06 * (worst - best[0]) or 0.01 * abs(best[0]) or 0.01
-    ends = (best[0] - pad, worst + pad)
-    return (-ends[1], -ends[0]) if metric == "auc" else ends
+    best = min(loss for each in shown.values() for loss, _ in each)
+    middles = sorted(median(loss for loss, _ in each) for name, each in shown.items() if name not in FLOORS)
+    limit = best + FAR * (middles[-2] - best) if len(middles) > 2 else math.inf
+    if of_mean > best:  # else nothing is better than the mean, and all of it is shown
+        limit = min(limit, best + HARDLY * (of_mean - best))
+    inside = [(loss, bar) for each in shown.values() for loss, bar in each if loss <= limit]
+    low = min(loss - bar for loss, bar in inside)
+    high = max(min(loss + bar, limit) for loss, bar in inside)
+    pad = 0.05 * (high - low) or 0.01 * abs(low) or 0.01
+    low, high = low - pad, high + pad
+    return (-high, -low) if metric in r.HIGHER_IS_BETTER else (low, high)
 
 
-def _score_axis(row: Sequence[Axes], metric: str, drawn: Series, what: str = "") -> None:
-    """Label and range of a row of panels; a method that is never inside is named above, with its results."""
-    values = {name: [value for each in series for value in each] for name, series in drawn.items()}
-    low, high = shown_range(values.values(), metric)
-    row[0].set_ylim(low, high)
-    better = "higher" if metric == "auc" else "lower"
-    row[0].set_ylabel(f"{r.METRICS[metric]}{what}\n({better} is better)")
-    outside = [
-        f"{name} {_span([each[-1] for each in drawn[name]])}"
-        for name in drawn
-        if not any(low <= value <= high for value in values[name])
-    ]
-    if outside:
-        arrow = "↓" if metric == "auc" else "↑"
-        above = "\n" * (len(outside) > 1)  # the name of the panel stands on the lowest line
-        note = f"{arrow} off the scale: {', '.join(outside)}{above}"
-        row[-1].set_title(note, fontsize="small", loc="right")
+def _score_axes(
+    column: Sequence[Axes], titles: Sequence[str], metric: str, drawn: Sequence[Drawn], what: str = ""
+) -> tuple[float, float]:
+    """Titles, label and range of panels that share an axis; above each, the results that are not inside."""
+    low, high = shown_range(drawn, metric)
+    column[0].set_ylim(low, high)
+    better = "higher" if metric in r.HIGHER_IS_BETTER else "lower"
+    for axes, title, each in zip(column, titles, drawn, strict=True):
+        axes.set_ylabel(f"{r.METRICS[metric]}{what}, {better} is better")
+        name_panel(axes, title, _off_the_scale(each, low, high, metric))
+    return low, high
 
 
-def _span(values: Sequence[float]) -> str:
-    ends = [f"{end:.3g}" for end in (min(values), max(values))]
-    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+def _off_the_scale(drawn: Drawn, low: float, high: float, metric: str) -> list[str]:
+    outside = []
+    for name, points in drawn.items():
+        results = points.results[:1] if points.flat else points.results
+        missing = [(where, cell) for where, cell in results if not low <= cell.mean <= high]
+        some = len(missing) < len(results)
+        said = [f"{cell.mean:.3g}{where if some else ''}" for where, cell in missing]
+        if said:
+            outside.append(f"{name} {', '.join(dict.fromkeys(said))}".replace(" ", NO_BREAK))
+    if not outside:
+        return []
+    arrow = "↓" if metric in r.HIGHER_IS_BETTER else "↑"
+    return textwrap.wrap(f"{arrow} off the scale: {'; '.join(outside)}", NOTE, break_on_hyphens=False)

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from spidertensor.report import approximations as of_approximations
 from spidertensor.report import runs as r
-from spidertensor.report.insight import cost, timed
+from spidertensor.report.insight import cost, three_digits, timed
 from spidertensor.report.runs import Cell, Run
 
 NOT_RUN = "not run"
+MANY_REJECTED = 0.01  # of the entries
 
 
 class Entry(NamedTuple):
@@ -22,15 +24,17 @@ class Table(NamedTuple):
     caption: str
     columns: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Entry]]]  # name of the method, its entries
+    note: str = ""  # below the caption
 
 
 def scores(found: Sequence[Run]) -> list[Table]:
     """One table for each rank and batch size, the usual ones first."""
     grid = r.grid(found)
     places = sorted(r.points(grid), key=lambda place: (place != (r.RANK, r.BATCH_SIZE), place))
-    return [
+    tables = [
         _table(f"Score at rank {rank}, batch size {size}", grid, rank, size, "score") for rank, size in places
     ]
+    return [_defined(table) for table in tables]
 
 
 def details(found: Sequence[Run]) -> list[Table]:
@@ -56,7 +60,7 @@ def details(found: Sequence[Run]) -> list[Table]:
 
 
 def prequential(found: Sequence[Run]) -> list[Table]:
-    chosen = [run for run in found if run.protocol == "prequential" and run.experiment not in r.APART]
+    chosen = r.results(found, "prequential")
     wanted = [("Score", "score", None), ("Mean log predictive density", "log_density", lambda mean: -mean)]
     caption = f"{{}} in time order at rank {r.RANK}, batch size {r.BATCH_SIZE}, first tenth left out"
     return [
@@ -67,12 +71,85 @@ def prequential(found: Sequence[Run]) -> list[Table]:
 
 
 def approximations(found: Sequence[Run]) -> list[Table]:
-    tried = [run for run in found if run.experiment == "approximations" and run.scores]
-    return [
-        _table(f"{what} at rank {rank}, batch size {size}", tried, rank, size, key, ranked)
-        for rank, size in r.points(tried)
-        for what, key, ranked in (("Score", "score", None), ("Rejected updates", "rejected", None))
+    """Three tables for each activation, and rank and batch size."""
+    tried = [run for run in of_approximations.tried(found) if run.scores]
+    by_activation: dict[str, list[Run]] = {}
+    for run in tried:
+        by_activation.setdefault(of_approximations.activation(run), []).append(run)
+    wanted: list[tuple[str, str, Callable[[float], float] | None]] = [
+        ("Score", "score", None),
+        ("Mean log predictive density, higher is better", "log_density", lambda mean: -mean),
+        ("Rejected updates", "rejected", None),
     ]
+    return [
+        _table(f"{activation}: {what}; rank {rank}, batch size {size}", runs, rank, size, key, ranked)
+        for activation, runs in by_activation.items()
+        for rank, size in r.points(runs)
+        for what, key, ranked in wanted
+    ]
+
+
+def tuning(found: Sequence[Run]) -> list[Table]:
+    """The score of every learning rate that was tried, and the rate that the held-out runs have."""
+    tried = [run for run in found if run.experiment == "tuning" and "learning_rate" in run.settings]
+    rates = sorted({run.settings["learning_rate"] for run in tried})
+    rows = []
+    for method, data in dict.fromkeys((run.method, run.data) for run in tried):
+        here = [run for run in tried if (run.method, run.data) == (method, data)]
+        cells = [r.cell([run for run in here if run.settings["learning_rate"] == x], "stream") for x in rates]
+        metric = r.metric(here, data)
+        used = sorted(
+            {
+                rate
+                for run in r.grid(found)
+                if (run.method, run.data) == (method, data)
+                and (rate := run.settings.get("learning_rate")) is not None
+            }
+        )
+        entries = [
+            Entry(r.number(cell.mean) if cell else NOT_RUN, best)
+            for cell, best in zip(cells, _best(cells, metric), strict=True)
+        ]
+        entries.append(Entry(", ".join(f"{rate:g}" for rate in used) or NOT_RUN))
+        rows.append((f"{r.LABELS.get(method, method)}, {data}, {r.METRICS[metric]}", entries))
+    columns = [*(f"{rate:g}" for rate in rates), "used"]
+    how = ", ".join(f"{key.replace('_', ' ')} {_all(tried, key)}" for key in _TUNED_AT)
+    note = (
+        f"Each entry of the first tenth of the training stream ({how}) is predicted, then learned, once with "
+        'each rate; no test entry is looked at. The best rate of a row is marked; "used" is that of the '
+        "held-out runs."
+    )
+    return [Table("Learning rates: score of each", columns, rows, note)] if rows else []
+
+
+_TUNED_AT = ("rank", "batch_size", "epochs", "seed")
+
+
+def _all(runs: Sequence[Run], key: str) -> str:
+    return " or ".join(sorted({str(run.settings.get(key, "default")) for run in runs}))
+
+
+def rejected(found: Sequence[Run]) -> list[Table]:
+    """Runs that rejected many updates, those of one method in one setting in one row."""
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for run in found:
+        for score in list(run.scores.values())[:1]:  # the same on every test set of a run
+            place = (run.name, run.experiment, run.data, str(run.settings.get("activation") or ""))
+            share = score["rejected"] / max(score["n_entries"], 1)
+            groups.setdefault((*place, str(run.rank), str(run.batch_size)), []).append(
+                (share, score["rejected"])
+            )
+    rows = []
+    for (name, *place), runs in groups.items():
+        many = [(share, count) for share, count in runs if share > MANY_REJECTED]
+        if many:
+            share, count = max(many)
+            most = f"{count:,} ({share:.1%})"
+            rows.append((name, [*map(Entry, place), Entry(f"{len(many)} of {len(runs)}"), Entry(most)]))
+    columns = ["experiment", "data", "activation", "rank", "batch size", "runs", "most in one run"]
+    caption = f"Runs with rejected entries: more than {MANY_REJECTED:.0%} of the entries"
+    table = Table(caption, columns, rows)
+    return [_without_empty(table)] if rows else []
 
 
 def two_tests(found: Sequence[Run]) -> list[Table]:
@@ -108,7 +185,13 @@ def times(found: Sequence[Run]) -> list[Table]:
     by_column = [[cost(found, name, data, r.RANK, r.BATCH_SIZE) for name in names] for data in data_sets]
     caption = f"Microseconds per entry at rank {r.RANK}, batch size {r.BATCH_SIZE}, timed alone"
     marks = [_lowest([cell.mean if cell else math.inf for cell in cells]) for cells in by_column]
-    return [Table(caption, data_sets, _rows(names, by_column, marks, _three_digits))]
+    cut = {run.settings["entries"] for run in found if run.settings.get("entries")}
+    note = "; ".join(
+        f"on the first {n:,} entries: "
+        + ", ".join(r.names(run for run in found if run.settings.get("entries") == n))
+        for n in sorted(cut)
+    )
+    return [Table(caption, data_sets, _rows(names, by_column, marks, _time), note)]
 
 
 def _table(
@@ -158,9 +241,8 @@ def _count(cell: Cell) -> str:
     )
 
 
-def _three_digits(cell: Cell) -> str:
-    shown = f"{cell.mean:.3g}" if cell.mean < 100 else f"{cell.mean:,.0f}"
-    return f"{shown} ({cell.seeds} seed{'s' * (cell.seeds > 1)})"
+def _time(cell: Cell) -> str:
+    return f"{three_digits(cell.mean)} ({cell.seeds} seed{'s' * (cell.seeds > 1)})"
 
 
 def _rows(
@@ -183,5 +265,14 @@ def _defined(table: Table) -> Table:
         for number in range(len(table.columns))
         if any(entries[number].text != NOT_RUN for _, entries in table.rows)
     ]
+    return _columns(table, kept)
+
+
+def _without_empty(table: Table) -> Table:
+    kept = [n for n in range(len(table.columns)) if any(entries[n].text for _, entries in table.rows)]
+    return _columns(table, kept)
+
+
+def _columns(table: Table, kept: Sequence[int]) -> Table:
     rows = [(name, [entries[number] for number in kept]) for name, entries in table.rows]
-    return Table(table.caption, [table.columns[number] for number in kept], rows)
+    return table._replace(columns=[table.columns[number] for number in kept], rows=rows)
