@@ -20,7 +20,7 @@ from spidertensor.cli.report import report as command
 from spidertensor.datasets import synthetic
 from spidertensor.evaluate import prequential
 from spidertensor.methods import METHODS as NAMED
-from spidertensor.report import draw, insight, page, runs, scores, tables
+from spidertensor.report import claims, draw, insight, markdown, page, runs, scores, tables
 
 pytest.importorskip("matplotlib")
 
@@ -236,11 +236,11 @@ def test_the_page_needs_nothing_else(written):
 def test_every_figure_is_a_file_too(written):
     names = [path.name for path in written]
     assert names == [
-        "report.html", "figure-1.png", "figure-2.png", "time.png", "scaling.png", "weights-1.png",
-        "calibration.png", "prequential.png",
+        "report.html", "claims.md", "figure-1.png", "figure-2.png", "time.png", "scaling.png",
+        "weights-1.png", "calibration.png", "prequential.png",
     ]  # fmt: skip
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
-    assert written[0].read_text(encoding="utf-8").count("<img alt=") == len(names) - 1
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[2:])
+    assert written[0].read_text(encoding="utf-8").count("<img alt=") == len(names) - 2
 
 
 def test_a_reader_finds_the_contents_then_the_claims_then_the_figures(written):
@@ -283,7 +283,7 @@ def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
 
 def test_failed_rows_alone_make_a_page(tmp_path):
     paths = report.write([row("post", "acc", 0, scores=None, error="ValueError: no")], tmp_path)
-    assert len(paths) == 1
+    assert [path.name for path in paths] == ["report.html", "claims.md"]
     assert "ValueError: no" in Parsed(paths[0].read_text(encoding="utf-8")).text
 
 
@@ -537,3 +537,41 @@ def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(CommandError, match=r"spider report needs matplotlib.*spidertensor\[plot\]"):
         command([tmp_path / "rows.jsonl"], tmp_path / "out")
+
+
+def test_claims_in_markdown_have_a_row_each_and_escape_what_would_end_it(tmp_path):
+    rows = [
+        row(method, "acc", score + 0.001 * seed, seed=seed)
+        for method, score in (("spider-paper", 0.5), ("spider-paper-tanh", 0.4))
+        for seed in range(2)
+    ]
+    text = report.write(rows, tmp_path)[1].read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(claims.claims([]))
+    (relu,) = [line for line in lines if line.startswith("| ReLU is better than tanh")]
+    assert "does not hold" in relu
+    assert "0.5005" in relu
+    assert "0.4005" in relu
+    assert markdown._cell("a|b<c") == "a\\|b&lt;c"
+
+
+def test_times_say_how_many_runs_were_at_it():
+    for jobs, said in ((1, "one run at a time"), (4, "up to 4 runs at a time")):
+        timed = row("post", "acc", 0.5) | {"experiment": "time", "jobs": jobs}
+        (table,) = tables.times(runs.runs([timed]))
+        assert said in table.caption
+
+
+def test_the_engines_have_a_table_of_their_own_and_are_no_methods_of_figure_1():
+    both = []
+    for engine, score in (("sequential", 0.5), ("vectorized", 0.6)):
+        made = row("spider", "acc", score)
+        made["settings"]["engine"] = engine
+        both.append(made | {"experiment": "engines"})
+    found = runs.runs(both)
+    assert runs.grid(found) == []
+    (table,) = tables.engines(found)
+    assert [name for name, _ in table.rows] == [
+        "spidertensor default, engine sequential",
+        "spidertensor default, engine vectorized",
+    ]

@@ -21,7 +21,9 @@ def report(
         "report"
     ),
 ) -> None:
-    """Make one HTML page of the rows of experiments, with a PNG of every figure, and print their paths.
+    """Make one HTML page of the rows of experiments, the claims in Markdown and a PNG of every figure.
+
+    Prints their paths.
 
     \b
     spider report results --out report

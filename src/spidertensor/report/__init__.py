@@ -8,6 +8,7 @@
     scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
     insight.py  runs -> figures of time, weights and calibration
     html.py     claims, tables and figures as HTML
+    markdown.py claims as Markdown
     page.py     all of it as one page, with its PNGs
 
 Importing loads no matplotlib; drawing does.

@@ -149,7 +149,7 @@ def cost(found: Sequence[Run]) -> Claim:
             chosen = [run for run in timed if run.name == name and run.data == data and run.rank == r.RANK]
             checks += _linear(data, name, chosen) + _constant(data, name, chosen)
     judged = (
-        "timed alone. Linear in the batch: seconds per batch grow as batch size to the power 1, "
+        "experiment time. Linear in the batch: seconds per batch grow as batch size to the power 1, "
         f"give or take {LINEAR}. Constant in what was seen: an entry of the second half of the stream "
         f"costs at most {CONSTANT} times one of the first half"
     )

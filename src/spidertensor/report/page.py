@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spidertensor.report import html, insight, scores, tables
+from spidertensor.report import html, insight, markdown, scores, tables
 from spidertensor.report import runs as r
 from spidertensor.report.behaviour import PRUNED
 from spidertensor.report.claims import claims
@@ -46,15 +46,17 @@ class Section(NamedTuple):
 
 
 def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
-    """Write report.html and a PNG for every figure to the folder `out`; returns the paths, the page first."""
+    """Write report.html, claims.md and a PNG for every figure to the folder `out`; returns their paths."""
     found = r.runs(rows)
+    judged = claims(found, r.failed(rows))
     out.mkdir(parents=True, exist_ok=True)
-    paths = [out / "report.html"]
+    paths = [out / "report.html", out / "claims.md"]
+    paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, judged), encoding="utf-8")
     sections = [*_figures(found), *_tables(found)]
     parts = [
         html.header(rows),
         html.contents([CLAIMS, *((section.anchor, section.title) for section in sections)]),
-        html.claims(*CLAIMS, JUDGED, claims(found, r.failed(rows))),
+        html.claims(*CLAIMS, JUDGED, judged),
     ]
     for section in sections:
         shown = []
@@ -156,6 +158,12 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
     )
     title = "Other approximations in the inference"
     yield Section("approximations", title, text, tables=tables.approximations(found))
+
+    text = (
+        "The sequential engine learns entry by entry, the vectorized one a batch as a whole. In time order "
+        "what is scored is the prediction just before an entry was learned, and inside a batch that lags."
+    )
+    yield Section("engines", "Two engines", text, tables=tables.engines(found))
 
     text = (
         "Mean ± standard deviation over the seeds, and how many there were; the best of a column is marked. "

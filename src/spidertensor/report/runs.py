@@ -33,7 +33,7 @@ RANK_FREE = FLOORS  # one number whatever the rank
 BATCH_FREE = (*FLOORS, "cp-wopt")  # entry by entry, or all entries at once
 DATA = ("movielens-1m", "acc", "anime", "dblp")  # the paper's, in the order of its figures
 RANK, BATCH_SIZE = 8, 256  # what is held while the other is varied
-APART = ("time", "tuning", "approximations")  # experiments whose scores are not results of a method
+APART = ("time", "tuning", "approximations", "engines")  # experiments with sections of their own
 USUAL = {"method", "data", "protocol", "rank", "batch_size", "seed", "at"}
 METRICS = {"rmse": "RMSE", "auc": "AUC"}
 HIGHER_IS_BETTER = ("auc", "log_density")
@@ -54,6 +54,7 @@ class Run(NamedTuple):
     curve: Sequence[Mapping[str, Any]]
     weights: Sequence[Mapping[str, Any]]
     settings: Mapping[str, Any]  # all of them
+    jobs: int  # runs at the same time
 
 
 class Cell(NamedTuple):
@@ -99,7 +100,8 @@ def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     return Run(
         row["experiment"], method, name, settings["data"], settings["protocol"], settings["rank"],
         settings["batch_size"], settings["seed"],
-        row.get("scores") or {}, row.get("curve") or [], row.get("weights") or [], settings,
+        row.get("scores") or {}, row.get("curve") or [], row.get("weights") or [],
+        settings, row.get("jobs") or 1,
     )  # fmt: skip
 
 

@@ -70,6 +70,20 @@ def prequential(found: Sequence[Run]) -> list[Table]:
     ]
 
 
+def engines(found: Sequence[Run]) -> list[Table]:
+    """The same runs entry by entry and batch by batch."""
+    chosen = [run for run in found if run.experiment == "engines"]
+    of_protocol = {
+        what: [run for run in chosen if run.protocol == protocol]
+        for protocol, what in (("held-out", "Held-out score"), ("prequential", "Score in time order"))
+    }
+    return [
+        _table(f"{what} at rank {r.RANK}, batch size {r.BATCH_SIZE}", runs, r.RANK, r.BATCH_SIZE, "score")
+        for what, runs in of_protocol.items()
+        if runs
+    ]
+
+
 def approximations(found: Sequence[Run]) -> list[Table]:
     """Three tables for each activation, and rank and batch size."""
     tried = [run for run in of_approximations.tried(found) if run.scores]
@@ -183,7 +197,9 @@ def times(found: Sequence[Run]) -> list[Table]:
     if not data_sets:
         return []
     by_column = [[cost(found, name, data, r.RANK, r.BATCH_SIZE) for name in names] for data in data_sets]
-    caption = f"Microseconds per entry at rank {r.RANK}, batch size {r.BATCH_SIZE}, timed alone"
+    jobs = max(run.jobs for run in found)
+    alone = "one run at a time" if jobs == 1 else f"up to {jobs} runs at a time, so not to be relied on"
+    caption = f"Microseconds per entry at rank {r.RANK}, batch size {r.BATCH_SIZE}, {alone}"
     marks = [_lowest([cell.mean if cell else math.inf for cell in cells]) for cells in by_column]
     cut = {run.settings["entries"] for run in found if run.settings.get("entries")}
     note = "; ".join(
