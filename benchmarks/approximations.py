@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -36,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr
 
-from spidertensor import __version__, datasets, evaluate, experiment, likelihoods, posterior, results
+from spidertensor import datasets, evaluate, experiment, likelihoods, posterior, results
 from spidertensor.engines.networks_jax import function, parts
 from spidertensor.entries import Batch, check_batch
 from spidertensor.method import Method, Prediction, Update
@@ -272,18 +271,11 @@ def main() -> None:
         for name, activation in EXPERIMENTS.items():
             for settings in written.missing(plan(activation)):
                 began = perf_counter()
-                row: Row = dict.fromkeys(results.KEYS) | {"experiment": name, "settings": settings, "jobs": 1}
                 try:
-                    row |= run(settings)
+                    row = experiment.row_of(settings, **run(settings))
                 except Exception as error:  # a run that fails is a row as well
-                    row["error"] = f"{type(error).__name__}: {error}"[:500]
-                row |= {
-                    "version": __version__,
-                    "commit": experiment.commit(),
-                    "machine": experiment.machine(),
-                }
-                row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-                row["wall_seconds"] = perf_counter() - began
+                    row = experiment.row_of(settings, error=f"{type(error).__name__}: {error}"[:500])
+                row |= {"experiment": name, "jobs": 1, "wall_seconds": perf_counter() - began}
                 written.append(row)
                 score = row["scores"]["paper"] if row["scores"] else {"score": row["error"], "rejected": None}
                 print(*settings.values(), score["score"], score["rejected"], f"{row['wall_seconds']:.0f} s")

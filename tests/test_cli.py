@@ -810,6 +810,7 @@ def test_evaluate(spider):
     wanted += ["coverage_50", "coverage_90", "seconds", "entries_per_second", "rejected", "floors"]
     assert set(wanted) <= record.keys()
     assert [record[key] for key in wanted[:7]] == ["synthetic", "spider", 3, 256, 0, "held-out", "rmse"]
+    assert (record["test"], record["engine"], record["learning_rate"]) == ("paper", "sequential", None)
     assert record["score"] < record["floors"]["biases"]["score"] < record["floors"]["mean"]["score"] * 1.1
     assert set(record["floors"]) == {"mean", "biases", "static-biases"}
     code, out, _ = spider("evaluate", "synthetic", "--protocol", "prequential", "--method", "biases")

@@ -163,7 +163,7 @@ def _load(name: str) -> Dataset:
     return datasets.load(name)
 
 
-def _method(data: Dataset, settings: Settings) -> tuple[Method, dict[str, Any]]:
+def method_of(data: Dataset, settings: Settings) -> tuple[Method, dict[str, Any]]:
     """The method of a run, and how to evaluate it."""
     named, size = METHODS[settings["method"]], settings["batch_size"]
     own = {name: settings[name] for name in named.settings if name in settings}
@@ -182,7 +182,7 @@ def _first(entries: Batch, n: int | None) -> Batch:
 
 def _held_out(data: Dataset, settings: Settings) -> Row:
     """One pass over the training entries; every test set of the data is scored at each point."""
-    method, how = _method(data, settings)
+    method, how = method_of(data, settings)
     train, test = data.split(settings["seed"])
     tests, train = data.tests or {"paper": test}, _first(train, settings["entries"])
     scores, curve = {}, []
@@ -196,7 +196,7 @@ def _held_out(data: Dataset, settings: Settings) -> Row:
 
 def _prequential(data: Dataset, settings: Settings) -> Row:
     """Each entry predicted, then learned, in time order."""
-    method, how = _method(data, settings)
+    method, how = method_of(data, settings)
     stream = _first(data.in_time_order(), settings["entries"])
     rows = list(evaluate.prequential(method, stream, at=settings["at"], **how))
     curve = [

@@ -106,7 +106,7 @@ def evaluate(
     ):  # a static one predicts nothing before
         floor = row if name == method else _score(loaded, name, protocol, test, **settings)
         floors[name] = {"score": floor["score"], "log_density": floor["log_density"]}
-    record = asked | row | {"floors": floors, "notes": _notes(dataset, protocol, row)}
+    record = asked | row | {"test": tested, "floors": floors, "notes": _notes(dataset, protocol, row)}
     (common.print_json if as_json else _show)(record)
 
 
@@ -122,17 +122,14 @@ def _score(
     seed: int,
 ) -> dict[str, Any]:
     from spidertensor import evaluate as protocols
+    from spidertensor.experiment import method_of
     from spidertensor.methods import METHODS
 
-    named = METHODS[name]
-    settings = named.tuned(dataset.name) | ({"engine": engine.value} if "engine" in named.settings else {})
+    settings = {"method": name, "rank": rank, "batch_size": batch_size, "seed": seed, "engine": engine.value}
     try:
-        method = named.build(rank, len(dataset.shape), dataset.binary, batch_size, **settings)
+        method, how = method_of(dataset, METHODS[name].tuned(dataset.name) | settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
-    how: dict[str, Any] = {
-        "binary": dataset.binary, "batch_size": batch_size, "seed": seed, "scaled": named.scaled,
-    }  # fmt: skip
     if protocol == Protocol.HELD_OUT:
         rows = protocols.held_out(method, *dataset.split(seed, test.value), **how)
     elif method.streaming:
