@@ -24,7 +24,7 @@ OFF_SCALE = (
     "The vertical range is set by the methods that work: one that is hardly better than the mean, or far "
     "behind all others, is named above as off the scale, with its scores."
 )
-JUDGED = f"Every verdict is computed from the runs, setting by setting, and its numbers are below it. {TIE}"
+JUDGED = f"Every verdict is computed from the runs, setting by setting, and stands with its numbers. {TIE}"
 CLAIMS = ("claims", "What the paper claims, what we found")
 
 
