@@ -213,7 +213,9 @@ def test_pruned():
     rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.1))]
     found = claim(rows, "Redundant")
     assert found.status == "holds"
-    assert found.checks[0].numbers == "50% pruned (by layer 50%)"
+    assert found.checks[0].numbers == (
+        "50% pruned (by layer 50%); 50% below 0.5; 0% within 0.05 of 0.5, the prior"
+    )
     rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.8))]
     assert claim(rows, "Redundant").status == "does not hold"
 
