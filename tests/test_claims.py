@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from spidertensor.report import behaviour
+from spidertensor import results
+from spidertensor.report import behaviour, markdown, page
 from spidertensor.report import runs as r
 from spidertensor.report.claims import claims
 
@@ -337,3 +339,11 @@ def test_no_mean_over_different_settings():
 def test_settings_tuned_for_each_data_set_are_one_method():
     rows = [row("svb-dtf", "acc", 0.3, learning_rate=0.1), row("svb-dtf", "dblp", 0.9, learning_rate=0.2)]
     assert r.names(r.runs(rows)) == ["SVB-DTF"]
+
+
+def test_the_claims_in_the_docs_are_what_our_rows_say():
+    """`spider report results` has written them: `cp report/claims.md docs/`."""
+    root = Path(__file__).parents[1]
+    rows = results.read([root / "results"])
+    said = markdown.claims(page.CLAIMS[1], page.JUDGED, claims(r.runs(rows), r.failed(rows)))
+    assert (root / "docs" / "claims.md").read_text(encoding="utf-8") == said
