@@ -803,6 +803,14 @@ def test_recommend(ratings, spider):
         assert [line.split()[0] for line in nodes] == [each.id for each in ranked]
 
 
+def test_predict_to_a_dash_is_standard_output(spider, ratings, folder):
+    assert spider("fit", ratings, *FIT, "--model", "m.spider")[0] == 0
+    code, out, _ = spider("predict", "m.spider", ratings, "--out", "-")
+    assert code == 0
+    assert out == spider("predict", "m.spider", ratings)[1]
+    assert not (folder / "-").exists()
+
+
 def test_evaluate(spider):
     done = process("evaluate", "synthetic", "--rank", "3", "--json")
     record = json.loads(done.stdout)

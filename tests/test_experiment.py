@@ -6,6 +6,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,6 +121,15 @@ def test_a_file_that_cannot_be_run_says_why(file, text, reason):
     with pytest.raises(ExperimentError, match=r"tiny\.toml") as error:
         experiment.plan(file(text))
     assert reason in str(error.value)
+
+
+def test_the_grid_in_the_docs_can_be_planned(file):
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    block = re.search(r"\n\n((?:    .*\n|\n)*    \[\[grid\]\].*\n(?:    .*\n|\n)*)", text)
+    assert block
+    path = file("".join(line.removeprefix("    ") for line in block[1].splitlines(keepends=True)))
+    assert len(experiment.plan(path)) == 2 * 2 * 2 * 3
+    assert {run["entries"] for run in experiment.plan(path, quick=True)} == {2_000}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
@@ -411,8 +421,11 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
 
 def test_failures_are_counted_and_tried_again_on_request(spider, file, tmp_path):
     path = file('[[grid]]\nmethod = "mean"\ndata = "synthetic"\nprotocol = "weights"\n')
-    assert "1 of 1 runs now, 1 failed" in spider("experiment", path)[1]
-    assert "0 of 1 runs now" in spider("experiment", path)[1]
+    code, out, err = spider("experiment", path)
+    assert (code, "1 of 1 runs now, 1 failed" in out) == (2, True)
+    assert "mean: ExperimentError: weights are shown of spider" in err
+    code, out, _ = spider("experiment", path)
+    assert (code, "0 of 1 runs now" in out) == (0, True)
     assert "1 of 1 runs now, 1 failed" in spider("experiment", path, "--retry")[1]
     assert len(lines(tmp_path / "runs" / "tiny.jsonl")) == 2
 

@@ -257,7 +257,7 @@ def test_the_page_says_what_was_run(written):
     text = Parsed(written[0].read_text(encoding="utf-8")).text
     for said in ("abc1234", "two cores", "0.3650 ± 0.0071 (2 seeds)", "0.4500 (1 seed)", "abc1234"):
         assert said in text
-    assert "quick run" not in text
+    assert "learned from the first" not in text
 
 
 def test_hostile_rows_are_text(tmp_path):
@@ -277,7 +277,7 @@ def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
     one = row("spider", "acc", 0.4)
     one["settings"] |= {"entries": 5000}
     text = Parsed(report.write([one], tmp_path)[0].read_text(encoding="utf-8")).text
-    assert "quick run: first 5,000 entries only" in text
+    assert "learned from the first 5,000 entries only" in text
     assert text.count("not run") > 10  # claims and sections
 
 
@@ -467,7 +467,7 @@ def test_the_cap_of_timed_runs_is_no_quick_run(tmp_path):
     for capped in rows[1:]:
         capped["settings"] |= {"entries": 25_600}
     text = Parsed(report.write(rows, tmp_path)[0].read_text(encoding="utf-8")).text
-    assert "quick run" not in text
+    assert "learned from the first" not in text
     assert "on the first 25,600 entries: SVB-DTF" in text
 
 

@@ -111,10 +111,10 @@ def _check(settings: Settings) -> None:
         if not isinstance(settings[name], str) or settings[name] not in known:
             raise ExperimentError(f"unknown {name} {settings[name]!r}: choose from {', '.join(known)}")
     own = METHODS[settings["method"]].settings
-    for name in settings.keys() - DEFAULTS.keys() - {"method", "data"} - set(own):
-        raise ExperimentError(
-            f"{settings['method']} has no setting {name!r}, only: {', '.join(own) or 'none'}"
-        )
+    known = ("method", "data", *DEFAULTS, *own)
+    for name in settings:
+        if name not in known:
+            raise ExperimentError(f"{settings['method']} has no setting {name!r}, only: {', '.join(known)}")
     for name, (good, wanted) in RULES.items():
         if name in settings and not good(settings[name]):
             raise ExperimentError(f"{name} must be {wanted}, got {settings[name]!r}")

@@ -52,7 +52,7 @@ def experiment(
     plans = {file: module.plan(file, seeds=seeds, quick=quick) for file in files}
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    pairs = []
+    pairs, errors = [], {}
     for file, runs in plans.items():
         path = folder / f"{file.stem}.jsonl"
         with results.opened(path) as written:
@@ -62,6 +62,8 @@ def experiment(
                     for row in module.run_all(missing, jobs):
                         written.append({"experiment": file.stem, "jobs": jobs} | row)
                         progress.done(row)
+                        if row["error"]:
+                            errors[f"{row['settings']['method']}: {row['error']}"] = None
                 except KeyboardInterrupt:
                     common.note(f"stopped. {path} has what is done: the same command goes on from there.")
                     raise
@@ -69,6 +71,8 @@ def experiment(
         pairs.append((str(path), said + (f", {progress.failed} failed" if progress.failed else "")))
     common.print_pairs("", pairs)
     common.note(f"spider report {folder} --out report draws it.")
+    if errors:
+        raise CommandError("; ".join(errors) + " (--retry runs what failed again)")
 
 
 class _Progress:

@@ -60,6 +60,7 @@ def predict(
     if len(names) != estimator.n_features_in_:
         raise CommandError(f"{model} has {estimator.n_features_in_} modes, --modes names {len(names)}")
     opened = Source.named(source, format, None if columns is None else common.words(columns))
+    out = None if out == Path("-") else out  # as SOURCE: - is the standard one
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
     written = {"--out": out, "--rejects": rejects if on_bad == OnBad.FILE else None}
     common.check_apart({"MODEL": model, "SOURCE": opened.path, **written})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from spidertensor.report.runs import is_apart
+from spidertensor.report.runs import cut_short
 from spidertensor.report.tables import NOT_RUN, Entry, Table
 from spidertensor.report.verdicts import Check, Claim
 
@@ -94,7 +94,7 @@ def header(rows: Sequence[Mapping[str, Any]]) -> str:
         "finished": f"{min(_finished(rows), default='?')} to {max(_finished(rows), default='?')}",
     }
     pairs = "".join(f"<tr><th>{key}</th><td>{escape(value)}</td></tr>" for key, value in facts.items())
-    parts = [f"<h1>{TITLE}</h1>", _banner(rows), f'<div class="wide"><table>{pairs}</table></div>']
+    parts = [f"<h1>{TITLE}</h1>", _banner(cut_short(rows)), f'<div class="wide"><table>{pairs}</table></div>']
     if failed:
         told = [f"{row['experiment']}: {_told(row['settings'])}: {row['error']}" for row in failed]
         items = "".join(f"<li>{escape(each)}</li>" for each in told)
@@ -102,22 +102,9 @@ def header(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def _banner(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Scores of runs that saw only the start of a stream are no result: that must not be overlooked."""
-    lines = []
-    scored = [
-        row
-        for row in rows
-        if row["settings"]["protocol"] in ("held-out", "prequential") and not is_apart(row["experiment"])
-    ]
-    for experiment in sorted({row["experiment"] for row in scored}):
-        entries = [row["settings"].get("entries") for row in scored if row["experiment"] == experiment]
-        cut = [n for n in entries if n]
-        first = " or ".join(f"{n:,}" for n in sorted(set(cut)))
-        if cut:
-            which = "" if len(cut) == len(entries) else f" in {len(cut):,} of {len(entries):,} rows"
-            lines.append(f"{experiment}: quick run: first {first} entries only{which}")
-    return f'<p class="banner">{"<br>".join(map(escape, lines))}</p>' if lines else ""
+def _banner(lines: Iterable[str]) -> str:
+    text = "<br>".join(map(escape, lines))
+    return f'<p class="banner">{text}</p>' if text else ""
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -9,20 +9,21 @@ from spidertensor.report.verdicts import Claim
 FEW = 4  # settings in a cell
 
 
-def claims(title: str, text: str, found: Iterable[Claim]) -> str:
+def claims(title: str, text: str, warnings: Iterable[str], found: Iterable[Claim]) -> str:
     rows = "\n".join(
         f"| {_cell(claim.text)} | {_cell(claim.verdict)} | {_evidence(claim)} |" for claim in found
     )
     return (
-        f"# {title}\n\nMade by `spider report`. {text}\n\n"
+        f"# {title}\n\n"
+        + "".join(f"**{_cell(warning)}**\n\n" for warning in warnings)
+        + f"Made by `spider report`. {text}\n\n"
         f"| claim of the paper | what we found | numbers |\n|---|---|---|\n{rows}\n"
     )
 
 
 def _evidence(claim: Claim) -> str:
-    """Some of the settings where the claim fails, or else of those where it holds, then the notes."""
-    failing = [check for check in claim.checks if check.outcome == "loss"]
-    shown = failing or list(claim.checks)
+    """Some of the settings, those first where the claim fails, then where it is a tie; then the notes."""
+    shown = sorted(claim.checks, key=lambda check: ("loss", "tie", "win").index(check.outcome))
     parts = [f"{_cell(check.where)}: {_cell(check.numbers)}" for check in shown[:FEW]]
     if len(shown) > FEW:
         parts.append(f"and {len(shown) - FEW} more")

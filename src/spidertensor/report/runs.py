@@ -142,6 +142,28 @@ def is_apart(experiment: str) -> bool:
     return experiment.partition("-")[0] in APART
 
 
+def cut_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Scores of runs that saw only the start of a stream are no result: that must not be overlooked.
+
+    The time of an entry can be taken on the first ones, and the approximations are tried on short streams.
+    """
+    lines = []
+    scored = [
+        row
+        for row in rows
+        if row["settings"]["protocol"] in ("held-out", "prequential")
+        and (not is_apart(row["experiment"]) or row["experiment"] == "engines")
+    ]
+    for experiment in sorted({row["experiment"] for row in scored}):
+        entries = [row["settings"].get("entries") for row in scored if row["experiment"] == experiment]
+        cut = [n for n in entries if n]
+        first = " or ".join(f"{n:,}" for n in sorted(set(cut)))
+        if cut:
+            which = "" if len(cut) == len(entries) else f" in {len(cut):,} of {len(entries):,} rows"
+            lines.append(f"{experiment}: learned from the first {first} entries only{which}")
+    return lines
+
+
 def results(found: Iterable[Run], protocol: str) -> list[Run]:
     """The runs that say how good a method is, whatever file they come from."""
     return [
