@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A shell starts jobs in the background with Ctrl-C ignored, and their children inherit that; some tests send it.
+# A shell starts jobs in the background with Ctrl-C ignored, and children inherit that; some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
