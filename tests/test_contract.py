@@ -60,7 +60,7 @@ def methods() -> dict[str, Case]:
                 name = f"sequential-{likelihood}-{kind}{'-curvature' * curvature}"
                 cases[name] = Case(build, binary, equal_starts=network is PLAIN)
         build = partial(post, 3, likelihood, rank=2, batch_size=16)
-        cases[f"post-{likelihood}"] = Case(build, binary, by_entry=False, equal_starts=False, calls=50)
+        cases[f"post-{likelihood}"] = Case(build, binary, by_entry=False, equal_starts=False)
         cases[f"mean-{likelihood}"] = Case(partial(floors.mean, likelihood), binary, random=False)
         cases[f"biases-{likelihood}"] = Case(partial(floors.biases, 3, likelihood), binary, random=False)
         static = partial(Case, binary=binary, by_entry=False, streaming=False)
