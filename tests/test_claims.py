@@ -231,6 +231,8 @@ def test_cost():
     found = claim([timed(64, 1.0), timed(256, 1.0)], "Cost is linear")
     assert found.verdict == "holds: 2 of 2 checks"
     assert found.checks[0].numbers == "power 1.00 (1e+03 µs per entry at 64, 1e+03 µs per entry at 256)"
+    fixed = claim([timed(64, 1.0), timed(256, 0.25)], "Cost is linear")  # a batch costs the same at any size
+    assert fixed.verdict == "holds: 2 of 2 checks"
     quadratic = claim([timed(64, 1.0), timed(256, 4.0)], "Cost is linear")
     assert [check.outcome for check in quadratic.checks] == ["loss", "win"]
     slowing = timed(256, 4.0)

@@ -297,7 +297,9 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     assert rejected_rows() == [302, 303, 604] * 2
     (folder / "pairs.csv").write_text("user,movie\n1,m1\n,m1\n")
     predict = ("predict", "bad.spider", "pairs.csv", "--on-bad", "file", "--rejects", rejects)
-    assert spider(*predict)[0] == 0
+    code, _, err = spider(*predict)
+    assert code == 0
+    assert f"1 bad rows left out and written to {rejects}" in err
     assert rejected_rows() == [302, 303, 604, 302, 303, 604, 3]
     (folder / "bad.csv").write_text("user,movie,rating\n1,m1,2\n1,m2,3\n")
     assert spider(*command, "--force")[0] == 0
@@ -686,6 +688,7 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
     facts = json.loads(spider("info", "whole.spider", "--json")[1])
     assert facts["settings"]["network"] == {"name": "tiny", "shapes": [[3, 4], [3]]}
     assert facts["settings"]["engine"] == "vectorized"
+    assert not {"hidden", "activation"} & facts["settings"].keys()
     assert spider("info", "whole.spider", *network)[0] == 0
 
     predict, fresh = ("predict", "whole.spider", "part.csv"), ("fit", "part.csv", *fit, "--model", "x.spider")
@@ -713,7 +716,7 @@ def test_a_file_imports_nothing(ratings, folder, spider, fails):
     spider("fit", ratings, *FIT, "--model", "m.spider")
     file = spidertensor.checkpoint.load("m.spider")
     network = {"name": "evil:net", "shapes": [[4, 5], [1, 5]]}
-    file.config["params"] |= {"engine": "vectorized", "network": network}
+    file.config["params"] |= {"engine": "vectorized", "network": network, "hidden": [50, 50]}
     spidertensor.checkpoint.save("m.spider", file.arrays, file.config, file.position)
     (folder / "evil.py").write_text("open('ran', 'w')\n")
     assert "'evil:net'" in fails("predict", "m.spider", ratings)
@@ -845,6 +848,14 @@ def test_notes_beside_figures_that_need_them(spider, monkeypatch):
     assert "AUC" in out
 
 
+def here(spider) -> dict[str, str]:
+    """The data sets on this machine, and where."""
+    found = json.loads(spider("data", "list", "--json")[1])
+    shown = [line.split()[0] for line in spider("data", "list")[1].splitlines() if line[:1].strip()]
+    assert shown == [each["name"] for each in found]
+    return {each["name"]: each["path"] for each in found if each["path"]}
+
+
 def test_data(spider, monkeypatch, folder):
     monkeypatch.setenv("SPIDER_DATA", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -852,6 +863,10 @@ def test_data(spider, monkeypatch, folder):
     for name in ("movielens-1m", "acc", "flights", "synthetic"):
         assert name in done.stdout
     assert len(json.loads(spider("data", "list", "--json")[1])) == 7
+    assert "acc" not in here(spider)
+    (folder / "acc.mat").write_bytes(b"")
+    assert here(spider)["acc"] == str(folder / "acc.mat")
+    (folder / "acc.mat").unlink()
     assert "CC0" in spider("data", "info", "anime")[1]
     code, _, err = spider("data", "get", "acc")
     assert code == 2

@@ -154,6 +154,8 @@ def test_combinations_that_cannot_be():
     for changes, words in (
         ({"engine": "sequential"}, 'a network of your own needs engine="vectorized"'),
         ({"network": tiny}, "network must be a CustomNetwork, or None"),
+        ({"hidden": (8,)}, "hidden is not for a network of your own"),
+        ({"activation": "tanh"}, "activation is not for a network of your own"),
         ({"rank": 3}, "'tiny' fails on weights of shapes"),
         ({"batch_size": 10**9}, "at most 16384 entries"),
     ):

@@ -123,6 +123,21 @@ def test_a_file_that_cannot_be_run_says_why(file, text, reason):
     assert reason in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "needs"),
+    [
+        ("method = ['mean', 'svb-dtf']", "svb-dtf needs jax"),
+        ("method = 'spider'\nengine = 'vectorized'", "spider needs jax"),
+    ],
+)
+def test_a_missing_package_is_told_before_anything_runs(file, monkeypatch, line, needs):
+    path = file(f"[[grid]]\n{line}\ndata = 'acc'\n")
+    assert experiment.plan(path)
+    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    with pytest.raises(ExperimentError, match=needs):
+        experiment.plan(path)
+
+
 def test_the_grid_in_the_docs_can_be_planned(file):
     text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     block = re.search(r"\n\n((?:    .*\n|\n)*    \[\[grid\]\].*\n(?:    .*\n|\n)*)", text)

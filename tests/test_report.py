@@ -352,9 +352,8 @@ def test_figure_1_has_a_line_for_every_method_and_means_over_seeds():
         "SPIDER-ReLU",
         "POST",
         "SVB-DTF",
-        "mean",
     ]
-    assert notes(over_rank) == notes(over_size) == ["↑ off the scale: mean 1"]
+    assert notes(over_rank) == notes(over_size) == ["↑ off scale: mean 1"]
 
 
 def notes(axes) -> list[str]:
@@ -413,7 +412,7 @@ def test_methods_off_the_scale_are_named_beside_the_title():
     figure.draw_without_rendering()
     (axes,) = figure.axes
     (note,) = notes(axes)
-    assert note.replace("\n", " ") == "↓ off the scale: SVB-DTF 0.501; SVB-GPTF 0.401; mean 0.502"
+    assert note.replace("\n", " ") == "↓ off scale: SVB-DTF 0.501; SVB-GPTF 0.401; mean 0.502"
     assert axes.get_title(loc="left") == "anime, rank 8"
 
 
@@ -449,7 +448,7 @@ def test_a_bar_of_a_point_that_is_not_shown_is_not_drawn():
     rows += [row("ss-gptf", "acc", score, seed=seed) for seed, score in enumerate((20.0, 200.0))]
     axes = scores.over_grid(runs.runs(rows)).axes[0]
     assert len(axes.containers) == 2
-    assert notes(axes) == ["↑ off the scale: SS-GPTF 110"]
+    assert notes(axes) == ["↑ off scale: SS-GPTF 110"]
     assert axes.get_ylim()[1] < 1
 
 

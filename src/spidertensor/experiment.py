@@ -36,6 +36,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -118,6 +119,11 @@ def _check(settings: Settings) -> None:
     for name, (good, wanted) in RULES.items():
         if name in settings and not good(settings[name]):
             raise ExperimentError(f"{name} must be {wanted}, got {settings[name]!r}")
+    needed = METHODS[settings["method"]].needs + (("jax",) if settings.get("engine") == "vectorized" else ())
+    for package in needed:  # now: not after hours of other runs
+        if find_spec(package) is None:
+            needs = f"{settings['method']} needs {package}"
+            raise ExperimentError(f"{needs}: pip install 'spidertensor[jax]', or take it out of the grid")
 
 
 def _whole(least: int) -> tuple[Callable[[Any], bool], str]:

@@ -36,6 +36,7 @@ class Named(NamedTuple):
     scaled: bool = True  # wants values of mean 0 and standard deviation 1; the floors take them as they are
     settings: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = MappingProxyType({})  # by data set, where there is one to tune
+    needs: tuple[str, ...] = ()  # packages of the extra `jax`
 
     def tuned(self, data: str) -> dict[str, float]:
         """The settings that were tuned on a data set, if any were."""
@@ -110,6 +111,7 @@ _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 
 _OF_SPIDER = ("activation", "engine")
 _OF_SVB = ("learning_rate", "epochs")
+_NEEDS = ("jax", "optax")
 METHODS: dict[str, Named] = {
     "spider": Named(
         partial(_spider, multilinear=32), "the library's default: the hybrid network", settings=_OF_SPIDER
@@ -129,18 +131,21 @@ METHODS: dict[str, Named] = {
         "SVB-DTF: the paper's network by stochastic variational Bayes (needs jax)",
         settings=("activation", *_OF_SVB),
         learning_rates=_DTF_RATES,
+        needs=_NEEDS,
     ),
     "svb-gptf": Named(
         _svb_gptf,
         "SVB-GPTF: sparse Gaussian process by variational Bayes (needs jax)",
         settings=_OF_SVB,
         learning_rates=_SVB_GP_RATES,
+        needs=_NEEDS,
     ),
     "ss-gptf": Named(
         _ss_gptf,
         "SS-GPTF: streaming sparse Gaussian process (needs jax)",
         settings=_OF_SVB,
         learning_rates=_SS_GP_RATES,
+        needs=_NEEDS,
     ),
     "cp-wopt": Named(_cp_wopt, "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
     "mean": Named(_mean, "floor: the mean so far, or the rate of ones", scaled=False),

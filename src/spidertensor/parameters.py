@@ -16,6 +16,7 @@ from spidertensor.network import Network
 from spidertensor.posterior import Prior
 
 ENGINES = ("sequential", "vectorized")
+OF_LAYERS = ("hidden", "activation")  # what is said about the network, unless it is one's own
 LARGEST = 1e100  # of what a value is measured by: its square, a variance, must still be a float64
 LARGEST_VAR = 1e12  # of a prior: with its inverse far inside float32
 
@@ -104,8 +105,8 @@ def network_of(params: dict[str, Any], n_modes: int) -> Network:
 
 def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: bool = True) -> Model:
     """`runs` False: a model to look at, without its engine and what that needs."""
-    if params["network"] is not None and params["engine"] != "vectorized":
-        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
+    if params["network"] is not None:
+        _check_alone(params)
     names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
     network = network_of(params, n_modes)
     prior = Prior(**{name: params[name] for name in names})
@@ -114,6 +115,15 @@ def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: boo
     settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
     build = engine(params["engine"], params["curvature"], params["batch_size"])
     return Model(network, prior, build(network, likelihood, prior, **settings))
+
+
+def _check_alone(params: dict[str, Any]) -> None:
+    """A network of one's own: what else would be said about a network must not be lost without a word."""
+    if params["engine"] != "vectorized":
+        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
+    for name in OF_LAYERS:
+        if params[name] != plain(getattr(Network, name)):
+            raise ValueError(f"{name} is not for a network of your own, which takes its place")
 
 
 def left_out(*_: Any) -> NoReturn:

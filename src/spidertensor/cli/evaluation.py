@@ -185,14 +185,15 @@ def _show(record: dict[str, Any]) -> None:
 
 @data.command("list")
 def list_(as_json: common.AsJson = False) -> None:
-    """List the data sets."""
+    """List the data sets, and which of them are on this machine."""
     from spidertensor import datasets
 
-    infos = [datasets.describe(name) for name in datasets.NAMES]
+    infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
     if as_json:
-        common.print_json([vars(info) for info in infos])
-    else:
-        common.print_pairs("", [(info.name, info.about) for info in infos])
+        common.print_json([vars(info) | {"path": path and str(path)} for info, path in infos.items()])
+        return
+    here = {True: "; on this machine", False: ""}
+    common.print_pairs("", [(info.name, info.about + here[bool(path)]) for info, path in infos.items()])
 
 
 @data.command("info")

@@ -81,9 +81,12 @@ def info(model: ModelFile, network: common.NetworkName = None, as_json: common.A
     """
     from spidertensor.estimator import look
     from spidertensor.learned import to_params
+    from spidertensor.parameters import OF_LAYERS
 
     estimator: Any = look(model) if network is None else common.load_model(model, network)
-    entries = estimator.n_entries_
+    entries, settings = estimator.n_entries_, to_params(estimator._fitted())
+    if settings["network"] is not None:
+        settings = {name: setting for name, setting in settings.items() if name not in OF_LAYERS}
     record = {
         "model": str(model),
         "kind": type(estimator).__name__,
@@ -93,7 +96,7 @@ def info(model: ModelFile, network: common.NetworkName = None, as_json: common.A
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         "rejected": estimator.n_rejected_,
         "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
-        "settings": to_params(estimator._fitted()),
+        "settings": settings,
         "position": estimator.position_,
     }
     if as_json:

@@ -77,6 +77,7 @@ def predict(
         if not n:
             raise CommandError(f"{opened.name}: no good rows to predict")
     bad = f", {rejected.count:,} bad rows left out" if rejected.count else ""
+    bad += f" and written to {rejects}" if bad and on_bad == OnBad.FILE else ""
     common.note(f"{n:,} rows predicted, {unseen:,} of them with an id that the model has not seen{bad}")
 
 

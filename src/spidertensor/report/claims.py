@@ -15,7 +15,7 @@ from spidertensor.report.runs import Cell, Run
 from spidertensor.report.verdicts import Check, Claim, Outcome, compare, counted, decided
 
 NEAR_CHANCE = 0.05  # of AUC 0.5
-MEANS = "means over the seeds on the published test sets"
+MEANS = "means over the seeds on the test sets of Figure 1"
 
 
 def claims(found: Sequence[Run], failed: Sequence[Run] = ()) -> list[Claim]:
@@ -40,7 +40,7 @@ def claims(found: Sequence[Run], failed: Sequence[Run] = ()) -> list[Claim]:
 
 
 class Setting(NamedTuple):
-    """One place of the grid on the published test set, and the cells of some methods there."""
+    """One place of the grid on the test set of Figure 1, and the cells of some methods there."""
 
     data: str
     where: str

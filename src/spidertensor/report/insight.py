@@ -156,7 +156,7 @@ def sparsity(run: Run) -> Figure:
 
 
 def calibration(found: Sequence[Run]) -> Figure | None:
-    """On the published test set, lowest seed of each method: bins of probability differ from seed to seed."""
+    """On the test set of Figure 1, lowest seed of each method: bins differ from seed to seed."""
     from matplotlib.figure import Figure
 
     grid = r.paper_grid(found)

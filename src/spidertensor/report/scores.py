@@ -63,19 +63,20 @@ def over_grid(found: Sequence[Run]) -> Figure | None:
         (f"batch size (rank {r.RANK})", over_size, r.names(grid, r.BATCH_FREE)),
     ]
     data_sets, names = r.data_sets(grid), r.names(grid)
-    styles = method_styles(names)
+    styles, seen = method_styles(names), set()
     figure, panels = _panels(2, len(data_sets))
     for data, column in zip(data_sets, panels.T, strict=True):
         of_data = [run for run in grid if run.data == data]
         drawn = [_sweep(of_data, names, data, places, flat) for _, places, flat in sweeps]
         low, high = _score_axes(column, [data] * len(column), r.metric(of_data, data), drawn)
         for axes, each, (label, places, _) in zip(column, drawn, sweeps, strict=True):
+            seen |= _inside(each, low, high)
             for name, points in each.items():
                 _dots(axes, points, styles[name], low, high)
             axes.set_xticks(range(len(places)), list(places))
             axes.set_xlim(-0.4, max(len(places) - 0.6, 0.4))
             axes.set_xlabel(label)
-    shared_legend(figure, styles, names)
+    shared_legend(figure, styles, [name for name in names if name in seen])
     return figure
 
 
@@ -133,17 +134,18 @@ def on_the_fly(found: Sequence[Run]) -> Figure | None:
     if not ranks:
         return None
     data_sets, names = r.data_sets(grid), r.names(grid)
-    styles = method_styles(names)
+    styles, seen = method_styles(names), set()
     figure, panels = _panels(len(ranks), len(data_sets))
     for data, column in zip(data_sets, panels.T, strict=True):
         drawn = [_curves(grid, names, data, rank, "paper") for rank in ranks]
         titles = [f"{data}, rank {rank}" for rank in ranks]
         low, high = _score_axes(column, titles, r.metric(grid, data), drawn)
         for axes, each in zip(column, drawn, strict=True):
+            seen |= _inside(each, low, high)
             _lines(axes, each, styles, low, high)
     for axes in panels[-1]:
         axes.set_xlabel("entries learned, thousands")
-    shared_legend(figure, styles, names)
+    shared_legend(figure, styles, [name for name in names if name in seen])
     return figure
 
 
@@ -157,14 +159,15 @@ def in_time_order(found: Sequence[Run]) -> Figure | None:
     data_sets, names = r.data_sets(chosen), r.names(chosen)
     if not data_sets:
         return None
-    styles = method_styles(names)
+    styles, seen = method_styles(names), set()
     figure, panels = _panels(1, len(data_sets), height=1.3 * PANEL)
     for data, axes in zip(data_sets, panels[0], strict=True):
         drawn, title = _curves(chosen, names, data, r.RANK, "window"), f"{data}, rank {r.RANK}"
         low, high = _score_axes([axes], [title], r.metric(chosen, data), [drawn], " of each window")
+        seen |= _inside(drawn, low, high)
         _lines(axes, drawn, styles, low, high)
         axes.set_xlabel("entries learned, thousands")
-    shared_legend(figure, styles, names)
+    shared_legend(figure, styles, [name for name in names if name in seen])
     return figure
 
 
@@ -247,6 +250,11 @@ def _score_axes(
     return low, high
 
 
+def _inside(drawn: Drawn, low: float, high: float) -> set[str]:
+    """The methods of which there is something to see: a legend names no others."""
+    return {name for name, points in drawn.items() if any(low <= cell.mean <= high for cell in points.cells)}
+
+
 def _off_the_scale(drawn: Drawn, low: float, high: float, metric: str) -> list[str]:
     outside = []
     for name, points in drawn.items():
@@ -259,4 +267,4 @@ def _off_the_scale(drawn: Drawn, low: float, high: float, metric: str) -> list[s
     if not outside:
         return []
     arrow = "↓" if metric in r.HIGHER_IS_BETTER else "↑"
-    return textwrap.wrap(f"{arrow} off the scale: {'; '.join(outside)}", NOTE, break_on_hyphens=False)
+    return textwrap.wrap(f"{arrow} off scale: {'; '.join(outside)}", NOTE, break_on_hyphens=False)
