@@ -98,11 +98,11 @@ def started(*arguments) -> subprocess.Popen[bytes]:
 
 
 def eventually(condition) -> None:
-    for _ in range(1200):
+    for _ in range(6000):
         if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("it did not happen within a minute")
+    raise AssertionError("it did not happen within five minutes")
 
 
 # --- the whole way, as a user goes it
