@@ -23,6 +23,7 @@ import numpy as np
 
 from spidertensor import SpiderRegressor, entries
 from spidertensor.checkpoint import flatten
+from spidertensor.node_index import NodeIndex, rows
 from spidertensor.posterior import trim
 
 N = 200_000
@@ -84,11 +85,11 @@ def main() -> None:
     learn = learn_time(*few, plain)
     weights = sum(w.mean.size for w in plain._fitted().state.posterior.weights)
     rate = sgemm_rate()
-    nodes = [entries.NodeIndex(), entries.NodeIndex()]
+    nodes = [NodeIndex(), NodeIndex()]
 
     def mapping() -> None:
         for i in range(0, N, BATCH):
-            entries.rows(nodes, entries.columns(few[0][i : i + BATCH])[0], add=True)
+            rows(nodes, entries.columns(few[0][i : i + BATCH])[0], add=True)
 
     mapping()
     state = trim(plain._fitted().state)

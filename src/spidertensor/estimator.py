@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from spidertensor import checkpoint, entries, posterior
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.custom_network import CustomNetwork
-from spidertensor.entries import Batch, EntryError, NodeIndex
+from spidertensor.entries import Batch, EntryError
 from spidertensor.learned import (
     Learned,
     check,
@@ -35,6 +35,7 @@ from spidertensor.learned import (
     with_room,
 )
 from spidertensor.method import Prediction, Update
+from spidertensor.node_index import NodeIndex, rows
 from spidertensor.parameters import LARGEST, checked, is_whole, model_of
 from spidertensor.posterior import Gaussian
 from spidertensor.recommend import Recommendation, best_nodes
@@ -272,7 +273,7 @@ class _Spider(BaseEstimator):
 
     def _predict(self, X: Any) -> Prediction:
         learned = self._fitted()
-        index = entries.rows(learned.nodes, self._columns(X)[0], add=False)
+        index = rows(learned.nodes, self._columns(X)[0], add=False)
         return user_units(learned.model.method.predict(learned.state, index), learned)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint, entries, posterior
 from spidertensor.checkpoint import CheckpointError
 from spidertensor.custom_network import CustomNetwork
-from spidertensor.entries import EntryError, NodeIndex
+from spidertensor.entries import EntryError
 from spidertensor.method import Prediction
 from spidertensor.network import Network
+from spidertensor.node_index import NodeIndex, rows
 from spidertensor.parameters import Model, is_list, is_scaling, is_whole, left_out, model_of, network_of
 from spidertensor.posterior import State
 
@@ -57,7 +58,7 @@ def with_room(learned: Learned, columns: list[entries.Column]) -> tuple[Learned,
     """The same with room for every id, and the rows of the ids; whatever fails, nothing was added."""
     state, nodes, known = learned.state, learned.nodes, [len(each) for each in learned.nodes]
     try:
-        index = entries.rows(nodes, columns, add=True)
+        index = rows(nodes, columns, add=True)
         wanted = np.array([len(each) for each in nodes])
         state = posterior.grow(state, learned.model.network, learned.model.prior, wanted)
     except BaseException:  # bad ids have added nothing; out of memory or Ctrl-C may have
