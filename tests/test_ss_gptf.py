@@ -71,7 +71,7 @@ def batch_at_same_inputs(process: Process, x, value, likelihood="gaussian", epoc
 
 @partial(jax.jit, static_argnums=0)
 def held(settings: Settings, process: Process, nodes: Nodes, entries: Entries) -> Learned:
-    before = ss_gptf.remember(settings, process, nodes, jnp.arange(M))
+    before = ss_gptf.remember(settings, process, nodes, jnp.arange(len(process.inputs)))
     params = Params(process.inputs, process.hyper, nodes)
     return ss_gptf.climb(settings, 0.0, before, entries, params, KEY)
 
@@ -124,6 +124,23 @@ def test_many_batches_forget_nothing():
     scale = float(np.abs(first.precision).max())
     np.testing.assert_allclose(process.precision, first.precision, atol=1e-5 * scale)
     np.testing.assert_allclose(process.shift, first.shift, rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_a_site_keeps_its_sign_on_a_long_stream():
+    """Many sure entries at close inducing inputs: the precision grows, and stays that of a Gaussian."""
+    many = Settings(1, "gaussian", 2, 64, 1, 256)
+    rng = np.random.default_rng(0)
+    process = ss_gptf.start(many, rng.normal(size=(64, 2)))
+    process = process._replace(hyper=Hyper(np.zeros(()), np.full(2, np.log(3.0)), np.array(np.log(1e-4))))
+    for _ in range(120):
+        x = rng.normal(size=(256, 2))
+        learned = held(many, process, *fixed(x, np.sin(x[:, 0]), 256))
+        process = jax.tree.map(np.array, learned.process)
+        assert np.isfinite(learned.bound).all()
+    assert np.linalg.eigvalsh(np.eye(64) + process.precision)[0] > 0.99
+    m, _ = ss_gptf.posterior(many, process)
+    L = np.linalg.cholesky(gp.inducing_cov(many, process.hyper, process.inputs))
+    np.testing.assert_allclose(L @ m, np.sin(process.inputs[:, 0]), atol=0.02)
 
 
 def gaussian_kl(mean, cov, mean0, cov0) -> float:

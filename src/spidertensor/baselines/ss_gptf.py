@@ -215,10 +215,16 @@ def _next(settings: Settings, entries: Entries, sites: Sites, mean, var) -> Site
 
 
 def absorb(settings: Settings, before: Before, entries: Entries, params: Params, sites: Sites) -> Process:
-    """The site on b: precision T precision_old T^T + L^-1 (sum_n λ_n E[k_n k_n^T]) L^-T, shift likewise."""
-    hyper, inputs = params.hyper, params.inputs
-    link = _link(settings, before, params)
-    told = link @ before.process.precision @ link.T, link @ before.process.shift
+    """The site on b: precision T precision_old T^T + L^-1 (sum_n λ_n E[k_n k_n^T]) L^-T, shift likewise.
+
+    A precision that is taken back to g(Z) and whitened again would lose as many digits as k(Z, Z) has in its
+    condition number, batch after batch, until it has lost its sign. So each part is whitened for itself, and
+    what rounding still takes from the smallest eigenvalues is given back.
+    """
+    hyper, inputs, old = params.hyper, params.inputs, before.process
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
+    whiten = partial(solve_triangular, L, lower=True)
+    T = whiten(_link(settings, before, params))
 
     def add(told, entry):
         node, site = entry
@@ -226,11 +232,12 @@ def absorb(settings: Settings, before: Before, entries: Entries, params: Params,
         first, second = gp.expected_kernels(hyper, inputs, *x)
         return (told[0] + site.precision * second, told[1] + site.shift * first), None
 
-    told, _ = lax.scan(add, told, (entries.node, _at_optimum(settings, entries, hyper, sites)))
-    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
-    whiten = partial(solve_triangular, L, lower=True)
-    precision = whiten(whiten(told[0]).T)
-    return Process(inputs, 0.5 * (precision + precision.T), whiten(told[1]), hyper)
+    nothing = jnp.zeros_like(L), jnp.zeros(len(L))
+    told, _ = lax.scan(add, nothing, (entries.node, _at_optimum(settings, entries, hyper, sites)))
+    precision = T @ old.precision @ T.T + whiten(whiten(told[0]).T)
+    sizes, axes = jnp.linalg.eigh(0.5 * (precision + precision.T))
+    precision = (axes * jnp.maximum(sizes, 0)) @ axes.T
+    return Process(inputs, precision, T @ old.shift + whiten(told[1]), hyper)
 
 
 ALGORITHM = gp.Algorithm(start, learn, posterior)
