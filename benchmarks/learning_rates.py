@@ -42,7 +42,7 @@ def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
     """What each rate predicted, for values that are scaled as the harness does it."""
     if not data.binary:
         shift, scale = shift_and_scale(stream.value[:BATCH_SIZE])
-        stream = Batch(stream.index, (stream.value - shift) / scale)
+        stream = Batch(stream.index, (stream.value - shift) / (scale or 1.0))
     likelihood, n_modes = "probit" if data.binary else "gaussian", len(data.shape)
     if name == "svb-dtf":
         network = Network((RANK,) * n_modes, HIDDEN)

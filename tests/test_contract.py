@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive import as_float64
-from spidertensor import posterior
+from spidertensor import checkpoint, posterior
 from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
@@ -48,6 +48,7 @@ class Case(NamedTuple):
     equal_starts: bool = True  # all nodes of a mode start with the same values
     random: bool = True  # init draws something: another seed is another state
     streaming: bool = True  # False: all entries in one update, and there is no second
+    one_number: bool = False  # the same answer for every entry
     calls: int = 200  # of a long stream; fewer where each is slow
 
 
@@ -61,7 +62,9 @@ def methods() -> dict[str, Case]:
                 cases[name] = Case(build, binary, equal_starts=network is PLAIN)
         build = partial(post, 3, likelihood, rank=2, batch_size=16)
         cases[f"post-{likelihood}"] = Case(build, binary, by_entry=False, equal_starts=False)
-        cases[f"mean-{likelihood}"] = Case(partial(floors.mean, likelihood), binary, random=False)
+        cases[f"mean-{likelihood}"] = Case(
+            partial(floors.mean, likelihood), binary, random=False, one_number=True
+        )
         cases[f"biases-{likelihood}"] = Case(partial(floors.biases, 3, likelihood), binary, random=False)
         static = partial(Case, binary=binary, by_entry=False, streaming=False)
         build = partial(floors.static_biases, 3, likelihood)
@@ -394,6 +397,52 @@ def test_memory_is_constant_on_a_long_stream(case):
         tracemalloc.stop()
     one_batch = batches[0].index.nbytes + batches[0].value.nbytes
     assert late - early < max(case.calls * one_batch / 10, 100_000)
+
+
+def test_a_batch_that_cannot_be_is_refused_and_changes_nothing(case):
+    if case.one_number:
+        pytest.skip("it looks at no node")
+    method, state = case.build(), None
+    state = method.init(0)
+    if case.streaming:
+        state, _ = method.update(state, stream(case.binary))
+    before, told = bits(state), method.predict(state, everything())
+    good = stream(case.binary, 40)
+    negative = good.index.copy()
+    negative[7, 1] = -1
+    for bad, words in (
+        (Batch(good.index[:, :2], good.value), "3 modes, but an index of shape"),
+        (
+            Batch(np.column_stack([good.index, good.index[:, 0]]), good.value),
+            "3 modes, but an index of shape",
+        ),
+        (Batch(good.index[:, 0], good.value), "3 modes, but an index of shape"),
+        (Batch(good.index, good.value[:35]), "values of shape"),
+        (Batch(good.index, np.empty(0)), "values of shape"),
+        (Batch(negative, good.value), "negative row"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            method.update(state, bad)
+        assert bits(state) == before
+    for index in (everything()[:, :2], everything()[:, [0, 1, 2, 0]], everything()[:, 0]):
+        with pytest.raises(ValueError, match="3 modes, but an index of shape"):
+            method.predict(state, index)
+    assert_equal(method.predict(state, everything()), told)
+
+
+def test_saved_and_restored_it_goes_on_as_if_never_stopped(case):
+    """Every leaf as an array in a file, back into a state of a method built anew: bit for bit the same."""
+    method, state = learned(case)
+    arrays = {name: leaf.copy() for name, leaf in checkpoint.flatten(state).items()}
+    again = case.build()
+    restored = checkpoint.restore(again.init(5), arrays)
+    assert bits(restored) == bits(state)
+    assert_equal(again.predict(restored, everything()), method.predict(state, everything()))
+    if case.streaming:
+        more = stream(case.binary, 40, seed=9)
+        (a, said), (b, said_again) = method.update(state, more), again.update(restored, more)
+        assert bits(a) == bits(b)
+        assert_equal(said[:4], said_again[:4])
 
 
 def compiled() -> int:

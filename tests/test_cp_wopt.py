@@ -69,6 +69,31 @@ def test_a_planted_tensor_is_recovered_with_nine_tenths_missing(unit):
     assert np.sqrt(np.mean(error**2)) < 1e-3 * missing.value.std()
 
 
+@pytest.mark.parametrize(("modes", "nodes"), [(2, 100), (3, 60), (5, 20)])
+def test_a_tensor_of_positive_factors_is_recovered(modes, nodes):
+    """From starts of both signs alone the descent ends far from it."""
+    rng = np.random.default_rng(0)
+    factors = rng.uniform(0.5, 1.5, size=(modes, nodes, 2))
+    index = rng.integers(nodes, size=(9_000, modes))
+    value = np.prod([factors[k][index[:, k]] for k in range(modes)], axis=0).sum(axis=1)
+    method = cp_wopt(modes, "gaussian", rank=2)
+    state, _ = method.update(method.init(0), Batch(index[1000:], value[1000:]))
+    error = method.predict(state, index[:1000]).mean - value[:1000]
+    assert np.sqrt(np.mean(error**2)) < 0.02 * value.std()
+
+
+def test_units_change_nothing_but_the_unit():
+    """Also of the noise, which for a perfect fit is next to nothing."""
+    observed, _, _ = planted(shape=(20, 18, 16), rank=3)
+    for value in (observed.value, np.zeros_like(observed.value) + 1.0):
+        noises = []
+        for unit in (1.0, 1e-8, 1e8):
+            method = cp_wopt(3, "gaussian", rank=3)
+            state, _ = method.update(method.init(0), Batch(observed.index, unit * value))
+            noises.append(float(state.noise) / unit**2)
+        np.testing.assert_allclose(noises, noises[0], rtol=1e-3)
+
+
 def test_the_best_of_several_starts_is_kept():
     """More starts never have a higher loss, and where the first ended in a local minimum a lower one."""
     observed, _, _ = planted(shape=(20, 18, 16), rank=3)
@@ -195,7 +220,11 @@ def test_absurd_values_are_rejected_and_counted():
         np.testing.assert_array_equal(a, b)
     nothing, update = method.update(method.init(0), Batch(batch.index[:3], value[:3]))
     assert update.rejected == 3
-    assert np.isfinite(np.array(method.predict(nothing, batch.index))).all()
+    assert (method.predict(nothing, batch.index).mean == 0).all()
+    late, _ = method.update(nothing, Batch(batch.index[3:], batch.value[3:]))  # its one is still to come
+    np.testing.assert_array_equal(
+        method.predict(late, batch.index).mean, method.predict(alone, batch.index).mean
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, 7.0])
@@ -208,7 +237,7 @@ def test_equal_values(value):
     assert (prediction.noise > 0).all()
 
 
-@pytest.mark.parametrize(("name", "starts", "figure"), [("movielens-100k", 2, 0.96), ("dblp", 1, 0.70)])
+@pytest.mark.parametrize(("name", "starts", "figure"), [("movielens-100k", 2, 0.945), ("dblp", 1, 0.87)])
 def test_figures(data_folder, monkeypatch, name, starts, figure):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)

@@ -208,10 +208,13 @@ def test_an_unseen_node_has_the_prior():
         )
 
 
-@pytest.mark.parametrize("method", [floors.mean("gaussian"), floors.biases(2, "gaussian")])
-def test_an_absurd_value_is_rejected_and_counted(method):
+@pytest.mark.parametrize("absurd", [1e200, np.nan])
+@pytest.mark.parametrize(
+    "method", [floors.mean("gaussian"), floors.biases(2, "gaussian"), floors.static_biases(2, "gaussian")]
+)
+def test_an_absurd_value_is_rejected_and_counted(method, absurd):
     index = np.zeros((4, 2), np.int64)
-    state, update = method.update(method.init(0), Batch(index, np.array([1.0, 1e200, 2.0, 1.5])))
+    state, update = method.update(method.init(0), Batch(index, np.array([1.0, absurd, 2.0, 1.5])))
     assert update.rejected > 0
     prediction = method.predict(state, index)
     assert 1 < prediction.mean[0] < 2

@@ -381,6 +381,26 @@ def test_large_values_do_not_break_it(large):
     assert np.isfinite(np.array(method.predict(state, batch.index))).all()
 
 
+@pytest.mark.parametrize(("unit", "learned"), [(0.1, True), (1.0, True), (10.0, True), (1000.0, False)])
+def test_in_which_units_it_learns(unit, learned):
+    """Raw values, but near 1: its start, means in [0, 1] with variance 1, and its Gamma(1e-3, 1e-3) say so."""
+    rng = np.random.default_rng(0)
+    factors = [rng.normal(size=(nodes, 2)) for nodes in (12, 9)]
+    index = np.column_stack([rng.integers(len(factor), size=3000) for factor in factors])
+    f = (factors[0][index[:, 0]] * factors[1][index[:, 1]]).sum(axis=1)
+    method = post(2, "gaussian", rank=2)
+    value = unit * (f + 0.1 * rng.normal(size=3000))
+    state, _ = method.update(method.init(0), Batch(index, value))
+    error = np.sqrt(np.mean((method.predict(state, index).mean / unit - f) ** 2))
+    assert (error < 0.1 * f.std()) == learned
+
+
+def test_a_tolerance_that_cannot_be_reached_or_missed_is_refused():
+    for tolerance in (np.nan, -1.0, np.inf):
+        with pytest.raises(ValueError, match="tolerance"):
+            post(2, "gaussian", tolerance=tolerance)
+
+
 def test_a_cov_that_is_not_positive_definite_is_left_alone_and_counted():
     method, state = started("gaussian", 2)
     state.factors[0].cov[2] = [1, 2, 1, 0, 0, 1]  # 1 and 1 with a covariance of 2

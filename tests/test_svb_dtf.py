@@ -320,7 +320,7 @@ def test_nothing_recompiles(case):
     assert state.counts.nodes.tolist() == [50, 40, 30]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300, -1e30])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300, -1e30, 1e19, 2e6])
 def test_a_batch_that_ends_in_no_number_is_rejected_as_a_whole(bad):
     method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made("gaussian", 48)
     first, _, last = cut(batch, 16, 32)
@@ -343,6 +343,20 @@ def test_a_step_too_long_is_rejected_and_not_nan():
     state, (update,) = fed(method, [made("gaussian", 16)])
     assert update.rejected == 16
     assert bits(state)["posterior/weights/0/mean"] == bits(method.init(0))["posterior/weights/0/mean"]
+
+
+def test_noise_counts_the_errors_that_are_left_and_how_sure_they_are():
+    """a grows by n/2, b by half of the expected squares, sum_n (y - mean)² + var, known after the batch."""
+    method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made("gaussian", 16)
+    start = method.init(0).posterior.noise
+    state, _ = fed(method, [batch])
+    after = method.predict(state, batch.index)
+    squares = np.sum((batch.value - after.mean) ** 2 + after.var)
+    assert float(state.posterior.noise.shape) == float(start.shape) + 8
+    np.testing.assert_allclose(
+        float(state.posterior.noise.rate), float(start.rate) + 0.5 * squares, rtol=1e-5
+    )
+    assert np.sum(after.var) > 0.01 * squares  # it matters
 
 
 def test_side_by_side_is_each_of_them_alone(case):

@@ -120,6 +120,75 @@ def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
     np.testing.assert_allclose(told.noise, 0.3)
 
 
+def uncertain(places: int, n_modes: int, rank: int, seed: int) -> Nodes:
+    rng = np.random.default_rng(seed)
+    shape = n_modes * places, rank
+    return Nodes(rng.normal(size=shape), np.log(rng.uniform(0.1, 0.5, size=shape)))
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+def test_the_bounds_count_what_moving_the_factors_costs(x64, likelihood):
+    """Two bounds that differ in the factors before the batch alone differ by the two KL, and nothing else."""
+    settings = Settings(2, likelihood, 2, 5, 1, 4)
+    rng = np.random.default_rng(0)
+    node = np.column_stack([np.arange(4), 4 + np.arange(4)])
+    entries = Entries(node, np.array([0.0, 1, 1, 0]), np.array([1.0, 1, 1, 0]), np.zeros((8, 1)))
+    inputs = rng.normal(size=(5, 4))
+    now, one, two = (uncertain(4, 2, 2, seed) for seed in range(3))
+    hyper = gp.start_hyper(settings)
+
+    def kl(before: Nodes) -> float:
+        var, var0 = np.exp(now.log_var), np.exp(before.log_var)
+        return 0.5 * np.sum(var / var0 + (now.mean - before.mean) ** 2 / var0 - 1 + np.log(var0 / var))
+
+    def svb(before: Nodes):
+        start = svb_gptf.start(settings, inputs)
+        told = Params(start._replace(mean=rng.normal(size=5) * 0 + 0.3), now)
+        return svb_gptf.bound(settings, Params(start, before), entries, told, jax.random.key(1))
+
+    def ss(before: Nodes):
+        start = ss_gptf.start(settings, inputs)
+        known = ss_gptf.remember(settings, start, before, jnp.arange(5))
+        params = ss_gptf.Params(inputs, hyper, now)
+        sites = ss_gptf.Sites(*np.full((2, 4), 0.2))
+        return ss_gptf.bound(settings, known, entries, params, sites, jax.random.key(1))[0]
+
+    for bound in (svb, ss):
+        np.testing.assert_allclose(bound(one) - bound(two), kl(two) - kl(one), rtol=1e-9)
+
+
+def test_inputs_are_drawn_from_the_posterior_of_the_factors(x64):
+    nodes = uncertain(3, 2, 2, 0)
+    node = np.tile([[2, 4]], (40_000, 1))
+    x = gp.draw_inputs(nodes, Entries(node, None, None, None), jax.random.key(0))
+    std = np.exp(0.5 * nodes.log_var[[2, 4]]).ravel()
+    np.testing.assert_allclose(x.mean(axis=0), nodes.mean[[2, 4]].ravel(), atol=4 * std.max() / 200)
+    np.testing.assert_allclose(x.std(axis=0), std, rtol=0.02)
+    assert np.abs(np.corrcoef(x.T) - np.eye(4)).max() < 0.02
+
+
+def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
+    """SS-GPTF: what entries of uncertain factors add to the site, against an average over many draws."""
+    settings = Settings(1, "gaussian", 2, 4, 1, 3)
+    rng = np.random.default_rng(0)
+    nodes, inputs = uncertain(3, 1, 2, 3), rng.normal(size=(4, 2))
+    entries = Entries(np.arange(3)[:, None], rng.normal(size=3), np.array([1.0, 1, 0]), np.zeros((3, 1)))
+    start = ss_gptf.start(settings, inputs)._replace(hyper=HYPER)
+    before = ss_gptf.remember(settings, start, nodes, jnp.arange(4))
+    params = ss_gptf.Params(inputs, HYPER, nodes)
+    arrays = jax.tree.map(jnp.asarray, (before, entries, params, ss_gptf.Sites(*np.zeros((2, 3)))))
+    told = ss_gptf.absorb(settings, *arrays)
+    L = np.linalg.cholesky(gp.inducing_cov(settings, HYPER, inputs))
+    precision, shift = np.zeros((4, 4)), np.zeros(4)
+    for n in range(2):
+        x = nodes.mean[n] + np.exp(0.5 * nodes.log_var[n]) * rng.normal(size=(200_000, 2))
+        a = np.linalg.solve(L, ard(inputs, x))
+        precision += a @ a.T / 200_000 / 0.3
+        shift += a.mean(axis=1) * entries.value[n] / 0.3
+    np.testing.assert_allclose(told.precision, precision, atol=0.02)
+    np.testing.assert_allclose(told.shift, shift, atol=0.02)
+
+
 def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
     x, value = regression()
     settings = Settings(1, "gaussian", 2, len(x), 1, 12)
@@ -445,7 +514,7 @@ def test_errors_are_clear(build):
     with pytest.raises(ValueError, match="learning_rate must be positive"):
         build(2, "gaussian", learning_rate=0.0)
     method = build(3, "gaussian", **SMALL)
-    with pytest.raises(ValueError, match="3 columns, one per mode, got shape \\(2, 2\\)"):
+    with pytest.raises(ValueError, match="3 modes, but an index of shape \\(2, 2\\)"):
         method.predict(method.init(0), np.zeros((2, 2), int))
-    with pytest.raises(ValueError, match="cannot be negative, got -1"):
+    with pytest.raises(ValueError, match="negative row"):
         method.update(method.init(0), Batch(np.array([[0, -1, 0]]), np.zeros(1)))

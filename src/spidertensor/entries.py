@@ -35,10 +35,16 @@ class Batch(NamedTuple):
 
 def check_batch(batch: Batch, n_modes: int) -> None:
     """A compiled loop checks no bounds: what it learns from must fit."""
-    if batch.index.shape != (len(batch.value), n_modes):
-        raise ValueError(f"{len(batch.value)} values, but an index of shape {batch.index.shape}")
+    check_index(batch.index, n_modes)
+    if batch.value.shape != batch.index.shape[:1]:
+        raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")
     if batch.index.min(initial=0) < 0:
         raise ValueError("a batch to learn from has a negative row")
+
+
+def check_index(index: NDArray[np.integer], n_modes: int) -> None:
+    if index.shape[1:] != (n_modes,):
+        raise ValueError(f"{n_modes} modes, but an index of shape {index.shape}")
 
 
 def shift_and_scale(value: NDArray[np.float64]) -> tuple[float, float]:

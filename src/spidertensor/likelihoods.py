@@ -12,6 +12,8 @@ import math
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 LIKELIHOODS = ("gaussian", "probit")
 GAUSSIAN, PROBIT = range(2)
@@ -79,6 +81,15 @@ def code(likelihood: str) -> int:
     if likelihood not in LIKELIHOODS:
         raise ValueError(f"unknown likelihood {likelihood!r}: choose one of {', '.join(LIKELIHOODS)}")
     return LIKELIHOODS.index(likelihood)
+
+
+def log_evidence(likelihood: str, value, mean, var, noise) -> NDArray[np.float64]:
+    """log_z of many entries at once. Of an absurd value it may be infinite or NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if likelihood == "probit":
+            return log_ndtr((2 * value - 1) * mean / np.sqrt(1 + var))
+        total = var + noise
+        return -0.5 * (_LOG_2PI + np.log(total) + (value - mean) ** 2 / total)
 
 
 def noise_var(likelihood: str, shape: np.ndarray, rate: np.ndarray) -> float:

@@ -33,7 +33,7 @@ _SS_GP_RATES = {"movielens-100k": 5e-4, "movielens-1m": 5e-4, "acc": 3e-3, "anim
 class Named(NamedTuple):
     build: Callable[..., Method]
     about: str
-    scaled: bool = True  # wants values of mean 0 and standard deviation 1; the floors take them as they are
+    scaled: bool = True  # wants values of mean 0 and standard deviation 1, not as they are
     settings: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = MappingProxyType({})  # by data set, where there is one to tune
     needs: tuple[str, ...] = ()  # packages of the extra `jax`

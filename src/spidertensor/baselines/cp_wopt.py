@@ -5,8 +5,9 @@ mathematics.md section 8. With A the factors of all modes and weight 1 for an ob
     loss(A) = 1/2 sum_n (y_n - f_n)^2,   f_n = sum_r prod_k A^k_{i_k, r}
     d loss / d A^k_{j, r} = sum over the entries n of node j: (f_n - y_n) prod_{l != k} A^l_{i_l, r}
 
-is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Nothing regularises
-the factors but the end of the descent. Values are taken raw, and the loss is the squared one for 0/1 too.
+is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every third start has
+no negative element: where factors are all positive, those of both signs lead nowhere. Nothing regularises the
+factors but the end of the descent. Values are taken raw, and the loss is the squared one for 0/1 too.
 
 It sees all entries in one update: the state keeps none of them, so a second update is an error. Where the
 method itself has no answer, this is what is reported:
@@ -31,8 +32,8 @@ from threadpoolctl import threadpool_limits
 
 from spidertensor import likelihoods
 from spidertensor.engines.kernel import COMPILE
-from spidertensor.entries import Batch
-from spidertensor.likelihoods import GAUSSIAN, evidence
+from spidertensor.entries import Batch, check_batch, check_index
+from spidertensor.likelihoods import GAUSSIAN
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import Counts
 
@@ -72,25 +73,23 @@ def cp_wopt(
         )
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
+        check_batch(batch, n_modes)
         before = predict(state, batch.index)
-        log_evidence = np.empty(len(batch.value))
-        _log_evidence(np.ascontiguousarray(batch.value, np.float64), int(binary), before, log_evidence)
+        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
         good = np.abs(batch.value) < LIMIT  # a NaN fails too
         rejected = int((~good).sum())
-        if len(good):
-            if state.counts.entries:
-                raise ValueError(
-                    "CP-WOPT is static: it learns all entries in one update, and has had its one"
-                )
-            if good.any():
-                entries = Batch(batch.index[good], batch.value[good].astype(np.float64))
-                state = _fitted(state, entries, starts, max_iterations)
+        if len(good) and state.counts.entries:
+            raise ValueError("CP-WOPT is static: it learns all entries in one update, and has had its one")
+        if good.any():
+            entries = Batch(batch.index[good], batch.value[good].astype(np.float64))
+            state = _fitted(state, entries, starts, max_iterations)
             state.counts.entries[()] = len(good)
-            state.counts.rejected[()] = rejected
             state.counts.log_evidence[()] = log_evidence[good].sum()
+        state.counts.rejected[()] += rejected
         return state, Update(*before, log_evidence, rejected)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+        check_index(index, n_modes)
         n = len(index)
         product = np.ones((n, rank))
         for k, factor in enumerate(state.factors):
@@ -103,12 +102,6 @@ def cp_wopt(
         return Prediction(f, np.full(n, TINY), np.zeros(n))
 
     return Method(init, update, predict, streaming=False)
-
-
-@njit(**COMPILE)
-def _log_evidence(value, likelihood, before, out):
-    for n in range(len(value)):
-        out[n] = evidence(likelihood, value[n], before.mean[n], before.var[n], before.noise[n])[0]
 
 
 def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> State:
@@ -132,6 +125,8 @@ def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> S
     best, lowest = np.zeros((first[-1], rank)), 0.5  # the loss of all zeros
     for number in range(starts):
         start = _start(np.random.default_rng([int(state.seed), number]), first, rank)
+        if number % 3 == 2:
+            start = np.abs(start)
         with threadpool_limits(1, "blas"):  # its vectors are short: threads cost ten times what they save
             found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
         if found.fun < lowest:  # a NaN is not
@@ -142,7 +137,7 @@ def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> S
     modes = [slice(a, b) for a, b in pairwise(first)]
     average = np.stack([(entries_of[mode] * best[mode]).sum(axis=0) for mode in modes]) / len(value)
     factors = (np.where(entries_of[mode], best[mode], average[k]) for k, mode in enumerate(modes))
-    noise = max(2 * lowest * scale**2, TINY)
+    noise = scale**2 * max(2 * lowest, TINY)
     np.maximum(state.counts.nodes, np.diff(first), out=state.counts.nodes)
     return state._replace(factors=tuple(factors), average=average, noise=np.array(noise))
 

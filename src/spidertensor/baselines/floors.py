@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from spidertensor import likelihoods
-from spidertensor.entries import Batch, check_batch
+from spidertensor.entries import Batch, check_batch, check_index
 from spidertensor.likelihoods import GAUSSIAN, evidence
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import Counts, Gamma, Gaussian, with_room
@@ -28,7 +28,7 @@ from spidertensor.posterior import Counts, Gamma, Gaussian, with_room
 RIDGE = 5.0  # errors a node must make before its bias is half believed
 OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is
 SWEEPS = 30  # of the static fit
-LIMIT = 1e30  # on a value (mean) or its log evidence (biases): sums beyond it would not stay finite
+LIMIT = 1e30  # on a value or (biases) its log evidence: sums beyond it would not stay finite
 TINY_VAR = 1e-9  # variances are positive; a rate is reported as if it were known exactly
 
 
@@ -66,7 +66,7 @@ def mean(likelihood: str) -> Method:
         steps = np.column_stack([good.astype(np.float64), away, away**2])
         sums = np.cumsum(np.vstack([state.sums, steps]), axis=0)
         before = _moments_prediction(binary, state.origin, sums[:-1])
-        log_evidence = _log_evidence(binary, batch.value, before)
+        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
         return Moments(state.origin, sums[-1].copy()), Update(*before, log_evidence, int((~good).sum()))
 
     def predict(state: Moments, index: NDArray[np.integer]) -> Prediction:
@@ -86,14 +86,6 @@ def _moments_prediction(binary: bool, origin: NDArray[np.float64], sums: NDArray
     noise = (spread + 1) / (count + 1)
     # the origin is the first value: before that was learned it must not show
     return Prediction(np.where(count > 0, origin + average, 0.0), noise / (count + 1), noise)
-
-
-def _log_evidence(binary: bool, value: NDArray[np.float64], before: Prediction) -> NDArray[np.float64]:
-    with np.errstate(over="ignore", invalid="ignore"):  # of a rejected value it may be infinite
-        if binary:
-            return log_ndtr((2 * value - 1) * before.mean / np.sqrt(1 + before.var))
-        var = before.var + before.noise
-        return -0.5 * (np.log(2 * np.pi * var) + (value - before.mean) ** 2 / var)
 
 
 def biases(n_modes: int, likelihood: str) -> Method:
@@ -125,12 +117,16 @@ def static_biases(n_modes: int, likelihood: str) -> Method:
     def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
-        log_evidence = _log_evidence(code != GAUSSIAN, batch.value, before)
-        if len(batch.value):
-            state = _fitted(_grown(_start(n_modes), batch.index.max(axis=0) + 1), batch, code)
-            state.counts.entries[()] = len(batch.value)
-            state.counts.log_evidence[()] = log_evidence.sum()
-        return state, Update(*before, log_evidence, rejected=0)
+        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
+        good = np.abs(batch.value) < LIMIT  # a NaN fails too
+        rejected = int((~good).sum())
+        if good.any():
+            start = _grown(_start(n_modes), batch.index.max(axis=0) + 1)
+            state = _fitted(start, Batch(batch.index[good], batch.value[good]), code)
+            state.counts.entries[()] = len(good)
+            state.counts.rejected[()] = rejected
+            state.counts.log_evidence[()] = log_evidence[good].sum()
+        return state, Update(*before, log_evidence, rejected)
 
     return Method(lambda seed: _start(n_modes), update, predict, streaming=False)
 
@@ -214,6 +210,7 @@ def _fitted(state: Biases, batch: Batch, code: int) -> Biases:
 
 def _biases_predict(code: int) -> Callable[[Biases, NDArray[np.integer]], Prediction]:
     def predict(state: Biases, index: NDArray[np.integer]) -> Prediction:
+        check_index(index, len(state.nodes))
         mean = np.full(len(index), state.offset.mean)
         var = np.full(len(index), state.offset.var)
         for k, node in enumerate(state.nodes):

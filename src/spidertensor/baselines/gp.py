@@ -37,10 +37,10 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
-from scipy.special import log_ndtr as log_ndtr_numpy
 
 from spidertensor import likelihoods
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch, check_index
+from spidertensor.likelihoods import log_evidence
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import Counts, Gaussian, with_room
 
@@ -52,13 +52,13 @@ except ImportError:  # an older jax
 JITTER = 1e-6  # on the diagonal of k(Z, Z), in units of s²: the Cholesky of equal inputs still exists
 MIN_NOISE = 1e-4  # of a gaussian, added to what is learned: values without noise do not drive it to 0
 TINY_VAR = 1e-9  # variances are positive, rounding or not
+LIMIT = 1e6  # on a value: they are scaled, and one beyond would be all that is known from then on
 # Where the ascent of a node begins that has no entry yet; its prior stays N(0, 1). With all means at 0 no
 # node differs from another and g has no slope, and x drawn with variance 1 hides that for very many batches.
 START_STD = 0.03  # of the mean, at random
 START_VAR = 0.01
 QUADRATURE = 20  # Gauss-Hermite points of the probit
 PLACES = 1024  # entries in one call of the compiled prediction
-TOGETHER = 16 if jax.default_backend() == "cpu" else 256  # of them side by side: M² numbers each
 
 
 class Settings(NamedTuple):
@@ -175,6 +175,12 @@ def kl_nodes(nodes: Nodes, before: Nodes) -> jax.Array:
     return 0.5 * jnp.sum(jnp.expm1(log_ratio) - log_ratio + away)
 
 
+def split(key) -> tuple[Any, Any]:
+    """Of the two words that a batch is given: the same draws whatever generator JAX is set to."""
+    start, rest = jax.random.split(jax.random.wrap_key_data(key, impl="threefry2x32"))
+    return start, rest
+
+
 def start_nodes(nodes: Nodes, entries: Entries, key) -> Nodes:
     """Where the ascent begins: at the posterior before the batch, but for nodes that have none yet."""
     mean = START_STD * jax.random.normal(key, nodes.mean.shape)
@@ -232,22 +238,20 @@ def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Met
         )
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
-        _check(settings, batch.index)
-        if batch.index.size and batch.index.min() < 0:
-            raise ValueError(f"the row of a node cannot be negative, got {batch.index.min()}")
+        check_batch(batch, settings.n_modes)
         out, rejected = np.empty((4, len(batch.value))), int(state.counts.rejected)
         for part, piece in _pieces(settings, batch):
             before = predict(state, piece.index)
-            out[:, part] = *before, _log_evidence(settings.likelihood, piece.value, before)
+            out[:, part] = *before, log_evidence(settings.likelihood, piece.value, *before)
             state, rows, known = _gathered(settings, state, piece)
             with enable_x64(True):
                 new = learn(state.process, *known)
                 new, weights = jax.tree.map(np.array, (new, readout(new.process)))
-            state = _kept(settings, state, rows, new, weights, out[3, part])
+            state = _kept(settings, state, rows, new, weights, piece.value, out[3, part])
         return state, Update(*out, rejected=int(state.counts.rejected) - rejected)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
-        _check(settings, index)
+        check_index(index, settings.n_modes)
         gaussian = settings.likelihood == "gaussian"
         noise = MIN_NOISE + float(np.exp(state.process.hyper.log_noise)) if gaussian else 0.0
         mean, var = _moments(readout, state, index)
@@ -268,16 +272,17 @@ def side_by_side(
     for part, piece in _pieces(settings, batch):
         for method, state, each in zip(methods, states, out, strict=True):
             before = method.predict(state, piece.index)
-            each[:, part] = *before, _log_evidence(settings.likelihood, piece.value, before)
+            each[:, part] = *before, log_evidence(settings.likelihood, piece.value, *before)
         states, rows, known = zip(*(_gathered(settings, state, piece) for state in states), strict=True)
         processes = [state.process for state in states]
         together = jax.tree.map(lambda *each: np.stack(each), *zip(processes, known, strict=True))
         with enable_x64(True):
             new = learn(rates, together[0], *together[1])
             new, weights = jax.tree.map(np.array, (new, readout(new.process)))
+        each = [jax.tree.map(itemgetter(i), (new, weights)) for i in range(len(methods))]
         states = [
-            _kept(settings, state, rows[i], *jax.tree.map(itemgetter(i), (new, weights)), out[i, 3, part])
-            for i, state in enumerate(states)
+            _kept(settings, state, its_rows, *its_own, piece.value, evidence)
+            for state, its_rows, its_own, evidence in zip(states, rows, each, out[:, 3, part], strict=True)
         ]
     return [
         Update(*each, rejected=int(state.counts.rejected)) for each, state in zip(out, states, strict=True)
@@ -294,32 +299,19 @@ def _side_by_side(
     )
 
 
-def _check(settings: Settings, index: NDArray[np.integer]) -> None:
-    if index.ndim != 2 or index.shape[1] != settings.n_modes:
-        raise ValueError(f"index must have {settings.n_modes} columns, one per mode, got shape {index.shape}")
-
-
 def _pieces(settings: Settings, batch: Batch) -> Iterator[tuple[slice, Batch]]:
     for start in range(0, len(batch.value), settings.batch_size):
         part = slice(start, start + settings.batch_size)
         yield part, Batch(batch.index[part], np.asarray(batch.value[part], np.float64))
 
 
-def _log_evidence(likelihood: str, value: NDArray[np.float64], before: Prediction) -> NDArray[np.float64]:
-    if likelihood == "probit":
-        return log_ndtr_numpy((2 * value - 1) * before.mean / np.sqrt(1 + before.var))
-    var = before.var + before.noise
-    with np.errstate(over="ignore", invalid="ignore"):  # of a value that is then rejected
-        return -0.5 * (np.log(2 * np.pi * var) + (value - before.mean) ** 2 / var)
-
-
-def _kept(settings: Settings, state: State, rows, new: Learned, weights, log_evidence) -> State:
-    """The state after a batch: its nodes put back, or not if anything came out not finite."""
-    n = len(log_evidence)
+def _kept(settings: Settings, state: State, rows, new: Learned, weights, value, log_evidence) -> State:
+    """The state after a batch: its nodes put back, or not if a value is absurd or anything is not finite."""
+    n = len(value)
     with np.errstate(over="ignore"):
         moved = Gaussian(new.nodes.mean, np.exp(new.nodes.log_var))
     good = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((new, weights, moved)))
-    good &= bool((moved.var > 0).all())
+    good &= bool((moved.var > 0).all() and (np.abs(value) < LIMIT).all())
     if good:
         for k, (factor, row) in enumerate(zip(state.factors, rows, strict=True)):
             part = slice(k * settings.batch_size, k * settings.batch_size + len(row))
@@ -379,9 +371,16 @@ def _readout(settings: Settings, posterior, process) -> tuple[jax.Array, jax.Arr
     return back(mean), back(back(cov - jnp.eye(len(mean)) + jnp.outer(mean, mean)).T)
 
 
+@cache
+def _together() -> int:
+    """How many entries are predicted side by side, M² numbers each."""
+    return 16 if jax.default_backend() == "cpu" else 256
+
+
 @jax.jit
 def _evaluate(hyper: Hyper, inputs, weights, x, count) -> jax.Array:
-    """Mean and variance of f for the first `count` times TOGETHER of the x."""
+    """Mean and variance of f for the first `count` times `_together` of the x."""
+    together = _together()
 
     def entry(mean, var):
         first, second = expected_kernels(hyper, inputs, mean, var)
@@ -389,8 +388,8 @@ def _evaluate(hyper: Hyper, inputs, weights, x, count) -> jax.Array:
         return f, jnp.maximum(jnp.exp(hyper.log_var) + jnp.sum(second * weights[1]) - f * f, TINY_VAR)
 
     def some(i, out):
-        part = lax.dynamic_slice_in_dim(x, i * TOGETHER, TOGETHER, axis=1)
-        return lax.dynamic_update_slice(out, jnp.stack(jax.vmap(entry)(*part)), (0 * i, i * TOGETHER))
+        part = lax.dynamic_slice_in_dim(x, i * together, together, axis=1)
+        return lax.dynamic_update_slice(out, jnp.stack(jax.vmap(entry)(*part)), (0 * i, i * together))
 
     return lax.fori_loop(0, count, some, jnp.zeros(x.shape[:2]))
 
@@ -413,7 +412,7 @@ def _moments(readout, state: State, index: NDArray[np.integer]) -> NDArray[np.fl
             padded = np.zeros((2, PLACES, x.shape[2]))
             padded[:, :size] = piece
             told = _evaluate(
-                state.process.hyper, state.process.inputs, weights, padded, np.int32(-(-size // TOGETHER))
+                state.process.hyper, state.process.inputs, weights, padded, np.int32(-(-size // _together()))
             )
             out[:, start : start + size] = np.asarray(told)[:, :size]
     return out

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from spidertensor import likelihoods
 from spidertensor.engines.kernel import COMPILE
-from spidertensor.entries import Batch, check_batch
-from spidertensor.likelihoods import GAUSSIAN, evidence, mills
+from spidertensor.entries import Batch, check_batch, check_index
+from spidertensor.likelihoods import GAUSSIAN, LIKELIHOODS, mills
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.posterior import Counts, Gamma, uniforms, with_room
 
@@ -77,6 +77,8 @@ def post(
     max_sweeps: or after so many sweeps
     """
     settings = _Settings(likelihoods.code(likelihood), float(tolerance), max_sweeps)
+    if not 0 <= tolerance < np.inf:
+        raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
     if min(n_modes, rank, batch_size, max_sweeps) < 1:
         raise ValueError(f"{n_modes=}, {rank=}, {batch_size=} and {max_sweeps=} must be at least 1")
 
@@ -120,6 +122,7 @@ def _noise(state: State, code: int) -> float:
 
 def _moments(state: State, index: NDArray[np.integer]) -> NDArray[np.float64]:
     """Mean and variance of f, and the sum of prod_k cov, of every entry."""
+    check_index(index, len(state.factors))
     out = np.empty((3, len(index)))
     _evaluate(np.ascontiguousarray(index, np.int64), state.factors, state.counts.nodes, out)
     return out
@@ -160,7 +163,7 @@ def _learned(state: State, batch: Batch, settings: _Settings) -> tuple[State, ND
     before = np.empty((4, len(batch.value)))
     before[:2] = _moments(state, batch.index)[:2]
     before[2] = _noise(state, code)
-    _log_evidence(np.ascontiguousarray(batch.value, np.float64), code, before)
+    before[3] = likelihoods.log_evidence(LIKELIHOODS[code], batch.value, *before[:3])
     good = np.abs(before[3]) < LIMIT  # a NaN fails too
     state = _grown(state, batch.index.max(axis=0) + 1)
     rows, local, first = _local(batch.index[good])
@@ -180,12 +183,6 @@ def _learned(state: State, batch: Batch, settings: _Settings) -> tuple[State, ND
     state.counts.rejected[()] += rejected + (~good).sum()
     state.counts.log_evidence[()] += before[3, good].sum()
     return state, before
-
-
-@njit(**COMPILE)
-def _log_evidence(value, likelihood, out):
-    for n in range(len(value)):
-        out[3, n] = evidence(likelihood, value[n], out[0, n], out[1, n], out[2, n])[0]
 
 
 def _local(index: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64], NDArray[np.int64]]:

@@ -111,7 +111,7 @@ def gaussian(precision, shift) -> tuple[jax.Array, jax.Array, jax.Array]:
 @partial(jax.jit, static_argnums=0)
 def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key) -> Learned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
-    start_key, key = jax.random.split(key)
+    start_key, key = gp.split(key)
     moved = gp.start_nodes(nodes, entries, start_key)
     x = moved.mean[entries.node].reshape(len(entries.node), -1)
     chosen = choose(settings, before, x, entries.here)

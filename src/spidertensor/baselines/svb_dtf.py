@@ -15,7 +15,8 @@ follows the gradient at one draw theta = mean + std eps, eps ~ N(0, I), over all
 - Noise (gaussian): exact given theta, so it has no gradient and no learning rate. a = a_before + n/2 and
   b = b_before + sum_n (y_n - f_n)²/2, at the draw in each epoch, in expectation (linearised) after the last.
 - Prediction: f at the means; its variance is the sum of gradient² var, as SPIDER's.
-- A batch that ends in anything not finite is rejected as a whole: entries counted, posterior kept.
+- A batch with an absurd value, or that ends in anything not finite, is rejected as a whole: entries counted,
+  posterior kept.
 
 The batch is the unit: the entries of one update are cut into batches of `batch_size`, the last one shorter.
 So one sentence of the contract of `spidertensor.method` cannot hold: how a stream is cut into calls does
@@ -42,11 +43,10 @@ from jax import lax, random
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
-from scipy import special
 
 from spidertensor import likelihoods, posterior
 from spidertensor.engines.networks_jax import function
-from spidertensor.entries import Batch
+from spidertensor.entries import Batch, check_batch, check_index
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import Network
 from spidertensor.posterior import Gaussian, Prior, State
@@ -56,6 +56,7 @@ START_VAR = 0.1
 AT_ONCE = 16  # batches in one compiled call, or fewer
 BLOCK = 1024  # entries in one prediction
 EXPLICIT = 2**24  # gradients held at a time by `moments`
+LIMIT = 1e6  # on a value: they are scaled, and one beyond would be all that is known from then on
 
 PRIOR = Prior(bias_var=1.0, multilinear_var=1.0, multilinear_start=0.0)  # N(0, 1) for every element
 
@@ -304,7 +305,7 @@ def svb_dtf(
     settings = _settings(network, likelihood, [learning_rate], epochs, batch_size)
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
-        _check(network, batch)
+        check_batch(batch, network.n_modes)
         out, rejected = np.empty((4, len(batch.value))), 0
         for first in range(0, len(batch.value), AT_ONCE * batch_size):
             part = slice(first, first + AT_ONCE * batch_size)
@@ -316,8 +317,7 @@ def svb_dtf(
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.asarray(index)
-        if index.shape[1:] != (network.n_modes,):
-            raise ValueError(f"{network.n_modes} modes, but an index of shape {index.shape}")
+        check_index(index, network.n_modes)
         out = np.empty((3, len(index)))
         for first in range(0, len(index), BLOCK):
             part = index[first : first + BLOCK]
@@ -350,7 +350,7 @@ def side_by_side(
     batches, epochs).
     """
     settings = _settings(network, likelihood, learning_rates, epochs, batch_size)
-    _check(network, batch)
+    check_batch(batch, network.n_modes)
     if not len(batch.value):
         raise ValueError("a stream without entries tells nothing of a learning rate")
     n_batches = -(-len(batch.value) // batch_size)
@@ -371,14 +371,6 @@ def _settings(network, likelihood, rates, epochs: int, batch_size: int) -> Setti
     if min(epochs, batch_size) < 1:
         raise ValueError(f"need an epoch and a batch, got epochs={epochs} and batch_size={batch_size}")
     return Settings(network, likelihood, int(epochs))
-
-
-def _check(network: Network, batch: Batch) -> None:
-    n = len(batch.value)
-    if batch.index.shape != (n, network.n_modes):
-        raise ValueError(f"{network.n_modes} modes, {n} values, but an index of shape {batch.index.shape}")
-    if batch.index.min(initial=0) < 0:
-        raise ValueError("a batch to learn from has a negative row")
 
 
 def _init(network: Network, seed: int) -> State:
@@ -428,13 +420,9 @@ def _update(likelihood: str, learned: Learned, value: NDArray) -> tuple[Update, 
         np.broadcast_to(part, shape).astype(np.float64).reshape(*shape[:-2], -1)[..., : len(value)]
         for part in parts
     )
-    with np.errstate(over="ignore", invalid="ignore"):  # of a value that is rejected it may be infinite
-        if likelihood == "probit":
-            noise = np.zeros_like(noise)
-            log_evidence = special.log_ndtr((2 * value - 1) * mean / np.sqrt(1 + var))
-        else:
-            total = var + noise
-            log_evidence = -0.5 * (np.log(2 * np.pi * total) + (value - mean) ** 2 / total)
+    if likelihood == "probit":
+        noise = np.zeros_like(noise)
+    log_evidence = likelihoods.log_evidence(likelihood, value, mean, var, noise)
     return Update(mean, var, noise, log_evidence, int((good == 0).sum())), good > 0
 
 
@@ -468,8 +456,7 @@ def _packed(batch: Batch, places: int, n_batches: int, before: int) -> tuple[lis
             rows[start // places, k, : len(found)] = found[order]
             local[part, k] = np.argsort(order)[which]
     value = np.zeros(n_batches * places, np.float32)
-    with np.errstate(over="ignore"):  # infinite then, and rejected
-        value[:n] = batch.value
+    value[:n] = np.where(np.abs(batch.value) < LIMIT, batch.value, np.inf)  # then its batch is rejected
     starts = places * np.arange(n_batches)
     entries = Entries(
         rows,

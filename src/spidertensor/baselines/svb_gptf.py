@@ -8,8 +8,9 @@ by Adam: x is drawn from q(factors), reparameterised, once per entry and epoch; 
 f is closed form (gaussian) or quadrature (probit). q(v) = N(m, R R^T) with R a full lower triangle.
 
 mathematics.md has a posterior over the inducing inputs too. Here they are point estimates, like s, l and the
-noise. Whitening makes the bound mean the same when they move: v ~ N(0, I) wherever they are, so that q(v)
-before the batch stays a statement about the same v.
+noise, and what moving them costs is not in the bound: v is what it is by Z, s and l, so that the same q(v) at
+other Z says something else of g. A stream that stays in one region for long forgets the others by that; one
+in random order does not notice.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def posterior(settings: Settings, process: Process) -> tuple[Any, Any]:
 @partial(jax.jit, static_argnums=0)
 def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key) -> Learned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
-    start_key, key = jax.random.split(key)
+    start_key, key = gp.split(key)
 
     def objective(params: Params, extra, key):
         now = params._replace(process=_on_diagonal(jnp.exp, params.process))

@@ -21,7 +21,7 @@ from spidertensor.engines.kernel import (
     scratch,
     unpack,
 )
-from spidertensor.entries import Batch, check_batch
+from spidertensor.entries import Batch, check_batch, check_index
 from spidertensor.likelihoods import GAUSSIAN, evidence, misfit
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import ACTIVATIONS, Network
@@ -142,8 +142,7 @@ def sequential(
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.ascontiguousarray(index, np.int64)
-        if index.shape[1:] != (network.n_modes,):
-            raise ValueError(f"{network.n_modes} modes, but an index of shape {index.shape}")
+        check_index(index, network.n_modes)
         out = np.empty((3, len(index)))
         _predict(index, state.posterior, state.counts.nodes, settings, out)
         out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)

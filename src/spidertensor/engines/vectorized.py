@@ -18,7 +18,7 @@ from spidertensor import likelihoods, posterior
 from spidertensor.custom_network import CustomSizes
 from spidertensor.engines.networks_jax import Normal, check_function, flat
 from spidertensor.engines.updates_jax import Carry, Learned, Pair, Settings, Sites, evaluate, learn
-from spidertensor.entries import Batch, check_batch
+from spidertensor.entries import Batch, check_batch, check_index
 from spidertensor.method import Method, Prediction, Update
 from spidertensor.network import Network
 from spidertensor.posterior import Gaussian, Prior, State
@@ -245,8 +245,7 @@ def vectorized(
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.asarray(index)
-        if index.shape[1:] != (network.n_modes,):
-            raise ValueError(f"{network.n_modes} modes, but an index of shape {index.shape}")
+        check_index(index, network.n_modes)
         out = np.empty((3, len(index)))
         weights, places = Normal(*_vectors(state.posterior.weights)), SMALL
         if len(index) > SMALL:
