@@ -145,7 +145,8 @@ def test_the_model_is_the_estimators(ratings, spider):
     assert summary["score"] == pytest.approx(np.sqrt(np.mean((value - update.mean) ** 2)))
     assert summary["log_evidence"] == pytest.approx(update.log_evidence.mean())
     assert summary["noise"] == pytest.approx(model.noise_)
-    before = np.array([0, *(np.cumsum(value)[:-1] / np.arange(1, len(value)))])
+    shift = value[: model.batch_size].mean()  # before the first entry the floor knows what the model knows
+    before = np.array([shift, *(np.cumsum(value)[:-1] / np.arange(1, len(value)))])
     assert summary["floors"]["mean"] == pytest.approx(np.sqrt(np.mean((value - before) ** 2)))
     assert summary["nodes"] == {"user": 30, "movie": 20}
     assert (code, summary["entries"], summary["bad_rows"]) == (0, 1200, 0)
@@ -161,6 +162,24 @@ def test_binary(folder, spider):
     model = spidertensor.SpiderClassifier.load("m.spider")
     np.testing.assert_allclose(probability, model.predict_proba([r[:2] for r in rows])[:, 1], rtol=1e-6)
     assert "noise" not in spider("info", "m.spider")[1]
+    given = ("recommend", "m.spider", "--given", "user=3", "--over", "movie", "-n", "1")
+    (best,) = json.loads(spider(*given, "--json")[1])["nodes"]
+    assert best["probability"] == pytest.approx(model.predict_proba([(3, best["id"])])[0, 1])
+    assert best["std_of_f"] > 0
+    assert spider(*given)[1].splitlines()[1].split() == ["movie", "probability", "std", "of", "f"]
+
+
+def test_the_floor_starts_where_the_model_does(folder, spider):
+    """Values far from 0: a mean that is 0 before the first entry would make any model look good."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (int(u), int(m), 1000 + v)
+        for u, m, v in zip(*rng.integers(9, size=(2, 300)), rng.normal(size=300), strict=True)
+    ]
+    (folder / "far.csv").write_text(csv_text(rows))
+    summary = json.loads(spider("fit", "far.csv", *FIT, "--json")[1])
+    assert summary["floors"]["mean"] == pytest.approx(1.0, abs=0.1)
+    assert summary["score"] == pytest.approx(1.0, abs=0.15)
 
 
 # --- files
@@ -734,8 +753,16 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     damaged[-100] ^= 1
     (folder / "damaged.spider").write_bytes(damaged)
     (folder / "text.txt").write_text("no line end")
+    (folder / "semicolons.csv").write_text("user;movie;rating\n1;2;3\n")
+    (folder / "headless.csv").write_text("1,2,3\n")
+    (folder / "twice.csv").write_text("user,movie,mean\n1,2,3\n")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
+        (("fit", "semicolons.csv", *FIT), "csv has a comma between columns, not ';'"),
+        (("fit", "headless.csv", *FIT), "if its first line is no header, --columns names them"),
+        (("fit", ratings, *FIT, "--model", "typo.spider", "--add"), "typo.spider: no such model to add to"),
+        (("predict", "m.spider", "twice.csv"), "has a column 'mean' already: rename or drop it first"),
+        (("predict", "m.spider", ratings, "--out", "no/p.csv"), "its folder must be there"),
         (("fit", ".", *FIT), "unknown format"),
         (("fit", ratings, "--value", "rating"), "--modes and --value are needed"),
         (("fit", ratings, "--modes", "user,film", "--value", "rating"), "no column 'film' (there are: user"),
@@ -797,6 +824,9 @@ def test_recommend(ratings, spider):
     model = spidertensor.load("m.spider")
     movies = sorted((f"m{m}" for m in range(20)), key=lambda m: -model.predict([(3, m)])[0])
     assert [each["id"] for each in answer["nodes"]] == movies[:4]
+    assert done.stderr == ""
+    code, _, err = spider("recommend", "m.spider", "--given", "user=999", "--over", "movie")
+    assert (code, err) == (0, "note: user=999 was never seen, and is answered from the prior\n")
     for explore in ("ucb", "thompson"):
         arguments = ("--given", "user=3", "--over", "movie", "-n", "3", "--explore", explore, "--seed", "1")
         code, out, _ = spider("recommend", "m.spider", *arguments)

@@ -150,6 +150,14 @@ def test_curvature_with_a_network_of_ones_own():
     np.testing.assert_allclose(own.predict(X), built_in.predict(X), rtol=2e-3, atol=2e-3)
 
 
+def norm(weights, x):
+    return weights[0][0] * jnp.sqrt(jnp.sum(jnp.concatenate(x) ** 2))
+
+
+def vector(weights, x):
+    return weights[0] * jnp.concatenate(x)
+
+
 def test_combinations_that_cannot_be():
     for changes, words in (
         ({"engine": "sequential"}, 'a network of your own needs engine="vectorized"'),
@@ -157,6 +165,8 @@ def test_combinations_that_cannot_be():
         ({"hidden": (8,)}, "hidden is not for a network of your own"),
         ({"activation": "tanh"}, "activation is not for a network of your own"),
         ({"rank": 3}, "'tiny' fails on weights of shapes"),
+        ({"network": CustomNetwork(norm, ((1,),))}, "gradient of 'norm' is not finite where factors are 0"),
+        ({"network": CustomNetwork(vector, ((4,),))}, r"returns one number, 'vector' returns \(4,\) for"),
         ({"batch_size": 10**9}, "at most 16384 entries"),
     ):
         model = SpiderRegressor(**OWN | changes)

@@ -420,10 +420,10 @@ def spider(tmp_path, monkeypatch, capsys):
 def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
     path = file(TINY)
     code, out, err = spider("experiment", path, "--seeds", "1", "--jobs", "2")
-    assert (code, "2 of 2 runs now" in out) == (0, True), err
+    assert (code, "2 of 2 runs done, 2 of them now" in out) == (0, True), err
     first = (tmp_path / "runs" / "tiny.jsonl").read_text()
     code, out, _ = spider("experiment", path)
-    assert (code, "2 of 4 runs now" in out) == (0, True)
+    assert (code, "4 of 4 runs done, 2 of them now" in out) == (0, True)
     assert (tmp_path / "runs" / "tiny.jsonl").read_text().startswith(first)
     rows = lines(tmp_path / "runs" / "tiny.jsonl")
     assert len({results.identity(each["settings"]) for each in rows}) == len(rows) == 4
@@ -437,11 +437,11 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
 def test_failures_are_counted_and_tried_again_on_request(spider, file, tmp_path):
     path = file('[[grid]]\nmethod = "mean"\ndata = "synthetic"\nprotocol = "weights"\n')
     code, out, err = spider("experiment", path)
-    assert (code, "1 of 1 runs now, 1 failed" in out) == (2, True)
+    assert (code, "1 of 1 runs done, 1 of them now, 1 failed" in out) == (2, True)
     assert "mean: ExperimentError: weights are shown of spider" in err
     code, out, _ = spider("experiment", path)
-    assert (code, "0 of 1 runs now" in out) == (0, True)
-    assert "1 of 1 runs now, 1 failed" in spider("experiment", path, "--retry")[1]
+    assert (code, "1 of 1 runs done, 0 of them now" in out) == (0, True)
+    assert "1 of 1 runs done, 1 of them now, 1 failed" in spider("experiment", path, "--retry")[1]
     assert len(lines(tmp_path / "runs" / "tiny.jsonl")) == 2
 
 

@@ -383,7 +383,7 @@ def test_large_values_do_not_break_it(large):
 
 @pytest.mark.parametrize(("unit", "learned"), [(0.1, True), (1.0, True), (10.0, True), (1000.0, False)])
 def test_in_which_units_it_learns(unit, learned):
-    """Raw values, but near 1: its start, means in [0, 1] with variance 1, and its Gamma(1e-3, 1e-3) say so."""
+    """Raw values, but near 1: its start, means in [0, 1] with variance 1, says so."""
     rng = np.random.default_rng(0)
     factors = [rng.normal(size=(nodes, 2)) for nodes in (12, 9)]
     index = np.column_stack([rng.integers(len(factor), size=3000) for factor in factors])

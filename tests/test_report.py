@@ -246,7 +246,7 @@ def test_every_figure_is_a_file_too(written):
 def test_a_reader_finds_the_contents_then_the_claims_then_the_figures(written):
     text = written[0].read_text(encoding="utf-8")
     places = [
-        text.index(part) for part in ("<nav", 'id="claims"', 'id="grid"', 'id="running"', 'id="tuning"')
+        text.index(part) for part in ("<nav", 'id="claims"', 'id="grid"', 'id="running"', 'id="tables"')
     ]
     assert places == sorted(places)
     contents = Parsed(text[places[0] : text.index("</nav>") + len("</nav>")]).links
@@ -278,7 +278,29 @@ def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
     one["settings"] |= {"entries": 5000}
     text = Parsed(report.write([one], tmp_path)[0].read_text(encoding="utf-8")).text
     assert "learned from the first 5,000 entries only" in text
-    assert text.count("not run") > 10  # claims and sections
+    assert "Not run: Running time; Sparse posterior" in text
+    assert "These runs were cut short" not in text  # there is no verdict that could mislead
+    two = [one, row("post", "acc", 0.5)]
+    text = Parsed(report.write(two, tmp_path)[0].read_text(encoding="utf-8")).text
+    assert "These runs were cut short" in text
+    assert "not run" in text  # of the other claims
+
+
+def test_a_grid_of_ones_own_is_drawn_too(tmp_path):
+    """On other data sets than the paper's there are the figures, and none of its claims."""
+    rows = [
+        row(method, "movielens-100k", 0.9, seed=seed) for method in ("spider", "biases") for seed in (0, 1)
+    ]
+    paths = report.write(rows, tmp_path)
+    assert {"figure-1.png", "figure-2.png"} <= {path.name for path in paths}
+    assert 'id="claims"' not in paths[0].read_text(encoding="utf-8")
+
+
+def test_a_panel_for_which_nothing_was_run_says_so():
+    rows = [row("post", "acc", 0.4), row("post", "dblp", 0.8)]
+    rows[1]["settings"] |= {"rank": 3}
+    figure = scores.on_the_fly(runs.runs(rows))
+    assert [notes(axes) for axes in figure.axes] == [["not run"], [], [], ["not run"]]
 
 
 def test_failed_rows_alone_make_a_page(tmp_path):
@@ -363,13 +385,14 @@ def notes(axes) -> list[str]:
 
 def test_figures_1_and_2_are_of_the_grid_on_the_data_sets_of_the_paper():
     rows = [row("post", "acc", 0.4)]
-    others = [row("post", "movielens-100k", 0.9), row("first-order", "acc", 0.4)]
+    others = [row("first-order", "acc", 0.4)]
     others += [
         row("svb-dtf", "acc", 0.4, experiment=name) for name in ("time", "tuning", "approximations-tanh")
     ]
     assert scores.over_grid(runs.runs(others)) is None
     assert scores.on_the_fly(runs.runs(others)) is None
     assert insight.calibration(runs.runs(others)) is None
+    others.append(row("post", "movielens-100k", 0.9))
     for draw_figure in (scores.over_grid, scores.on_the_fly, insight.calibration):
         figure = draw_figure(runs.runs(rows + others))
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["POST"]

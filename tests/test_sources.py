@@ -203,7 +203,7 @@ def test_bytes_that_are_not_text_spoil_only_their_line(tmp_path):
     found = from_text(tmp_path, b"\xef\xbb\xbfuser,movie,rating\n1,\xff,2\n1,\xc3\xa9,2\n3\r4,1,2\n")
     assert found.columns == [[1], ["é"]]
     assert [(each.row, each.raw) for each in found.bad] == [(2, "1,\\xff,2"), (4, "3\r4,1,2")]
-    assert found.bad[0].reason == "not UTF-8 text"
+    assert found.bad[0].reason.startswith("not UTF-8 text")
 
 
 def test_bad_rows_of_json_lines(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ FLIGHTS = Words(
     "arrival delay, cut to -60..180 minutes. A delay is learned before the next scheduled flight is "
     "predicted, although that plane may not have landed yet.",
     "Delays have a long tail, on some days more than on others: a Gaussian wide enough for it is too wide "
-    "for the rest, so that the 50 % intervals cover more than 50 %.",
+    "for the rest, and over the year the 50 % intervals cover more than 50 %.",
 )
 SYNTHETIC = Words(
     "entries",
@@ -182,7 +182,7 @@ def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words)
     nodes = " x ".join(f"{n:,}" for n in model.n_nodes_)
     sentences = (
         f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is left out of every score.",
-        f"Log evidence is the mean per entry; SPIDER's sum over all of them is {model.log_evidence_:,.0f}.",
+        f"Log evidence is the mean per entry; SPIDER's sum over the stream: {model.log_evidence_:,.0f}.",
         words.coverage,
         f"Learning took {row['seconds']:.2f} seconds and met {nodes} nodes.",
     )

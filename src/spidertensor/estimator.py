@@ -206,7 +206,7 @@ class _Spider(BaseEstimator):
 
     @property
     def factors_(self) -> list[Factors]:
-        """Per mode, the ids of the nodes and the posterior of their factors."""
+        """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank]."""
         learned = self._fitted()
         modes = zip(learned.nodes, posterior.trim(learned.state).posterior.factors, strict=True)
         return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
@@ -307,7 +307,8 @@ class SpiderRegressor(RegressorMixin, _Spider):
     Entries are learned once, in their order; ids never seen before become new nodes. A value more than a
     million times the scale away from the shift is refused.
 
-    rank:         length of a node's factor vector; one number, or one per mode
+    rank:         elements of a node's factor vector for the network; one number, or one per mode. Before
+                  them the vector has its bias, if there is one, and `multilinear` elements
     hidden:       widths of the hidden layers
     activation:   "relu", "tanh", "sigmoid", "softplus" or "gelu"
     curvature:    the paper's update; without it, cheaper and mostly better

@@ -44,7 +44,9 @@ class Test(StrEnum):
 def evaluate(
     dataset: Name,
     method: Annotated[str, typer.Option(metavar="NAME", help=_METHOD)] = "spider",
-    rank: Annotated[int, typer.Option(metavar="N", min=1, help="Length of a factor vector.")] = 8,
+    rank: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Elements of a node's factors for the network.")
+    ] = 8,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries that arrive together.")] = 256,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Of the split, the order and the starting weights.")
@@ -89,7 +91,7 @@ def evaluate(
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
     loaded = datasets.load(dataset)
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
-    tested = test.value if protocol == Protocol.HELD_OUT else None
+    tested = test.value if protocol == Protocol.HELD_OUT and loaded.tests else None
     asked = {
         "dataset": dataset,
         "method": method,

@@ -67,7 +67,7 @@ def experiment(
                 except KeyboardInterrupt:
                     common.note(f"stopped. {path} has what is done: the same command goes on from there.")
                     raise
-        said = f"{len(missing)} of {len(runs)} runs now"
+        said = f"{len(runs)} of {len(runs)} runs done, {len(missing)} of them now"
         pairs.append((str(path), said + (f", {progress.failed} failed" if progress.failed else "")))
     common.print_pairs("", pairs)
     common.note(f"spider report {folder} --out report draws it.")

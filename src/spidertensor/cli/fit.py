@@ -34,7 +34,8 @@ Every = Annotated[
     str, typer.Option(metavar="TIME", help="How often to save on the way: 30s, 5m, 1h or never.")
 ]
 Rank = Annotated[
-    str | None, typer.Option(metavar="N", help="Length of a factor vector: 8, or one per mode: 8,4.")
+    str | None,
+    typer.Option(metavar="N", help="Elements of a node's factors for the network: 8, or per mode: 8,4."),
 ]
 Hidden = Annotated[str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers: 50,50.")]
 Activation = Annotated[
@@ -122,7 +123,9 @@ def fit(
 
     opened = Source.named(source, format, None if columns is None else common.words(columns))
     names = None if modes is None else common.words(modes)
-    if (resume or add) and path.exists():
+    if add and not path.exists():
+        raise CommandError(f"{path}: no such model to add to")
+    if (resume and path.exists()) or add:
         learner = learning.reopen(path, opened, value, add=add, network=network)
         learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
     else:

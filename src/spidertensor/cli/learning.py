@@ -88,7 +88,7 @@ class Learner:
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
         if update is not None:
-            self.tally.add(chunk.values, update.mean, update.log_evidence)
+            self.tally.add(chunk.values, update.mean, update.log_evidence, self.estimator._fitted().shift)
 
     def save(self) -> None:
         position = {
@@ -316,9 +316,14 @@ def _learn_all(
         if chunk is None:
             return
         read_at = perf_counter()
+        before = learner.tally.entries
         learner.learn(chunk, rejected)
         learner.tally.reading += read_at - began
-        learner.tally.learning += perf_counter() - read_at
+        if before:
+            learner.tally.learning += perf_counter() - read_at
+            learner.tally.timed += learner.tally.entries - before
+        else:
+            learner.tally.starting += perf_counter() - read_at
         progress.show(chunk.share)
         if signals.caught:
             raise Stopped

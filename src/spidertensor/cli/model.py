@@ -40,6 +40,7 @@ def recommend(
     """Rank the nodes of one mode by what the model expects of them, highest first, with its uncertainty.
 
     std is that of the expected value alone; the std of spider predict also has the noise of one observation.
+    For binary values the first column is a probability, and std that of f, with probability = Phi(f).
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5
@@ -62,12 +63,16 @@ def recommend(
     modes = {names.index(name): raw for name, raw in fixed.items()}
     ids = {mode: estimator.parse_id(mode, raw) for mode, raw in modes.items()}
     ranked = estimator.recommend(ids, names.index(over), n=n, explore=explore.value, seed=seed)
-    records = [{"id": raw, "mean": float(mean), "std": float(std)} for raw, mean, std in ranked]
+    for mode, raw in ids.items():
+        if estimator._fitted().nodes[mode].find([raw])[0] < 0:
+            common.note(f"note: {names[mode]}={raw} was never seen, and is answered from the prior")
+    expected, spread = ("probability", "std_of_f") if hasattr(estimator, "predict_proba") else ("mean", "std")
+    records = [{"id": raw, expected: float(mean), spread: float(std)} for raw, mean, std in ranked]
     if as_json:
         common.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
         return
-    rows = [[str(each["id"]), f"{each['mean']:.4g}", f"{each['std']:.4g}"] for each in records]
-    common.print_table(", ".join(given), [over, "mean", "std"], rows)
+    rows = [[str(each["id"]), f"{each[expected]:.4g}", f"{each[spread]:.4g}"] for each in records]
+    common.print_table(", ".join(given), [over, expected, spread.replace("_", " ")], rows)
 
 
 def info(model: ModelFile, network: common.NetworkName = None, as_json: common.AsJson = False) -> None:

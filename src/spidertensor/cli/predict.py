@@ -51,7 +51,7 @@ def predict(
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > predicted.csv
 
     mean is what to expect, std the standard deviation of an observation around it. An id that the model has
-    never seen is answered from the prior: a wide std. How many such rows there were is told at the end.
+    never seen is answered from the prior. How many such rows there were is told at the end.
     """
     from spidertensor.sources import Source, read
 
@@ -64,6 +64,8 @@ def predict(
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
     written = {"--out": out, "--rejects": rejects if on_bad == OnBad.FILE else None}
     common.check_apart({"MODEL": model, "SOURCE": opened.path, **written})
+    for each in filter(None, written.values()):
+        common.check_writable(each)
     rejected = common.BadRows(opened, on_bad, rejects)
     chunks = read(opened, names, all_text=common.all_text(estimator), keep=True)
     n = unseen = 0
@@ -129,7 +131,7 @@ def _names(records: Any, extra: dict[str, Any]) -> list[str]:
     names = list(records[0]) if isinstance(records, list) else list(records.column_names)
     for name in extra:
         if name in names:
-            raise CommandError(f"the source has a column {name!r} already")
+            raise CommandError(f"SOURCE has a column {name!r} already: rename or drop it first")
     return names
 
 

@@ -26,13 +26,19 @@ class Tally:
         self.binary = binary
         self.entries = 0
         self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
-        self.reading = self.learning = 0.0  # seconds
+        self.reading = self.starting = self.learning = (
+            0.0  # seconds; the first chunk is learned in `starting`
+        )
+        self.timed = 0  # entries learned in `learning`
         self._floor = floors.mean("probit" if binary else "gaussian")
         self._floor_state = self._floor.init(0)
 
-    def add(self, value: Any, mean: Any, log_evidence: Any) -> None:
+    def add(self, value: Any, mean: Any, log_evidence: Any, shift: float) -> None:
+        """shift: what the model takes for the mean before the first entry, and so must the floor"""
         batch = Batch(np.empty((len(value), 0), np.int64), value)
         self._floor_state, floor = self._floor.update(self._floor_state, batch)
+        if not self.entries:
+            floor.mean[0] = shift
         self.entries += len(value)
         self.log_evidence += float(log_evidence.sum())
         self.floor_log_evidence += float(floor.log_evidence.sum())
@@ -75,7 +81,9 @@ class Progress:
                 TextColumn("{task.description}"),
             )
             self.bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task("starting", total=None)
+            self.task = self.bar.add_task(
+                "starting; the first time on a machine it compiles for 20 s", total=None
+            )
 
     def __enter__(self) -> Progress:
         if self.bar:
@@ -123,8 +131,9 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "floors": {"mean": tally.floor if tally.entries else None},
         "seconds": seconds,
         "seconds_reading": tally.reading,
+        "seconds_starting": tally.starting,
         "seconds_learning": tally.learning,
-        "entries_per_second": tally.entries / max(tally.reading + tally.learning, 1e-9),
+        "entries_per_second": tally.timed / tally.learning if tally.timed else None,
     }
     if as_json:
         common.print_json(record)
@@ -139,7 +148,10 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         floor = record["floors"]["mean"]
         score = f"{NAMES[record['metric']]} {record['score']:.4f}, with the mean of all before {floor:.4f}"
     noise = record["noise"]
-    parts = f"reading {record['seconds_reading']:.1f} s, learning {record['seconds_learning']:.1f} s"
+    parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
+    spent = f"reading {parts['reading']}, the first rows (and compiling) {parts['starting']}"
+    if record["entries_per_second"]:
+        spent += f", the others {parts['learning']}: {record['entries_per_second']:,.0f} entries/s"
     return [
         ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
         ("bad rows", f"{record['bad_rows']:,}"),
@@ -147,6 +159,6 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
         ("score", f"{score} (each entry predicted before it was learned)" if now else score),
-        ("time", f"{record['seconds']:.1f} s: {parts}"),
-        ("speed", f"{record['entries_per_second']:,.0f} entries/s"),
+        *([("rejected", f"{record['rejected']:,} updates of single elements")] if record["rejected"] else []),
+        ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]

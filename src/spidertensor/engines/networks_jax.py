@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
@@ -51,7 +51,18 @@ def check_function(network: CustomSizes) -> None:
     except Exception as error:
         raise ValueError(f"the network {network.custom.name!r} fails on {given}: {error}") from error
     if getattr(result, "shape", None) != ():
-        raise ValueError(f"a network returns one number, {network.custom.name!r} {result} for {given}")
+        shape = getattr(result, "shape", type(result).__name__)
+        raise ValueError(f"a network returns one number, {network.custom.name!r} returns {shape} for {given}")
+    values = tuple(jnp.full(shape, 0.3) for shape in network.layers), tuple(map(jnp.zeros, network.ranks))
+    if not all(jnp.isfinite(each).all() for each in jax.tree.leaves(_slope(network, *values))):
+        raise ValueError(
+            f"the gradient of {network.custom.name!r} is not finite where factors are 0, and there they start"
+        )
+
+
+@partial(jax.jit, static_argnums=0)
+def _slope(network: CustomSizes, weights: Arrays, x: Arrays) -> Any:
+    return jax.grad(network.custom.function, (0, 1))(weights, x)
 
 
 def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Arrays], jax.Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -73,8 +73,11 @@ def page(parts: Iterable[str]) -> str:
 
 
 def section(anchor: str, title: str, text: str, parts: Sequence[str]) -> str:
-    body = "\n".join(parts) if parts else f'<p class="empty">{NOT_RUN}</p>'
-    return f'<h2 id="{anchor}">{escape(title)}</h2>\n<p>{escape(text)}</p>\n{body}'
+    return "\n".join([f'<h2 id="{anchor}">{escape(title)}</h2>', f"<p>{escape(text)}</p>", *parts])
+
+
+def not_run(titles: Sequence[str]) -> str:
+    return f'<p class="empty">Not run: {escape("; ".join(titles))}.</p>' if titles else ""
 
 
 def contents(sections: Iterable[tuple[str, str]]) -> str:
@@ -120,9 +123,10 @@ def _told(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
 
 
-def claims(anchor: str, title: str, text: str, found: Iterable[Claim]) -> str:
+def claims(anchor: str, title: str, text: str, found: Iterable[Claim], anchors: Container[str]) -> str:
+    """anchors: of the sections that are on the page"""
     rows = "\n".join(
-        f'<tr><td>{escape(claim.text)} (<a href="#{claim.section}">see</a>)'
+        f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}"
         f'<div class="small">Judged by: {escape(claim.judged)}.</div></td>'
         f'<td class="{CLASSES[claim.status]}"><span class="verdict">{escape(claim.verdict)}</span>'
         f"{_evidence(claim)}</td></tr>"
@@ -133,6 +137,10 @@ def claims(anchor: str, title: str, text: str, found: Iterable[Claim]) -> str:
         '<div class="wide"><table class="claims"><tr><th>claim of the paper</th><th>what we found</th></tr>\n'
         f"{rows}</table></div>"
     )
+
+
+def _see(anchor: str) -> str:
+    return f' (<a href="#{anchor}">see</a>)'
 
 
 def _evidence(claim: Claim) -> str:

@@ -159,7 +159,7 @@ def calibration(found: Sequence[Run]) -> Figure | None:
     """On the test set of Figure 1, lowest seed of each method: bins differ from seed to seed."""
     from matplotlib.figure import Figure
 
-    grid = r.paper_grid(found)
+    grid = r.figure_grid(found)
     curves: dict[str, dict[str, Any]] = {}
     for data in r.data_sets(grid):
         for name in r.names(grid):

@@ -25,6 +25,7 @@ OFF_SCALE = (
     "behind all others, is named above as off scale, with its scores."
 )
 JUDGED = f"Every verdict is computed from the runs, setting by setting, and stands with its numbers. {TIE}"
+CUT_SHORT = "These runs were cut short: their verdicts show how the page looks, and nothing else."
 CLAIMS = ("claims", "What the paper claims, what we found")
 
 
@@ -53,12 +54,17 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     paths = [out / "report.html", out / "claims.md"]
     paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, r.cut_short(rows), judged), encoding="utf-8")
     sections = [*_figures(found), *_tables(found)]
-    parts = [
-        html.header(rows),
-        html.contents([CLAIMS, *((section.anchor, section.title) for section in sections)]),
-        html.claims(*CLAIMS, JUDGED, judged),
+    shown_sections = [
+        each for each in sections if each.tables or any(picture.figure for picture in each.pictures)
     ]
-    for section in sections:
+    titles = [(section.anchor, section.title) for section in shown_sections]
+    parts = [html.header(rows)]
+    if any(claim.checks for claim in judged):  # else nothing of the paper was run
+        text = f"{CUT_SHORT} {JUDGED}" if r.cut_short(rows) else JUDGED
+        parts += [html.contents([CLAIMS, *titles]), html.claims(*CLAIMS, text, judged, dict(titles))]
+    else:
+        parts.append(html.contents(titles))
+    for section in shown_sections:
         shown = []
         for name, shows, caption, figure in section.pictures:
             if figure:
@@ -68,6 +74,7 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
                 shown.append(html.figure(shows, caption, png))
         shown += [html.table(table) for table in section.tables]
         parts.append(html.section(section.anchor, section.title, section.text, shown))
+    parts.append(html.not_run([section.title for section in sections if section not in shown_sections]))
     paths[0].write_text(html.page(parts), encoding="utf-8")
     return paths
 

@@ -183,6 +183,12 @@ def paper_grid(found: Iterable[Run]) -> list[Run]:
     return [run for run in grid(found) if run.data in DATA]
 
 
+def figure_grid(found: Iterable[Run]) -> list[Run]:
+    """The same for drawing: of a grid of one's own on other data sets, all of it."""
+    found = list(found)
+    return paper_grid(found) or grid(found)
+
+
 def names(found: Iterable[Run], methods: Iterable[str] | None = None) -> list[str]:
     """What the methods are called, in order, each once."""
     wanted = None if methods is None else set(methods)

@@ -49,7 +49,7 @@ Drawn = Mapping[str, Points]  # by name
 
 def over_grid(found: Sequence[Run]) -> Figure | None:
     """Figure 1: score over rank at the usual batch size, below it over batch size at the usual rank."""
-    grid = r.paper_grid(found)
+    grid = r.figure_grid(found)
     ranks = sorted(
         {run.rank for run in grid if run.batch_size == r.BATCH_SIZE and run.method not in r.RANK_FREE}
     )
@@ -128,7 +128,7 @@ def _dots(axes: Axes, points: Points, style: Mapping[str, Any], low: float, high
 
 def on_the_fly(found: Sequence[Run]) -> Figure | None:
     """Figure 2: score of the test set while the stream is learned, a row of panels for each rank."""
-    grid = [run for run in r.paper_grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
+    grid = [run for run in r.figure_grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
     grid = [run for run in grid if run.batch_size == r.BATCH_SIZE or run.method in r.BATCH_FREE]
     ranks = [rank for rank in RANKS_ON_THE_FLY if any(run.rank == rank for run in grid)]
     if not ranks:
@@ -245,6 +245,8 @@ def _score_axes(
     column[0].set_ylim(low, high)
     better = "higher" if metric in r.HIGHER_IS_BETTER else "lower"
     for axes, title, each in zip(column, titles, drawn, strict=True):
+        if not each:
+            axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color="0.45")
         axes.set_ylabel(f"{r.METRICS[metric]}{what}, {better} is better")
         name_panel(axes, title, _off_the_scale(each, low, high, metric))
     return low, high

@@ -14,8 +14,8 @@ from spidertensor.report.runs import Cell, loss
 
 Outcome = Literal["win", "tie", "loss"]
 TIE = (
-    "A tie is a difference of no more than the larger of the two standard deviations over the seeds, where "
-    "both have two seeds or more, unless all runs of one are better than all runs of the other."
+    "A tie is a difference of no more than the larger of the two standard deviations over the seeds (the one "
+    "there is, where the other has one seed), unless all runs of one are better than all runs of the other."
 )
 
 
@@ -32,9 +32,8 @@ def compare(ours: Cell, theirs: Cell, metric: str) -> Outcome:
 
 
 def spread(first: Cell, second: Cell) -> float:
-    """The larger of the two deviations over the seeds, 0 if one of them has a single seed."""
-    deviations = (first.sd, second.sd)
-    return max(deviations) if all(map(math.isfinite, deviations)) else 0.0
+    """The larger of the two deviations over the seeds that is known; 0 if both have a single seed."""
+    return max((sd for sd in (first.sd, second.sd) if math.isfinite(sd)), default=0.0)
 
 
 def counted(outcomes: Iterable[Outcome]) -> str:

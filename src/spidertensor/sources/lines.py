@@ -134,7 +134,9 @@ def _csv_parser(source: Source, header: bytes, wanted: Wanted) -> Parser:
         except (UnicodeDecodeError, csv.Error):
             names = []
         if not names:
-            raise SourceError(f"{source.name}: no header on line 1 (name the columns if it has none)")
+            raise SourceError(
+                f"{source.name}: no header on line 1 (--columns names the columns if it has none)"
+            )
     places = find_columns(source, names, wanted)
     used = list(range(len(names))) if wanted.keep else places
 
@@ -188,7 +190,7 @@ def _csv_by_line(
         try:
             fields = next(csv.reader([line.decode().rstrip("\r\n") + "\n"], delimiter=delimiter))
         except UnicodeDecodeError:
-            reason = "not UTF-8 text"
+            reason = "not UTF-8 text: if the whole file is in another encoding, convert it first"
         except csv.Error as error:
             reason = str(error)
         else:

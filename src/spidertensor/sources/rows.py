@@ -109,10 +109,20 @@ class Parsed(NamedTuple):
     last: str | None = None  # sha256 of the line numbered `end`, without what ends it; None: not of lines
 
 
+def _remedy(source: Source, names: Sequence[str]) -> str:
+    if source.format not in ("csv", "tsv"):
+        return ""
+    between = "a comma" if source.format == "csv" else "a tab"
+    other = next((mark for mark in ";|\t," if len(names) == 1 and mark in names[0]), None)
+    if other:
+        return f": {source.format} has {between} between columns, not {other!r} (--format tsv is with tabs)"
+    return ": if its first line is no header, --columns names them"
+
+
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
     for name in wanted.columns:
         if names.count(name) != 1:
             how = "no column" if name not in names else "more than one column"
             shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-            raise SourceError(f"{source.name}: {how} {name!r} (there are: {shown})")
+            raise SourceError(f"{source.name}: {how} {name!r} (there are: {shown}){_remedy(source, names)}")
     return [names.index(name) for name in wanted.columns]
