@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -20,15 +21,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit.fit)
-app.command("predict")(predict.predict)
-app.command("recommend")(model.recommend)
-app.command("info")(model.info)
-app.command("evaluate")(evaluation.evaluate)
-app.command("experiment")(experiment.experiment)
-app.command("report")(report.report)
+
+
+def _help(function: Callable[..., None]) -> str:
+    """Each paragraph on one line, for the terminal to break; examples, after a \\b, stay as they are."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs)
+
+
+for command in (
+    fit.fit, predict.predict, model.recommend, model.info, evaluation.evaluate, experiment.experiment,
+    report.report, evaluation.demo,
+):  # fmt: skip
+    app.command(help=_help(command))(command)
 app.add_typer(evaluation.data, name="data")
-app.command("demo")(evaluation.demo)
 
 
 @app.callback(invoke_without_command=True)
@@ -40,7 +46,7 @@ def spider(
 
     \b
     spider demo
-    spider fit ratings.csv --modes user,movie --value rating --model ratings.spider
+    spider fit ratings.csv --modes user,movie --value rating
     spider recommend ratings.spider --given user=42 --over movie
 
     `spider COMMAND --help` has more examples.

@@ -94,10 +94,10 @@ def fit(
 
     \b
     spider fit ratings.csv --modes user,movie --value rating
-    spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary --on-bad skip
+    spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
     spider fit tuesday.parquet --model week.spider --add
-    spider fit ratings.csv --modes user,movie --value rating --network networks:costco
-    zcat log.csv.gz | spider fit - --modes host,port --value bytes --model log.spider
+    spider fit a.csv --modes user,movie --value rating --network networks:costco
+    zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
 
     Ctrl-C or SIGTERM saves and stops. With --resume the same command goes on at the first row not yet learned
     after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped (but for
