@@ -242,7 +242,7 @@ class _Spider(BaseEstimator):
             return Update(*np.empty((4, 0)), rejected=0)
         learned = self._learned or self._start(len(columns), value)
         batch_value = scaled(value, learned)
-        learned, index = with_room(learned, columns)
+        learned, index = with_room(learned, columns, names)
         # Nothing below can fail on account of the input. Kept before it is learned: the update works in these
         # very arrays, so that ids and state agree even if Ctrl-C cuts in.
         first, self._learned = self._learned is None, learned
@@ -273,7 +273,8 @@ class _Spider(BaseEstimator):
 
     def _predict(self, X: Any) -> Prediction:
         learned = self._fitted()
-        index = rows(learned.nodes, self._columns(X)[0], add=False)
+        columns, names = self._columns(X)
+        index = rows(learned.nodes, columns, add=False, names=names)
         return user_units(learned.model.method.predict(learned.state, index), learned)
 
     def __getstate__(self) -> dict[str, Any]:

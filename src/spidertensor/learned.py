@@ -5,6 +5,7 @@ Everything in a file is checked against everything else, for a kernel trusts wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,11 +55,13 @@ def user_units(prediction: Prediction, learned: Learned) -> Prediction:
     return Prediction(learned.shift + learned.scale * mean, square * var, square * noise)
 
 
-def with_room(learned: Learned, columns: list[entries.Column]) -> tuple[Learned, NDArray[np.int64]]:
+def with_room(
+    learned: Learned, columns: list[entries.Column], names: Sequence[str] | None
+) -> tuple[Learned, NDArray[np.int64]]:
     """The same with room for every id, and the rows of the ids; whatever fails, nothing was added."""
     state, nodes, known = learned.state, learned.nodes, [len(each) for each in learned.nodes]
     try:
-        index = rows(nodes, columns, add=True)
+        index = rows(nodes, columns, add=True, names=names)
         wanted = np.array([len(each) for each in nodes])
         state = posterior.grow(state, learned.model.network, learned.model.prior, wanted)
     except BaseException:  # bad ids have added nothing; out of memory or Ctrl-C may have

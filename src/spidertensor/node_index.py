@@ -159,10 +159,12 @@ class NodeIndex:
         self._table[ids] = rows
 
 
-def rows(nodes: Sequence[NodeIndex], columns: Sequence[Column], *, add: bool) -> NDArray[np.int64]:
+def rows(
+    nodes: Sequence[NodeIndex], columns: Sequence[Column], *, add: bool, names: Sequence[str] | None = None
+) -> NDArray[np.int64]:
     """Each column of ids through the nodes of its mode: (n, K) rows, -1 for an unseen id unless `add`.
 
-    All or nothing: every id of every mode is checked before the first is added.
+    All or nothing: every id of every mode is checked before the first is added. names: of the columns
     """
     if not columns:  # an empty list of entries does not say how many modes it has
         return np.empty((0, len(nodes)), dtype=np.int64)
@@ -176,7 +178,8 @@ def rows(nodes: Sequence[NodeIndex], columns: Sequence[Column], *, add: bool) ->
         try:
             checked.append(_checked(column))
         except EntryError as error:
-            raise EntryError(f"mode {mode}: {error.reason}", error.row) from None
+            where = f"mode {mode}" if names is None else f"column {names[mode]}"
+            raise EntryError(f"{where}: {error.reason}", error.row) from None
     index = np.empty((lengths[0], len(nodes)), dtype=np.int64)
     for mode, ids in enumerate(checked):
         index[:, mode] = nodes[mode]._map(ids, add=add)

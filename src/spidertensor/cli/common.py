@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib import import_module
 from itertools import combinations
@@ -311,6 +312,14 @@ def _print(title: str, table: Any) -> None:
     if title:
         console.print(title, style="bold", soft_wrap=True)
     console.print(table)
+
+
+def working(text: str) -> AbstractContextManager[Any]:
+    """Something that moves on a terminal while a command has nothing to say yet."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
 
 
 def note(text: str) -> None:

@@ -101,12 +101,14 @@ def evaluate(
         "protocol": protocol.value,
         "test": tested,
     }
-    row = _score(loaded, method, protocol, test, engine=engine, **settings)
+    with common.working(f"{method} learns {dataset}; what is compiled for the first time takes 20 s more"):
+        row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
     for name in (
         FLOORS if protocol == Protocol.HELD_OUT else FLOORS[:2]
     ):  # a static one predicts nothing before
-        floor = row if name == method else _score(loaded, name, protocol, test, **settings)
+        with common.working(f"floor: {name}"):
+            floor = row if name == method else _score(loaded, name, protocol, test, **settings)
         floors[name] = {"score": floor["score"], "log_density": floor["log_density"]}
     record = asked | row | {"test": tested, "floors": floors, "notes": _notes(dataset, protocol, row)}
     (common.print_json if as_json else _show)(record)

@@ -81,7 +81,7 @@ class Learner:
                 chunk, bad = _without(chunk, error, self)
                 rejected.take(bad)
             except (ValueError, ModuleNotFoundError) as error:  # a setting that cannot be, here or at all
-                raise CommandError(str(error)) from None
+                raise CommandError(_as_options(str(error))) from None
             else:
                 break
         # at once: from here on the chunk is learned, whatever fails
@@ -266,7 +266,16 @@ def _warnings_noted() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        common.note(f"note: {each.message}")
+        common.note(f"note: {_as_options(str(each.message))}")
+
+
+def _as_options(text: str) -> str:
+    """What the estimators advise, in the words of the command."""
+    text = text.replace(
+        "pass scaling=(shift, scale) or make the first call larger", "pass --scaling SHIFT,SCALE"
+    )
+    text = text.replace("scaling=(shift, scale)", "--scaling SHIFT,SCALE")
+    return text.replace('engine="vectorized"', "--engine vectorized")
 
 
 def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:

@@ -72,7 +72,9 @@ def recommend(
         common.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
         return
     rows = [[str(each["id"]), f"{each[expected]:.4g}", f"{each[spread]:.4g}"] for each in records]
-    common.print_table(", ".join(given), [over, expected, spread.replace("_", " ")], rows)
+    ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
+    title = f"{', '.join(given)}; ranked by {ranked_by[explore.value]}"
+    common.print_table(title, [over, expected, spread.replace("_", " ")], rows)
 
 
 def info(model: ModelFile, network: common.NetworkName = None, as_json: common.AsJson = False) -> None:

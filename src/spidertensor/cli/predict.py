@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,7 @@ def predict(
     rejected = common.BadRows(opened, on_bad, rejects)
     chunks = read(opened, names, all_text=common.all_text(estimator), keep=True)
     n = unseen = 0
-    with _written(out) as write:
+    with common.working(f"predicting {opened.name}") if out else nullcontext(), _written(out) as write:
         for chunk in chunks:
             rejected.take(chunk.bad)
             if len(chunk.rows):
