@@ -40,7 +40,7 @@ def recommend(
     """Rank the nodes of one mode by what the model expects of them, highest first, with its uncertainty.
 
     std is that of the expected value alone; the std of spider predict also has the noise of one observation.
-    For binary values the first column is a probability, and std that of f, with probability = Phi(f).
+    For binary values the first column is a probability, and std that of the f behind it.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5

@@ -26,9 +26,8 @@ class Tally:
         self.binary = binary
         self.entries = 0
         self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
-        self.reading = self.starting = self.learning = (
-            0.0  # seconds; the first chunk is learned in `starting`
-        )
+        # seconds; the first chunk, with what is compiled for it, counts as `starting`
+        self.reading = self.starting = self.learning = 0.0
         self.timed = 0  # entries learned in `learning`
         self._floor = floors.mean("probit" if binary else "gaussian")
         self._floor_state = self._floor.init(0)
