@@ -110,7 +110,9 @@ def seeds(method, scores, data="acc", **how):
         ([0.40, 0.42], [0.41, 0.43], "tie"),  # 0.01 apart, deviation 0.014
         ([0.40, 0.41], [0.42, 0.43], "win"),
         ([0.42, 0.43], [0.40, 0.41], "loss"),
-        ([0.40], [0.401, 0.409], "win"),  # one seed says nothing about how much it varies
+        ([0.40], [0.401, 0.409], "win"),
+        ([0.405], [0.40, 0.411], "tie"),  # one seed: how much the other varies has to do
+        ([0.40], [0.401], "win"),  # nothing is known of how much they vary
         ([0.40, 0.41], [20.0, 180.0], "win"),  # varies a lot, but all of it is far away
         ([math.nan, 0.4], [math.nan, 0.4], "tie"),
         ([0.40, 0.41], [0.40, math.nan], "win"),

@@ -167,6 +167,9 @@ def test_binary(folder, spider):
     assert best["probability"] == pytest.approx(model.predict_proba([(3, best["id"])])[0, 1])
     assert best["std_of_f"] > 0
     assert spider(*given)[1].splitlines()[1].split() == ["movie", "probability", "std", "of", "f"]
+    ranked = json.loads(spider(*given[:-1], "20", "--json")[1])["nodes"]
+    told = [each["probability"] for each in ranked]
+    assert told == sorted(told, reverse=True)
 
 
 def test_the_floor_starts_where_the_model_does(folder, spider):
@@ -755,10 +758,13 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     (folder / "text.txt").write_text("no line end")
     (folder / "semicolons.csv").write_text("user;movie;rating\n1;2;3\n")
     (folder / "headless.csv").write_text("1,2,3\n")
+    (folder / "tabs.csv").write_text("user\tmovie\trating\n1\t2\t3\n")
     (folder / "twice.csv").write_text("user,movie,mean\n1,2,3\n")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
-        (("fit", "semicolons.csv", *FIT), "csv has a comma between columns, not ';'"),
+        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';', convert it to csv first"),
+        (("fit", "tabs.csv", *FIT), "separated by '\\t', --format tsv reads it"),
+        (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
         (("fit", "headless.csv", *FIT), "if its first line is no header, --columns names them"),
         (("fit", ratings, *FIT, "--model", "typo.spider", "--add"), "typo.spider: no such model to add to"),
         (("predict", "m.spider", "twice.csv"), "has a column 'mean' already: rename or drop it first"),

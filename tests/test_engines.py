@@ -154,6 +154,10 @@ def norm(weights, x):
     return weights[0][0] * jnp.sqrt(jnp.sum(jnp.concatenate(x) ** 2))
 
 
+def whole(weights, x):
+    return jnp.argmax(weights[0])
+
+
 def vector(weights, x):
     return weights[0] * jnp.concatenate(x)
 
@@ -165,7 +169,8 @@ def test_combinations_that_cannot_be():
         ({"hidden": (8,)}, "hidden is not for a network of your own"),
         ({"activation": "tanh"}, "activation is not for a network of your own"),
         ({"rank": 3}, "'tiny' fails on weights of shapes"),
-        ({"network": CustomNetwork(norm, ((1,),))}, "gradient of 'norm' is not finite where factors are 0"),
+        ({"network": CustomNetwork(norm, ((1,),))}, "gradient of 'norm' is not finite where it starts"),
+        ({"network": CustomNetwork(whole, ((4,),))}, "'whole' fails on weights of shapes"),
         ({"network": CustomNetwork(vector, ((4,),))}, r"returns one number, 'vector' returns \(4,\) for"),
         ({"batch_size": 10**9}, "at most 16384 entries"),
     ):

@@ -437,11 +437,11 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
 def test_failures_are_counted_and_tried_again_on_request(spider, file, tmp_path):
     path = file('[[grid]]\nmethod = "mean"\ndata = "synthetic"\nprotocol = "weights"\n')
     code, out, err = spider("experiment", path)
-    assert (code, "1 of 1 runs done, 1 of them now, 1 failed" in out) == (2, True)
+    assert (code, "0 of 1 runs done, 0 of them now, 1 failed" in out) == (2, True)
     assert "mean: ExperimentError: weights are shown of spider" in err
     code, out, _ = spider("experiment", path)
-    assert (code, "1 of 1 runs done, 0 of them now" in out) == (0, True)
-    assert "1 of 1 runs done, 1 of them now, 1 failed" in spider("experiment", path, "--retry")[1]
+    assert (code, "0 of 1 runs done, 0 of them now, 1 failed" in out) == (0, True)
+    assert "0 of 1 runs done, 0 of them now, 1 failed" in spider("experiment", path, "--retry")[1]
     assert len(lines(tmp_path / "runs" / "tiny.jsonl")) == 2
 
 

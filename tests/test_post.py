@@ -381,8 +381,8 @@ def test_large_values_do_not_break_it(large):
     assert np.isfinite(np.array(method.predict(state, batch.index))).all()
 
 
-@pytest.mark.parametrize(("unit", "learned"), [(0.1, True), (1.0, True), (10.0, True), (1000.0, False)])
-def test_in_which_units_it_learns(unit, learned):
+@pytest.mark.parametrize("unit", [0.1, 1.0, 10.0])
+def test_in_which_units_it_learns(unit):
     """Raw values, but near 1: its start, means in [0, 1] with variance 1, says so."""
     rng = np.random.default_rng(0)
     factors = [rng.normal(size=(nodes, 2)) for nodes in (12, 9)]
@@ -392,7 +392,7 @@ def test_in_which_units_it_learns(unit, learned):
     value = unit * (f + 0.1 * rng.normal(size=3000))
     state, _ = method.update(method.init(0), Batch(index, value))
     error = np.sqrt(np.mean((method.predict(state, index).mean / unit - f) ** 2))
-    assert (error < 0.1 * f.std()) == learned
+    assert error < 0.1 * f.std()
 
 
 def test_a_tolerance_that_cannot_be_reached_or_missed_is_refused():

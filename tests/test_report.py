@@ -305,7 +305,7 @@ def test_a_panel_for_which_nothing_was_run_says_so():
 
 def test_failed_rows_alone_make_a_page(tmp_path):
     paths = report.write([row("post", "acc", 0, scores=None, error="ValueError: no")], tmp_path)
-    assert [path.name for path in paths] == ["report.html", "claims.md"]
+    assert [path.name for path in paths] == ["report.html"]
     assert "ValueError: no" in Parsed(paths[0].read_text(encoding="utf-8")).text
 
 

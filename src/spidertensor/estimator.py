@@ -36,7 +36,7 @@ from spidertensor.learned import (
 )
 from spidertensor.method import Prediction, Update
 from spidertensor.node_index import NodeIndex, rows
-from spidertensor.parameters import LARGEST, checked, is_whole, model_of
+from spidertensor.parameters import LARGEST, check_alone, checked, is_whole, model_of
 from spidertensor.posterior import Gaussian
 from spidertensor.recommend import Recommendation, best_nodes
 from spidertensor.spike_slab import inclusion
@@ -140,10 +140,7 @@ class _Spider(BaseEstimator):
         """
         learned, place = self._fitted(), self._mode(over)
         ids = {self._mode(mode): raw for mode, raw in given.items()}
-        best, prediction = best_nodes(learned, place, ids, n, explore, seed)
-        mean, std = self._expected(prediction)
-        raw_ids = learned.nodes[place].ids
-        return [Recommendation(raw_ids[row], float(mean[row]), float(std[row])) for row in best]
+        return best_nodes(learned, place, ids, self._expected, n=n, explore=explore, seed=seed)
 
     def parse_id(self, mode: str | int, text: str) -> Any:
         """The id of a mode that a text from a command line means: `42` finds the integer 42 where ids are."""
@@ -261,6 +258,7 @@ class _Spider(BaseEstimator):
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Learned:
         params = checked(self.get_params(deep=False))
+        check_alone(params)
         model = model_of(params, self._likelihood, n_modes)
         shift, scale = self._first_scaling(value)
         if not is_whole(params["random_state"]):

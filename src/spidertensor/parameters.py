@@ -105,8 +105,8 @@ def network_of(params: dict[str, Any], n_modes: int) -> Network:
 
 def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: bool = True) -> Model:
     """`runs` False: a model to look at, without its engine and what that needs."""
-    if params["network"] is not None:
-        _check_alone(params)
+    if params["network"] is not None and params["engine"] != "vectorized":
+        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
     names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
     network = network_of(params, n_modes)
     prior = Prior(**{name: params[name] for name in names})
@@ -117,12 +117,10 @@ def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: boo
     return Model(network, prior, build(network, likelihood, prior, **settings))
 
 
-def _check_alone(params: dict[str, Any]) -> None:
-    """A network of one's own: what else would be said about a network must not be lost without a word."""
-    if params["engine"] != "vectorized":
-        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
+def check_alone(params: dict[str, Any]) -> None:
+    """Beside a network of one's own, what is said about the built-in one must not be lost without a word."""
     for name in OF_LAYERS:
-        if params[name] != plain(getattr(Network, name)):
+        if params["network"] is not None and params[name] != plain(getattr(Network, name)):
             raise ValueError(f"{name} is not for a network of your own, which takes its place")
 
 

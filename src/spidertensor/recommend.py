@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,23 @@ class Recommendation(NamedTuple):
     std: float
 
 
-def best_nodes(
-    learned: Learned, over: int, ids: dict[int, Any], n: int, explore: str, seed: int | None
-) -> tuple[NDArray[np.int64], Prediction]:
-    """The rows of the n best nodes of mode `over`, best first, and what is predicted for all of its nodes.
+Expected = Callable[[Prediction], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
-    ids: the node of each other mode; explore and seed: as SpiderRegressor.recommend takes them
+
+def best_nodes(
+    learned: Learned,
+    over: int,
+    ids: dict[int, Any],
+    expected: Expected,
+    *,
+    n: int,
+    explore: str,
+    seed: int | None,
+) -> list[Recommendation]:
+    """The n best nodes of mode `over`, best first.
+
+    ids: the node of each other mode; expected: mean and std in the terms of the user; the others: as
+    SpiderRegressor.recommend takes them
     """
     if ids.keys() | {over} != set(range(len(learned.nodes))) or over in ids:
         raise ValueError("given must name every mode but the one to rank over, each once")
@@ -38,11 +50,14 @@ def best_nodes(
     rows = [every if mode == over else nodes.find([ids[mode]]) for mode, nodes in enumerate(learned.nodes)]
     network, prior, (_, _, predict, _) = learned.model
     prediction = predict(learned.state, np.stack(np.broadcast_arrays(*rows), axis=1))
-    score = prediction.mean
+    mean, std = expected(user_units(prediction, learned))
+    score = mean
     if explore == "ucb":
-        score = score + 2 * np.sqrt(prediction.var)
+        score = prediction.mean + 2 * np.sqrt(prediction.var)
     elif explore == "thompson":
         drawn = posterior.sample(learned.state, network, prior, rows, np.random.default_rng(seed))
         own = [every if mode == over else np.zeros(1, np.int64) for mode in range(len(rows))]
         score = predict(drawn, np.stack(np.broadcast_arrays(*own), axis=1)).mean
-    return np.argsort(-score, kind="stable")[: max(n, 0)], user_units(prediction, learned)
+    best = np.argsort(-score, kind="stable")[: max(n, 0)]
+    raw_ids = learned.nodes[over].ids
+    return [Recommendation(raw_ids[row], float(mean[row]), float(std[row])) for row in best]

@@ -40,6 +40,7 @@ from spidertensor.posterior import Counts
 LIMIT = 1e30  # on the size of a value: the squares of larger ones would not stay finite
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this
 TINY = 1e-12  # variances are positive, also of a fit without residuals
+SMALLEST = 1e-280  # and of values so small that their squares are not
 
 
 class State(NamedTuple):
@@ -137,7 +138,7 @@ def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> S
     modes = [slice(a, b) for a, b in pairwise(first)]
     average = np.stack([(entries_of[mode] * best[mode]).sum(axis=0) for mode in modes]) / len(value)
     factors = (np.where(entries_of[mode], best[mode], average[k]) for k, mode in enumerate(modes))
-    noise = scale**2 * max(2 * lowest, TINY)
+    noise = max(scale**2 * max(2 * lowest, TINY), SMALLEST)
     np.maximum(state.counts.nodes, np.diff(first), out=state.counts.nodes)
     return state._replace(factors=tuple(factors), average=average, noise=np.array(noise))
 

@@ -124,8 +124,8 @@ def static_biases(n_modes: int, likelihood: str) -> Method:
             start = _grown(_start(n_modes), batch.index.max(axis=0) + 1)
             state = _fitted(start, Batch(batch.index[good], batch.value[good]), code)
             state.counts.entries[()] = len(good)
-            state.counts.rejected[()] = rejected
             state.counts.log_evidence[()] = log_evidence[good].sum()
+        state.counts.rejected[()] = rejected
         return state, Update(*before, log_evidence, rejected)
 
     return Method(lambda seed: _start(n_modes), update, predict, streaming=False)

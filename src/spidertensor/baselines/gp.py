@@ -264,6 +264,7 @@ def side_by_side(
     settings: Settings, algorithm: Algorithm, batch: Batch, learning_rates: Sequence[float], seed: int = 0
 ) -> list[Update]:
     """A stream from its start with every learning rate, the rates of a batch in one call: to tune them by."""
+    check_batch(batch, settings.n_modes)
     methods = [build(settings, rate, algorithm) for rate in learning_rates]
     states = [method.init(seed) for method in methods]
     out = np.empty((len(methods), 4, len(batch.value)))

@@ -29,11 +29,11 @@ def _help(function: Callable[..., None]) -> str:
     return "\n\n".join(each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs)
 
 
-for command in (
+for _command in (
     fit.fit, predict.predict, model.recommend, model.info, evaluation.evaluate, experiment.experiment,
     report.report, evaluation.demo,
 ):  # fmt: skip
-    app.command(help=_help(command))(command)
+    app.command(help=_help(_command))(_command)
 app.add_typer(evaluation.data, name="data")
 
 

@@ -101,7 +101,7 @@ def evaluate(
         "protocol": protocol.value,
         "test": tested,
     }
-    with common.working(f"{method} learns {dataset}; what is compiled for the first time takes 20 s more"):
+    with common.working(f"{method} learns {dataset}; the first time it compiles for 20 s"):
         row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
     for name in (
@@ -196,8 +196,8 @@ def list_(as_json: common.AsJson = False) -> None:
     if as_json:
         common.print_json([vars(info) | {"path": path and str(path)} for info, path in infos.items()])
         return
-    here = {True: "; on this machine", False: ""}
-    common.print_pairs("", [(info.name, info.about + here[bool(path)]) for info, path in infos.items()])
+    for_all = {info.name: "; on this machine" for info, path in infos.items() if path or not info.files}
+    common.print_pairs("", [(info.name, info.about + for_all.get(info.name, "")) for info in infos])
 
 
 @data.command("info")

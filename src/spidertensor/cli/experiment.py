@@ -67,8 +67,9 @@ def experiment(
                 except KeyboardInterrupt:
                     common.note(f"stopped. {path} has what is done: the same command goes on from there.")
                     raise
-        said = f"{len(runs)} of {len(runs)} runs done, {len(missing)} of them now"
-        pairs.append((str(path), said + (f", {progress.failed} failed" if progress.failed else "")))
+        failed = len(written.missing(runs, retry=True))
+        said = f"{len(runs) - failed} of {len(runs)} runs done, {len(missing) - progress.failed} of them now"
+        pairs.append((str(path), said + (f", {failed} failed" if failed else "")))
     common.print_pairs("", pairs)
     common.note(f"spider report {folder} --out report draws it.")
     if errors:

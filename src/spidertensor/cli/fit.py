@@ -26,7 +26,9 @@ Resume = Annotated[
         help="Go on where the model stopped, if there is one; refused if the last line learned has changed.",
     ),
 ]
-Add = Annotated[bool, typer.Option("--add", help="Learn SOURCE from its start on top of the model.")]
+Add = Annotated[
+    bool, typer.Option("--add", help="Learn SOURCE from its start on top of the model, which must be there.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
 ]

@@ -234,7 +234,7 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
     for place in np.flatnonzero(refused).tolist():
         value = chunk.values[place]
         raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
-        reason = error.reason.replace(shown, f"value {value:g} ", 1)
+        reason = _as_options(error.reason.replace(shown, f"value {value:g} ", 1))
         bad.append(BadRow(int(chunk.rows[place]), reason, common.plain(raw)))
     rest = chunk._replace(
         columns=[column[~refused] for column in chunk.columns],

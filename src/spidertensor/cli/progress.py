@@ -104,7 +104,7 @@ class Progress:
     def _text(self) -> str:
         tally = self.learner.tally
         n = max(tally.entries, 1)
-        speed = tally.entries / (perf_counter() - self.began)
+        speed = tally.timed / tally.learning if tally.timed else tally.entries / (perf_counter() - self.began)
         score = f"{NAMES[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
         bad = f"  {self.learner.bad:,} bad rows" if self.learner.bad else ""
         return (

@@ -156,12 +156,12 @@ def cost(found: Sequence[Run]) -> Claim:
             chosen = [run for run in timed if run.name == name and run.data == data and run.rank == r.RANK]
             checks += _linear(data, name, chosen) + _constant(data, name, chosen)
     judged = (
-        "experiment time. Linear in the batch: seconds per batch grow as batch size to a power of at most "
+        "experiment time. Linear at most: seconds per batch grow as batch size to a power of at most "
         f"{LINEAR}; what a batch costs whatever its size, refining the prior, makes it less than 1. Constant "
         f"in what was seen: an entry of the second half of the stream costs at most {CONSTANT} times one of "
         "the first half"
     )
-    return Claim("Cost is linear in the batch, constant in what was seen", judged, checks, "time")
+    return Claim("Cost is linear in the batch at most, constant in what was seen", judged, checks, "time")
 
 
 def _linear(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:

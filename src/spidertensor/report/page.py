@@ -47,19 +47,20 @@ class Section(NamedTuple):
 
 
 def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
-    """Write report.html, claims.md and a PNG for every figure to the folder `out`; returns their paths."""
+    """Write report.html, claims.md if there are any, and a PNG for every figure to `out`; their paths."""
     found = r.runs(rows)
     judged = claims(found, r.failed(rows))
     out.mkdir(parents=True, exist_ok=True)
-    paths = [out / "report.html", out / "claims.md"]
-    paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, r.cut_short(rows), judged), encoding="utf-8")
+    paths = [out / "report.html"]
     sections = [*_figures(found), *_tables(found)]
     shown_sections = [
         each for each in sections if each.tables or any(picture.figure for picture in each.pictures)
     ]
     titles = [(section.anchor, section.title) for section in shown_sections]
     parts = [html.header(rows)]
-    if any(claim.checks for claim in judged):  # else nothing of the paper was run
+    if any(claim.checks for claim in judged):  # else nothing that the paper is about was run
+        paths.append(out / "claims.md")
+        paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, r.cut_short(rows), judged), encoding="utf-8")
         text = f"{CUT_SHORT} {JUDGED}" if r.cut_short(rows) else JUDGED
         parts += [html.contents([CLAIMS, *titles]), html.claims(*CLAIMS, text, judged, dict(titles))]
     else:
@@ -81,10 +82,10 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 def _figures(found: Sequence[Run]) -> Iterator[Section]:
     text = (
-        "Held-out scores after one pass, on the paper's four data sets: RMSE for "
-        "continuous values, AUC for binary ones. CP-WOPT and the static biases see all entries at once and "
-        "as often as they like. The test sets of acc and dblp are the published ones, of the others a random "
-        "tenth, another one for each seed. Other data sets are in the tables."
+        "Held-out scores after one pass: RMSE for continuous values, AUC for binary ones. CP-WOPT and the "
+        "static biases see all entries at once and as often as they like. The test sets of acc and dblp are "
+        "the published ones, of the others a random tenth, another one for each seed. Where the paper's four "
+        "data sets were run, the figures are about these, and others are in the tables."
     )
     caption = (
         "Above: over the rank. Below: over the batch size; methods that do not see it are lines across. Mean "

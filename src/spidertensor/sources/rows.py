@@ -112,11 +112,11 @@ class Parsed(NamedTuple):
 def _remedy(source: Source, names: Sequence[str]) -> str:
     if source.format not in ("csv", "tsv"):
         return ""
-    between = "a comma" if source.format == "csv" else "a tab"
-    other = next((mark for mark in ";|\t," if len(names) == 1 and mark in names[0]), None)
-    if other:
-        return f": {source.format} has {between} between columns, not {other!r} (--format tsv is with tabs)"
-    return ": if its first line is no header, --columns names them"
+    mark = next((mark for mark in ";|\t," if len(names) == 1 and mark in names[0]), None)
+    if mark is None:
+        return ": if its first line is no header, --columns names them"
+    does = {"\t": "--format tsv reads it", ",": "--format csv reads it"}.get(mark, "convert it to csv first")
+    return f": its columns are separated by {mark!r}, {does}"
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
@@ -124,5 +124,6 @@ def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[i
         if names.count(name) != 1:
             how = "no column" if name not in names else "more than one column"
             shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-            raise SourceError(f"{source.name}: {how} {name!r} (there are: {shown}){_remedy(source, names)}")
+            remedy = "" if name in names or source.names else _remedy(source, names)
+            raise SourceError(f"{source.name}: {how} {name!r} (there are: {shown}){remedy}")
     return [names.index(name) for name in wanted.columns]
