@@ -76,7 +76,7 @@ def test_a_tensor_of_positive_factors_is_recovered(modes, nodes):
     factors = rng.uniform(0.5, 1.5, size=(modes, nodes, 2))
     index = rng.integers(nodes, size=(9_000, modes))
     value = np.prod([factors[k][index[:, k]] for k in range(modes)], axis=0).sum(axis=1)
-    method = cp_wopt(modes, "gaussian", rank=2)
+    method = cp_wopt(modes, "gaussian", rank=2, starts=4)
     state, _ = method.update(method.init(0), Batch(index[1000:], value[1000:]))
     error = method.predict(state, index[:1000]).mean - value[:1000]
     assert np.sqrt(np.mean(error**2)) < 0.02 * value.std()

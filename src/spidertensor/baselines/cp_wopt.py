@@ -5,7 +5,7 @@ mathematics.md section 8. With A the factors of all modes and weight 1 for an ob
     loss(A) = 1/2 sum_n (y_n - f_n)^2,   f_n = sum_r prod_k A^k_{i_k, r}
     d loss / d A^k_{j, r} = sum over the entries n of node j: (f_n - y_n) prod_{l != k} A^l_{i_l, r}
 
-is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every third start has
+is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every fourth start has
 no negative element: where factors are all positive, those of both signs lead nowhere. Nothing regularises the
 factors but the end of the descent. Values are taken raw, and the loss is the squared one for 0/1 too.
 
@@ -56,7 +56,8 @@ def cp_wopt(
 ) -> Method:
     """CP-WOPT as a static Method; see the module for what it answers where least squares does not.
 
-    starts:         random starts, of which the one with the lowest loss is kept
+    starts:         random starts, of which the one with the lowest loss is kept; from 4 on one of them is
+                    without negative elements
     max_iterations: of L-BFGS from each start (100 is the default of the authors' toolbox); more fit the
                     training entries better and nodes with few entries worse
     """
@@ -126,7 +127,7 @@ def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> S
     best, lowest = np.zeros((first[-1], rank)), 0.5  # the loss of all zeros
     for number in range(starts):
         start = _start(np.random.default_rng([int(state.seed), number]), first, rank)
-        if number % 3 == 2:
+        if number % 4 == 3:
             start = np.abs(start)
         with threadpool_limits(1, "blas"):  # its vectors are short: threads cost ten times what they save
             found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
