@@ -258,8 +258,8 @@ class _Spider(BaseEstimator):
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Learned:
         params = checked(self.get_params(deep=False))
-        check_alone(params)
         model = model_of(params, self._likelihood, n_modes)
+        check_alone(params)
         shift, scale = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
