@@ -172,6 +172,17 @@ def test_binary(folder, spider):
     assert told == sorted(told, reverse=True)
 
 
+def test_advice_is_in_the_words_of_the_command(folder, spider, fails):
+    """The estimators say scaling=(shift, scale); a command has an option for it."""
+    (folder / "equal.csv").write_text(csv_text([(1, 2, 3), (2, 2, 3)]))
+    _, _, err = spider("fit", "equal.csv", *FIT)
+    assert "pass --scaling SHIFT,SCALE" in err
+    (folder / "far.csv").write_text(csv_text([*table(), (1, "m1", 1e9)]))
+    err = fails("fit", "far.csv", *FIT)
+    assert "pass a fitting --scaling SHIFT,SCALE" in err
+    assert "scaling=(" not in err
+
+
 def test_the_floor_starts_where_the_model_does(folder, spider):
     """Values far from 0: a mean that is 0 before the first entry would make any model look good."""
     rng = np.random.default_rng(0)
