@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from spidertensor import datasets, evaluate
-from spidertensor.methods import METHODS
+from spidertensor.study import datasets, protocols
+from spidertensor.study.registry import METHODS
 
 SEEDS = range(5)
 DATASETS = ("movielens-1m", "acc", "anime", "dblp")
@@ -25,7 +25,7 @@ def main(names: list[str]) -> None:
                 method = METHODS[name_of_method].build(8, len(data.shape), data.binary, 256)
                 for test in data.tests or ("paper",):
                     train, held = data.split(seed, test)
-                    *_, row = evaluate.held_out(
+                    *_, row = protocols.held_out(
                         method, train, held, binary=data.binary, seed=seed, scaled=not data.binary
                     )
                     scores.setdefault(test, []).append(row["score"])

@@ -35,14 +35,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr
 
-from spidertensor import datasets, evaluate, experiment, likelihoods, posterior, results
-from spidertensor.engines.networks_jax import function, parts
-from spidertensor.entries import Batch, check_batch
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.network import Network
-from spidertensor.posterior import Gaussian, Prior, State
-from spidertensor.results import Row, Settings
-from spidertensor.spike_slab import refine_layer
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch
+from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.spike_slab import refine_layer
+from spidertensor.spider.vectorized_networks import function, parts
+from spidertensor.study import datasets, grid, protocols
+from spidertensor.study.rows import Row, Settings, opened
 
 Array = Any
 Function = Callable[[Array], Array]  # f of all weights and of the entry's factors, in one vector
@@ -259,7 +259,7 @@ def run(settings: Settings) -> Row:
         refine_every=size,
     )
     how: dict[str, Any] = {"binary": data.binary, "batch_size": size, "scaled": True}
-    (last,) = evaluate.held_out(method, train, test, seed=settings["seed"], at=settings["at"], **how)
+    (last,) = protocols.held_out(method, train, test, seed=settings["seed"], at=settings["at"], **how)
     point = {"n_entries": last["n_entries"], "seconds": last["seconds"], "paper": last["score"]}
     return {"scores": {"paper": last}, "curve": [point], "seconds": last["seconds"]}
 
@@ -267,14 +267,14 @@ def run(settings: Settings) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Approximations that the paper says are no better.")
     parser.add_argument("path", type=Path, help="the file of rows to add to")
-    with results.opened(parser.parse_args().path) as written:
+    with opened(parser.parse_args().path) as written:
         for name, activation in EXPERIMENTS.items():
             for settings in written.missing(plan(activation)):
                 began = perf_counter()
                 try:
-                    row = experiment.row_of(settings, **run(settings))
+                    row = grid.row_of(settings, **run(settings))
                 except Exception as error:  # a run that fails is a row as well
-                    row = experiment.row_of(settings, error=f"{type(error).__name__}: {error}"[:500])
+                    row = grid.row_of(settings, error=f"{type(error).__name__}: {error}"[:500])
                 row |= {"experiment": name, "jobs": 1, "wall_seconds": perf_counter() - began}
                 written.append(row)
                 score = row["scores"]["paper"] if row["scores"] else {"score": row["error"], "rejected": None}

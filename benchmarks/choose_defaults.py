@@ -18,11 +18,11 @@ import sys
 
 import numpy as np
 
-from spidertensor import datasets, evaluate
-from spidertensor.engines.sequential import sequential
-from spidertensor.entries import Batch
-from spidertensor.network import Network
-from spidertensor.posterior import Prior
+from spidertensor.method import Batch
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Prior
+from spidertensor.spider.sequential import sequential
+from spidertensor.study import datasets, protocols
 
 STREAMS = ("movielens-1m", "movielens-100k", "acc", "anime", "dblp", "flights")
 PLAIN = {"bias": False, "multilinear": 0}
@@ -66,7 +66,7 @@ def score(data: datasets.Dataset, entries: Batch, setting: dict, seed: int) -> t
         "probit" if data.binary else "gaussian",
         Prior(**prior),
     )
-    *_, row = evaluate.prequential(
+    *_, row = protocols.prequential(
         method, entries, binary=data.binary, seed=seed, scaled=not data.binary, at=2
     )
     return round(row["score"], 5), round(row["window_score"], 5)

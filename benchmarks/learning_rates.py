@@ -13,21 +13,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spidertensor import datasets, evaluate, experiment, results
 from spidertensor.baselines import gp, ss_gptf, svb_dtf, svb_gptf
 from spidertensor.baselines.svb_dtf import RATES
-from spidertensor.datasets import Dataset
-from spidertensor.entries import Batch, shift_and_scale
-from spidertensor.method import Method, Update
-from spidertensor.methods import HIDDEN
-from spidertensor.network import Network
+from spidertensor.estimator.inputs import shift_and_scale
+from spidertensor.method import Batch, Method, Update
+from spidertensor.spider.network import Network
+from spidertensor.study import datasets, grid, protocols, rows
+from spidertensor.study.datasets import Dataset
+from spidertensor.study.registry import HIDDEN
 
 METHODS = ("svb-dtf", "svb-gptf", "ss-gptf")
 DATA = ("movielens-100k", "movielens-1m", "acc", "anime", "dblp")
 RANK, BATCH_SIZE, EPOCHS, SEED, TENTH = 8, 256, 100, 0, 0.1
 
 
-def settings_of(name: str, data: str) -> results.Settings:
+def settings_of(name: str, data: str) -> rows.Settings:
     settings = {"method": name, "data": data, "protocol": "first-tenth", "rank": RANK, "seed": SEED}
     return settings | {"batch_size": BATCH_SIZE, "epochs": EPOCHS, "at": 1, "entries": None}
 
@@ -75,7 +75,7 @@ def replay(update: Update) -> Method:
 
 
 def main(path: Path, pairs: list[str]) -> None:
-    with results.opened(path) as written:
+    with rows.opened(path) as written:
         for pair in pairs or [f"{name}:{data}" for data in DATA for name in METHODS]:
             name, _, of = pair.partition(":")
             runs = [settings_of(name, of) | {"learning_rate": rate} for rate in RATES]
@@ -87,12 +87,12 @@ def main(path: Path, pairs: list[str]) -> None:
             for run, update in zip(runs, side_by_side(name, data, stream), strict=True):
                 if run not in missing:
                     continue
-                (score,) = evaluate.prequential(
+                (score,) = protocols.prequential(
                     replay(update), stream, binary=data.binary, batch_size=BATCH_SIZE, scaled=not data.binary
                 )
                 # the time is that of the replay, and what was rejected the replay does not know
                 said = dict.fromkeys(("seconds", "entries_per_second")) | {"rejected": update.rejected}
-                row = experiment.row_of(run, scores={"stream": score | said})
+                row = grid.row_of(run, scores={"stream": score | said})
                 written.append({"experiment": "tuning", "jobs": len(RATES)} | row)
                 print(name, of, run["learning_rate"], score["score"], score["log_density"], flush=True)
 

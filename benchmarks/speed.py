@@ -21,10 +21,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from spidertensor import SpiderRegressor, entries
+from spidertensor import SpiderRegressor
 from spidertensor.checkpoint import flatten
-from spidertensor.node_index import NodeIndex, rows
-from spidertensor.posterior import trim
+from spidertensor.estimator import inputs
+from spidertensor.estimator.ids import NodeIndex, rows
+from spidertensor.spider.posterior import trim
 
 N = 200_000
 PLAIN = {"bias": False, "multilinear": 0}  # the paper's network
@@ -89,7 +90,7 @@ def main() -> None:
 
     def mapping() -> None:
         for i in range(0, N, BATCH):
-            rows(nodes, entries.columns(few[0][i : i + BATCH])[0], add=True)
+            rows(nodes, inputs.columns(few[0][i : i + BATCH])[0], add=True)
 
     mapping()
     state = trim(plain._fitted().state)

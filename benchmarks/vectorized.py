@@ -19,13 +19,12 @@ import time
 import jax
 import numpy as np
 
-from spidertensor import datasets, metrics
-from spidertensor.engines import updates_jax
-from spidertensor.engines.sequential import sequential
-from spidertensor.engines.vectorized import vectorized
-from spidertensor.entries import Batch
-from spidertensor.method import Method
-from spidertensor.network import Network
+from spidertensor.method import Batch, Method
+from spidertensor.spider import vectorized_updates
+from spidertensor.spider.network import Network
+from spidertensor.spider.sequential import sequential
+from spidertensor.spider.vectorized import vectorized
+from spidertensor.study import datasets, metrics
 
 RANK = 8
 FIRST = 256  # entries that shift and scale come from
@@ -66,7 +65,7 @@ def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
     return {
         "width": width,
         "batch_size": batch_size,
-        "gradients_at_once": updates_jax.LIMIT,
+        "gradients_at_once": vectorized_updates.LIMIT,
         "entries": n,
         "us_per_entry": min(times) / n * 1e6,
         "us_per_entry_of_each_run": [t / n * 1e6 for t in times],
@@ -121,12 +120,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=[256])
     parser.add_argument("--entries", type=int, default=10**9)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=updates_jax.LIMIT, help="gradients at once")
+    parser.add_argument("--limit", type=int, default=vectorized_updates.LIMIT, help="gradients at once")
     parser.add_argument("--data", nargs="+", default=["movielens-1m", "acc", "anime", "dblp"])
     parser.add_argument("--engine", default="joint", choices=["joint", "scan", "sequential"])
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
-    updates_jax.LIMIT = given.limit
+    vectorized_updates.LIMIT = given.limit
     for batch_size in given.batch_size:
         if given.what == "speed":
             rows = (speed(width, batch_size, given.entries, given.repeats) for width in given.width)

@@ -28,8 +28,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from spidertensor import Batch, SpiderClassifier, SpiderRegressor, metrics
+from spidertensor import Batch, SpiderClassifier, SpiderRegressor
 from spidertensor.baselines import floors
+from spidertensor.study import metrics
 
 SEEDS = (0, 1, 2)
 NOISE = 0.3

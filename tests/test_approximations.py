@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import approximations as module
 
-from spidertensor.engines.sequential import sequential
-from spidertensor.entries import Batch
-from spidertensor.network import Network
-from spidertensor.posterior import Prior
+from spidertensor.method import Batch
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Prior
+from spidertensor.spider.sequential import sequential
 
 NODES = (6, 5, 4)
 NETWORK = Network((2, 2, 2), (4, 3), "tanh")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spidertensor import results
-from spidertensor.report import behaviour, markdown, page
-from spidertensor.report import runs as r
-from spidertensor.report.claims import claims
+from spidertensor.study.report import behaviour, markdown, page
+from spidertensor.study.report import runs as r
+from spidertensor.study.report.claims import claims
+from spidertensor.study.rows import read
 
 CONTINUOUS = ("movielens-1m", "acc", "movielens-100k")
 
@@ -348,6 +348,6 @@ def test_settings_tuned_for_each_data_set_are_one_method():
 def test_the_claims_in_the_docs_are_what_our_rows_say():
     """`spider report results` has written them: `cp report/claims.md docs/`."""
     root = Path(__file__).parents[1]
-    rows = results.read([root / "results"])
+    rows = read([root / "results"])
     said = markdown.claims(page.CLAIMS[1], page.JUDGED, [], claims(r.runs(rows), r.failed(rows)))
     assert (root / "docs" / "claims.md").read_text(encoding="utf-8") == said

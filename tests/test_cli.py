@@ -883,7 +883,7 @@ def test_evaluate(spider):
 
 
 def test_notes_beside_figures_that_need_them(spider, monkeypatch):
-    from spidertensor import datasets
+    from spidertensor.study import datasets
 
     small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, binary=True)
     monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)

@@ -23,18 +23,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive import as_float64
-from spidertensor import checkpoint, posterior
+from spidertensor import checkpoint
 from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
 from spidertensor.baselines.ss_gptf import ss_gptf
 from spidertensor.baselines.svb_dtf import svb_dtf
 from spidertensor.baselines.svb_gptf import svb_gptf
-from spidertensor.engines.sequential import sequential
-from spidertensor.entries import Batch
-from spidertensor.method import Method
-from spidertensor.network import Network
-from spidertensor.posterior import Gaussian, Prior, State
+from spidertensor.method import Batch, Method
+from spidertensor.spider import posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.sequential import sequential
 
 NODES = (6, 5, 4)
 PLAIN = Network((2, 3, 4), (7, 5))

@@ -6,10 +6,11 @@ from scipy.optimize import approx_fprime
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from spidertensor import checkpoint, datasets, evaluate, metrics
+from spidertensor import checkpoint
 from spidertensor.baselines import cp_wopt as module
 from spidertensor.baselines.cp_wopt import cp_wopt
-from spidertensor.entries import Batch
+from spidertensor.method import Batch
+from spidertensor.study import datasets, metrics, protocols
 
 LIKELIHOODS = ("gaussian", "probit")
 
@@ -244,5 +245,5 @@ def test_figures(data_folder, monkeypatch, name, starts, figure):
     train, test = dataset.split(0)
     likelihood = "probit" if dataset.binary else "gaussian"
     method = cp_wopt(len(dataset.shape), likelihood, rank=3, starts=starts)
-    (row,) = evaluate.held_out(method, train, test, binary=dataset.binary)
+    (row,) = protocols.held_out(method, train, test, binary=dataset.binary)
     assert row["score"] > figure if dataset.binary else row["score"] < figure

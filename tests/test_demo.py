@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 import spidertensor
-from spidertensor import datasets, demo
-from spidertensor.datasets import Dataset, DatasetError
 from spidertensor.estimator import SpiderRegressor
+from spidertensor.study import datasets, demo
+from spidertensor.study.datasets import Dataset, DatasetError
 
 SKIPPED = 0.1
 

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from spidertensor import CheckpointError, CustomNetwork, SpiderClassifier, SpiderRegressor, checkpoint, load
 from spidertensor.estimator import look
-from spidertensor.methods import METHODS
+from spidertensor.study.registry import METHODS
 
 jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 

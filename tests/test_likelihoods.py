@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import norm
 
-from spidertensor.likelihoods import (
+from spidertensor.spider.likelihoods import (
     GAUSSIAN,
     LIKELIHOODS,
     PROBIT,

@@ -4,7 +4,7 @@ from scipy import stats
 from sklearn import calibration
 from sklearn import metrics as reference
 
-from spidertensor import metrics
+from spidertensor.study import metrics
 
 
 @pytest.fixture

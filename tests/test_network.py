@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import naive
-from spidertensor import posterior
-from spidertensor.engines.sequential import sequential
-from spidertensor.network import ACTIVATIONS, Network
+from spidertensor.spider import posterior
+from spidertensor.spider.network import ACTIVATIONS, Network
+from spidertensor.spider.sequential import sequential
 
 
 def test_the_network_of_the_paper():

@@ -6,10 +6,11 @@ import pytest
 from scipy.special import digamma, gammaln, log_ndtr
 from scipy.stats import norm
 
-from spidertensor import checkpoint, datasets, evaluate, metrics
+from spidertensor import checkpoint
 from spidertensor.baselines import post as module
 from spidertensor.baselines.post import post, score
-from spidertensor.entries import Batch
+from spidertensor.method import Batch
+from spidertensor.study import datasets, metrics, protocols
 
 LIKELIHOODS = ("gaussian", "probit")
 SHAPE = (12, 9, 7)
@@ -428,6 +429,6 @@ def test_figures(data_folder, monkeypatch, name, figure):
     dataset = datasets.load(name)
     train, test = dataset.split(0)
     method = post(len(dataset.shape), "probit" if dataset.binary else "gaussian")
-    (row,) = evaluate.held_out(method, train, test, binary=dataset.binary, batch_size=256)
+    (row,) = protocols.held_out(method, train, test, binary=dataset.binary, batch_size=256)
     assert row["score"] == pytest.approx(figure, abs=0.01)
     assert row["rejected"] == 0

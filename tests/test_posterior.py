@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm, truncnorm
 
-from spidertensor.network import Network
-from spidertensor.posterior import GROWTH, Prior, State, factor_prior_var, grow, init, trim
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import GROWTH, Prior, State, factor_prior_var, grow, init, trim
 
 PRIOR = Prior()
 PLAIN = Network((2, 3), (7, 5))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spidertensor import SpiderClassifier, SpiderRegressor, posterior
+from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.spider import posterior
 
 
 def regressor() -> SpiderRegressor:

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spidertensor import report
 from spidertensor.baselines import floors
 from spidertensor.cli.common import CommandError
 from spidertensor.cli.report import report as command
-from spidertensor.datasets import synthetic
-from spidertensor.evaluate import prequential
-from spidertensor.methods import METHODS as NAMED
-from spidertensor.report import claims, draw, insight, markdown, page, runs, scores, tables
+from spidertensor.study import report
+from spidertensor.study.datasets import synthetic
+from spidertensor.study.protocols import prequential
+from spidertensor.study.registry import METHODS as NAMED
+from spidertensor.study.report import claims, draw, insight, markdown, page, runs, scores, tables
 
 pytest.importorskip("matplotlib")
 

@@ -17,12 +17,12 @@ from scipy.stats import norm
 
 import naive
 from naive import as_float64
-from spidertensor import posterior
-from spidertensor.engines.sequential import sequential
-from spidertensor.entries import Batch
-from spidertensor.network import Network
-from spidertensor.posterior import Gamma, Gaussian, Prior
-from spidertensor.spike_slab import inclusion
+from spidertensor.method import Batch
+from spidertensor.spider import posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gamma, Gaussian, Prior
+from spidertensor.spider.sequential import sequential
+from spidertensor.spider.spike_slab import inclusion
 
 # Variances that float32 holds exactly: what is compared is the arithmetic.
 PRIOR = Prior(

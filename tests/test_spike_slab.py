@@ -12,8 +12,8 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 
 import naive
-from spidertensor.posterior import Gaussian, Site
-from spidertensor.spike_slab import inclusion, refine_layer
+from spidertensor.spider.posterior import Gaussian, Site
+from spidertensor.spider.spike_slab import inclusion, refine_layer
 
 
 class Layer(NamedTuple):

@@ -13,12 +13,13 @@ pytest.importorskip("optax", reason="svb-dtf needs optax: pip install 'spiderten
 import jax
 import jax.numpy as jnp
 
-from spidertensor import checkpoint, posterior
+from spidertensor import checkpoint
 from spidertensor.baselines import svb_dtf as module
 from spidertensor.baselines.svb_dtf import Normal, kl, side_by_side, svb_dtf
-from spidertensor.entries import Batch
-from spidertensor.network import Network
-from spidertensor.posterior import Gaussian
+from spidertensor.method import Batch
+from spidertensor.spider import posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian
 
 NODES = (6, 5, 4)
 SMALL = {"epochs": 12, "batch_size": 16, "learning_rate": 1e-2}  # one compilation serves nearly all tests

@@ -25,9 +25,8 @@ from spidertensor import checkpoint
 from spidertensor.baselines import gp, ss_gptf, svb_gptf
 from spidertensor.baselines.gp import Entries, Hyper, Nodes, Settings
 from spidertensor.baselines.svb_gptf import Params, Process
-from spidertensor.entries import Batch
-from spidertensor.method import Method
-from spidertensor.posterior import Counts, Gaussian
+from spidertensor.method import Batch, Method
+from spidertensor.spider.posterior import Counts, Gaussian
 
 NODES = (6, 5, 4)
 SMALL: dict[str, Any] = {"rank": 2, "inducing": 12, "epochs": 20, "batch_size": 32, "learning_rate": 2e-2}

@@ -28,17 +28,17 @@ import jax.numpy as jnp  # noqa: E402
 
 import naive  # noqa: E402
 import test_contract as contract  # noqa: E402
-from spidertensor import cli, posterior  # noqa: E402
-from spidertensor.custom_network import CustomNetwork, CustomSizes  # noqa: E402
-from spidertensor.engines import updates_jax  # noqa: E402
-from spidertensor.engines.networks_jax import Normal, linearise, parts  # noqa: E402
-from spidertensor.engines.sequential import sequential  # noqa: E402
-from spidertensor.engines.updates_jax import Pair, Sites, evidence, learn, mills, refine  # noqa: E402
-from spidertensor.engines.vectorized import _cuts, vectorized  # noqa: E402
-from spidertensor.entries import Batch  # noqa: E402
-from spidertensor.network import Network  # noqa: E402
-from spidertensor.posterior import Gaussian, Prior, Site  # noqa: E402
-from spidertensor.spike_slab import refine_layer  # noqa: E402
+from spidertensor import cli  # noqa: E402
+from spidertensor.method import Batch  # noqa: E402
+from spidertensor.spider import posterior, vectorized_updates  # noqa: E402
+from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
+from spidertensor.spider.network import Network  # noqa: E402
+from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
+from spidertensor.spider.sequential import sequential  # noqa: E402
+from spidertensor.spider.spike_slab import refine_layer  # noqa: E402
+from spidertensor.spider.vectorized import _cuts, vectorized  # noqa: E402
+from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
+from spidertensor.spider.vectorized_updates import Pair, Sites, evidence, learn, mills, refine  # noqa: E402
 from test_sequential import (  # noqa: E402
     CASES,
     PRIOR,
@@ -320,7 +320,9 @@ def test_refine_equals_spike_slab(x64, rtol, rho0):
 
 def test_running_sums_do_not_stall():
     """A million halves on top of 2^24, where one half is lost in float32."""
-    many = jax.jit(lambda pair: jax.lax.fori_loop(0, 10**6, lambda _, p: updates_jax._add(p, 0.5), pair))
+    many = jax.jit(
+        lambda pair: jax.lax.fori_loop(0, 10**6, lambda _, p: vectorized_updates._add(p, 0.5), pair)
+    )
     high, low = many(Pair(jnp.float32(2**24), jnp.float32(0)))
     assert float(high) + float(low) == 2**24 + 5e5
 
@@ -604,7 +606,7 @@ def test_settings_that_make_no_sense():
 
 
 def test_nothing_imports_jax_unless_asked():
-    code = "import sys, spidertensor, spidertensor.engines.sequential; assert 'jax' not in sys.modules"
+    code = "import sys, spidertensor, spidertensor.spider.sequential; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

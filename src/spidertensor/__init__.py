@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
-    from spidertensor.custom_network import CustomNetwork
-    from spidertensor.entries import Batch, EntryError
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
-    from spidertensor.method import Method, Prediction, Update
+    from spidertensor.estimator.inputs import EntryError
+    from spidertensor.method import Batch, Method, Prediction, Update
+    from spidertensor.spider.custom_network import CustomNetwork
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "Batch": "entries",
+    "Batch": "method",
     "CheckpointError": "checkpoint",
-    "CustomNetwork": "custom_network",
-    "EntryError": "entries",
+    "CustomNetwork": "spider.custom_network",
+    "EntryError": "estimator.inputs",
     "Method": "method",
     "Prediction": "method",
     "SpiderClassifier": "estimator",

@@ -23,7 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.entries import Batch
+
+class Batch(NamedTuple):
+    """Entries that arrive together: index (n, K) rows of nodes, value (n,)."""
+
+    index: NDArray[np.int64]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
+    value: NDArray[np.float64]
 
 
 class Prediction(NamedTuple):
@@ -52,3 +57,17 @@ class Method(NamedTuple):
     update: Callable[[Any, Batch], tuple[Any, Update]]
     predict: Callable[[Any, NDArray[np.integer]], Prediction]
     streaming: bool = True  # False: sees all entries in one update (CP-WOPT)
+
+
+def check_batch(batch: Batch, n_modes: int) -> None:
+    """A compiled loop checks no bounds: what it learns from must fit."""
+    check_index(batch.index, n_modes)
+    if batch.value.shape != batch.index.shape[:1]:
+        raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")
+    if batch.index.min(initial=0) < 0:
+        raise ValueError("a batch to learn from has a negative row")
+
+
+def check_index(index: NDArray[np.integer], n_modes: int) -> None:
+    if index.shape[1:] != (n_modes,):
+        raise ValueError(f"{n_modes} modes, but an index of shape {index.shape}")

@@ -30,12 +30,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from spidertensor import likelihoods
-from spidertensor.engines.kernel import COMPILE
-from spidertensor.entries import Batch, check_batch, check_index
-from spidertensor.likelihoods import GAUSSIAN
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import Counts
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider import likelihoods
+from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.posterior import Counts
+from spidertensor.spider.sequential_passes import COMPILE
 
 LIMIT = 1e30  # on the size of a value: the squares of larger ones would not stay finite
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this

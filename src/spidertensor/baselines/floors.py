@@ -19,11 +19,10 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
-from spidertensor import likelihoods
-from spidertensor.entries import Batch, check_batch, check_index
-from spidertensor.likelihoods import GAUSSIAN, evidence
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import Counts, Gamma, Gaussian, with_room
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider import likelihoods
+from spidertensor.spider.likelihoods import GAUSSIAN, evidence
+from spidertensor.spider.posterior import Counts, Gamma, Gaussian, with_room
 
 RIDGE = 5.0  # errors a node must make before its bias is half believed
 OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is

@@ -38,11 +38,10 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
 
-from spidertensor import likelihoods
-from spidertensor.entries import Batch, check_batch, check_index
-from spidertensor.likelihoods import log_evidence
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import Counts, Gaussian, with_room
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider import likelihoods
+from spidertensor.spider.likelihoods import log_evidence
+from spidertensor.spider.posterior import Counts, Gaussian, with_room
 
 try:
     from jax import enable_x64

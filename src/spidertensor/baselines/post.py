@@ -22,12 +22,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from spidertensor import likelihoods
-from spidertensor.engines.kernel import COMPILE
-from spidertensor.entries import Batch, check_batch, check_index
-from spidertensor.likelihoods import GAUSSIAN, LIKELIHOODS, mills
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.posterior import Counts, Gamma, uniforms, with_room
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider import likelihoods
+from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, mills
+from spidertensor.spider.posterior import Counts, Gamma, uniforms, with_room
+from spidertensor.spider.sequential_passes import COMPILE
 
 NOISE_START = 1e-3  # a = b before any entry
 LIMIT = 1e30  # on the log evidence of an entry: what is learned from one beyond it would not stay finite

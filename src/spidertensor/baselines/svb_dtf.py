@@ -44,12 +44,11 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
 
-from spidertensor import likelihoods, posterior
-from spidertensor.engines.networks_jax import function
-from spidertensor.entries import Batch, check_batch, check_index
-from spidertensor.method import Method, Prediction, Update
-from spidertensor.network import Network
-from spidertensor.posterior import Gaussian, Prior, State
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.vectorized_networks import function
 
 RATES = (1e-5, 5e-5, 1e-4, 3e-4, 5e-4, 1e-3, 3e-3, 5e-3, 1e-2)  # what the paper tunes the learning rate from
 START_VAR = 0.1

@@ -88,10 +88,10 @@ def _message(error: Exception) -> str | None:
         hint = f" (see {context.command_path} --help)" if context else ""
         return error.format_message().rstrip(".") + hint  # pyright: ignore[reportAttributeAccessIssue]
     from spidertensor.checkpoint import CheckpointError
-    from spidertensor.datasets import DatasetError
-    from spidertensor.entries import EntryError
-    from spidertensor.results import ExperimentError, ResultsError
+    from spidertensor.estimator.inputs import EntryError
     from spidertensor.sources import SourceError
+    from spidertensor.study.datasets import DatasetError
+    from spidertensor.study.rows import ExperimentError, ResultsError
 
     of_input = CommandError | SourceError | EntryError | CheckpointError | DatasetError
     if isinstance(error, of_input | ExperimentError | ResultsError):

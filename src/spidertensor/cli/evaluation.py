@@ -13,7 +13,7 @@ from spidertensor.cli import common
 from spidertensor.cli.common import CommandError
 
 if TYPE_CHECKING:
-    from spidertensor.datasets import Dataset
+    from spidertensor.study.datasets import Dataset
 
 data = typer.Typer(
     help="The data sets that spider evaluate knows.",
@@ -81,8 +81,8 @@ def evaluate(
     spider evaluate flights --protocol prequential
     spider evaluate acc --test clean --method biases --json
     """
-    from spidertensor import datasets
-    from spidertensor.methods import FLOORS, METHODS
+    from spidertensor.study import datasets
+    from spidertensor.study.registry import FLOORS, METHODS
 
     if method not in METHODS:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
@@ -125,9 +125,9 @@ def _score(
     batch_size: int,
     seed: int,
 ) -> dict[str, Any]:
-    from spidertensor import evaluate as protocols
-    from spidertensor.experiment import method_of
-    from spidertensor.methods import METHODS
+    from spidertensor.study import protocols as protocols
+    from spidertensor.study.grid import method_of
+    from spidertensor.study.registry import METHODS
 
     settings = {"method": name, "rank": rank, "batch_size": batch_size, "seed": seed, "engine": engine.value}
     try:
@@ -190,7 +190,7 @@ def _show(record: dict[str, Any]) -> None:
 @data.command("list")
 def list_(as_json: common.AsJson = False) -> None:
     """List the data sets, and which of them are on this machine."""
-    from spidertensor import datasets
+    from spidertensor.study import datasets
 
     infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
     if as_json:
@@ -203,7 +203,7 @@ def list_(as_json: common.AsJson = False) -> None:
 @data.command("info")
 def info(name: Name, as_json: common.AsJson = False) -> None:
     """Show what a data set is, where it comes from and its licence."""
-    from spidertensor import datasets
+    from spidertensor.study import datasets
 
     known = vars(datasets.describe(name))
     if as_json:
@@ -221,7 +221,7 @@ def get(name: Name) -> None:
 
     Looked for in the folder in $SPIDER_DATA, then in the user's cache folder, then where it is published.
     """
-    from spidertensor import datasets
+    from spidertensor.study import datasets
 
     loaded = datasets.load(name)
     common.note(f"{name}: {len(loaded.train.value):,} training entries. Licence: {loaded.licence}")
@@ -239,6 +239,6 @@ def demo(
     """Stream a year of flights through SPIDER and watch it predict their delays."""
     from rich.console import Console
 
-    from spidertensor import demo as module
+    from spidertensor.study import demo as module
 
     module.run(Console(file=sys.stdout), out, entries)

@@ -43,8 +43,8 @@ def experiment(
     spider experiment experiments/grid.toml --jobs 2
     spider report runs --out report
     """
-    from spidertensor import experiment as module
-    from spidertensor import results
+    from spidertensor.study import grid as module
+    from spidertensor.study import rows
 
     folder = out or Path("runs-quick" if quick else "runs")
     if len({file.stem for file in files}) < len(files):
@@ -55,7 +55,7 @@ def experiment(
     pairs, errors = [], {}
     for file, runs in plans.items():
         path = folder / f"{file.stem}.jsonl"
-        with results.opened(path) as written:
+        with rows.opened(path) as written:
             missing = written.missing(runs, retry=retry)
             with _Progress(file.stem, written.rows, missing) as progress:
                 try:

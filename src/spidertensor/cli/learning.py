@@ -27,10 +27,10 @@ from spidertensor.cli import common
 from spidertensor.cli.common import BadRows, CommandError
 from spidertensor.cli.progress import Progress, Tally, summary
 from spidertensor.cli.signals import Signals, Stopped
-from spidertensor.entries import EntryError
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.learned import FARTHEST
-from spidertensor.parameters import LARGEST
+from spidertensor.estimator.fitted import FARTHEST
+from spidertensor.estimator.inputs import EntryError
+from spidertensor.estimator.parameters import LARGEST
 from spidertensor.sources import BadRow, Chunk, Source, read
 
 

@@ -87,8 +87,8 @@ def info(model: ModelFile, network: common.NetworkName = None, as_json: common.A
     spider info ratings.spider --json
     """
     from spidertensor.estimator import look
-    from spidertensor.learned import to_params
-    from spidertensor.parameters import OF_LAYERS
+    from spidertensor.estimator.fitted import to_params
+    from spidertensor.estimator.parameters import OF_LAYERS
 
     estimator: Any = look(model) if network is None else common.load_model(model, network)
     entries, settings = estimator.n_entries_, to_params(estimator._fitted())

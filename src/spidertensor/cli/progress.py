@@ -10,7 +10,7 @@ import numpy as np
 
 from spidertensor.baselines import floors
 from spidertensor.cli import common
-from spidertensor.entries import Batch
+from spidertensor.method import Batch
 
 if TYPE_CHECKING:
     from spidertensor.cli.learning import Learner

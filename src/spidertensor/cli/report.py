@@ -29,8 +29,8 @@ def report(
     spider report results --out report
     spider report grid.jsonl time.jsonl.gz --out /tmp/report
     """
-    from spidertensor.report import write
-    from spidertensor.results import read
+    from spidertensor.study.report import write
+    from spidertensor.study.rows import read
 
     rows = read(results)
     try:

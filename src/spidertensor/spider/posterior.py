@@ -1,0 +1,224 @@
+"""The whole state of a model: independent Gaussians, a Gamma, one prior site per weight, and counts.
+
+mathematics.md section 2. Everything is an array, numbers that move included, so that a kernel updates the
+state in place and a checkpoint stores it without knowing what it means. Factor arrays may have more rows than
+there are nodes (room to grow); the spare rows already hold the values a new node starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from spidertensor.spider.network import Network
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
+
+
+class Gaussian(NamedTuple):
+    mean: NDArray[np.floating]
+    var: NDArray[np.floating]
+
+
+class Gamma(NamedTuple):
+    """Of the noise precision tau; E[1/tau] is used as rate / shape."""
+
+    shape: NDArray[np.float64]
+    rate: NDArray[np.float64]
+
+
+class Site(NamedTuple):
+    """The approximation of one layer's prior: natural parameters, and the log-odds for the slab."""
+
+    precision: NDArray[np.floating]
+    precision_mean: NDArray[np.floating]
+    log_odds: NDArray[np.floating]
+
+
+class Posterior(NamedTuple):
+    factors: tuple[Gaussian, ...]  # one per mode, (rows, length of a factor vector)
+    weights: tuple[Gaussian, ...]  # one per layer, (V_m, V_{m-1} + 1)
+    noise: Gamma
+
+
+class Counts(NamedTuple):
+    nodes: NDArray[np.int64]  # per mode
+    entries: NDArray[np.int64]
+    rejected: NDArray[np.int64]  # elements whose update was rejected
+    log_evidence: NDArray[np.float64]  # sum over all entries
+
+
+class State(NamedTuple):
+    posterior: Posterior
+    sites: tuple[Site, ...]
+    counts: Counts
+    seed: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """slab_var, rho0: of the spike-and-slab prior of a weight; the rest: variances of the parts of a factor
+    vector, the spread at which the multilinear part starts, and Gamma(noise_shape, noise_rate)."""
+
+    slab_var: float = 1.0
+    rho0: float = 0.9
+    factor_var: float = 1.0
+    bias_var: float = 0.02
+    multilinear_var: float = 0.08
+    multilinear_start: float = 0.03
+    noise_shape: float = 1.0
+    noise_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "multilinear_start" and not 0 < value < np.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if self.rho0 > 1:
+            raise ValueError(f"rho0 is a probability, got {self.rho0}")
+        if not 0 <= self.multilinear_start < np.inf:
+            raise ValueError(
+                f"multilinear_start must be finite and not negative, got {self.multilinear_start}"
+            )
+
+
+def init(network: Network, prior: Prior, seed: int) -> State:
+    """The state before any entry: no nodes yet, weights at random means, sites at the slab (trap 1)."""
+    weights, sites = [], []
+    slab = np.sqrt(prior.slab_var)
+    for layer, shape in enumerate(network.layers):
+        # N(0, 1) truncated to [-slab, slab], by inversion
+        uniform = np.random.Generator(_bits(seed, network.n_modes + layer)).random(shape)
+        mean = ndtri(ndtr(-slab) + uniform * (ndtr(slab) - ndtr(-slab)))
+        weights.append(Gaussian(_f32(mean), np.full(shape, prior.slab_var, np.float32)))
+        # Trap 1: the random mean does not go into the site, or the first refinement divides it out.
+        sites.append(
+            Site(
+                np.full(shape, 1 / prior.slab_var, np.float32),
+                np.zeros(shape, np.float32),
+                np.zeros(shape, np.float32),
+            )
+        )
+    return State(
+        Posterior(
+            tuple(Gaussian(*np.zeros((2, 0, size), np.float32)) for size in network.factor_sizes),
+            tuple(weights),
+            Gamma(np.array(float(prior.noise_shape)), np.array(float(prior.noise_rate))),
+        ),
+        tuple(sites),
+        Counts(
+            np.zeros(network.n_modes, np.int64),
+            np.zeros((), np.int64),
+            np.zeros((), np.int64),
+            np.zeros((), np.float64),
+        ),
+        np.array(seed, np.int64),
+    )
+
+
+def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
+    """The state with room for `n_nodes` nodes per mode; the old one is left as it was."""
+    start = partial(_start, network, prior, int(state.seed))
+    return state._replace(
+        posterior=state.posterior._replace(factors=with_room(state.posterior.factors, n_nodes, start)),
+        counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)),
+    )
+
+
+def with_room(
+    modes: tuple[T, ...], n_nodes: NDArray[np.int64], start: Callable[[int, int, int], T]
+) -> tuple[T, ...]:
+    """Per mode a NamedTuple of arrays with a row for each node: the same with at least `n_nodes` rows.
+
+    start: mode, first, last -> the rows from first to last, as they are before any entry
+    """
+    grown = []
+    for mode, (arrays, n) in enumerate(zip(modes, n_nodes, strict=True)):
+        have = len(arrays[0])
+        if n > have:
+            rows = start(mode, have, max(int(n), int(GROWTH * have)))
+            arrays = type(arrays)(*(np.concatenate(pair) for pair in zip(arrays, rows, strict=True)))
+        grown.append(arrays)
+    return tuple(grown)
+
+
+def trim(state: State) -> State:
+    """The same state without spare rows: what a checkpoint stores and what two runs are compared by."""
+    factors = tuple(
+        Gaussian(factor.mean[:n], factor.var[:n])
+        for factor, n in zip(state.posterior.factors, state.counts.nodes, strict=True)
+    )
+    return state._replace(posterior=state.posterior._replace(factors=factors))
+
+
+def sample(
+    state: State, network: Network, prior: Prior, rows: list[NDArray[np.int64]], rng: np.random.Generator
+) -> State:
+    """One joint draw of the weights and of some nodes' factors, as a state that is all but certain of it.
+
+    rows: per mode, the nodes that the new state consists of; -1 is an unseen node and drawn from the prior
+    """
+
+    def draw(mean: NDArray[np.floating], var: NDArray[np.floating]) -> Gaussian:
+        drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
+        return Gaussian(drawn, np.full_like(var, 1e-20))
+
+    factors = []
+    for mode, (factor, row) in enumerate(zip(state.posterior.factors, rows, strict=True)):
+        seen = (row >= 0)[:, None]
+        mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
+        factors.append(draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode))))
+    weights = tuple(draw(*weight) for weight in state.posterior.weights)
+    return state._replace(
+        posterior=Posterior(tuple(factors), weights, state.posterior.noise),
+        counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
+    )
+
+
+def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
+    """Variance of each element of a factor vector of one mode before any entry."""
+    return np.concatenate(
+        [
+            np.full(int(network.bias), prior.bias_var, np.float32),
+            np.full(network.multilinear, prior.multilinear_var, np.float32),
+            np.full(network.ranks[mode], prior.factor_var, np.float32),
+        ]
+    )
+
+
+def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
+    """Starting values of rows first..last of a mode.
+
+    Means are 0 (trap 2) but for the multilinear part: a product of zeros would never move. Its draw for a
+    row depends on (seed, mode, row) alone, so it does not matter when a node arrives.
+    """
+    var = np.tile(factor_prior_var(network, prior, mode), (last - first, 1))
+    mean = np.zeros_like(var)
+    if network.multilinear:
+        uniform = uniforms(seed, mode, network.multilinear, first, last) + 2.0**-54  # neither 0 nor 1
+        columns = slice(int(network.bias), network.deep_start)
+        mean[:, columns] = prior.multilinear_start * ndtri(uniform)
+    return Gaussian(mean, var)
+
+
+def uniforms(seed: int, mode: int, width: int, first: int, last: int) -> NDArray[np.float64]:
+    """Uniform on [0, 1), for rows first..last: each row by (seed, mode, row) alone, whenever it is drawn."""
+    blocks = -(-width // 4)  # Philox draws four words per step of its counter
+    bits = _bits(seed, mode).advance(first * blocks)
+    words = bits.random_raw((last - first) * blocks * 4).reshape(last - first, blocks * 4)
+    return (words[:, :width] >> 11).astype(np.float64) * 2.0**-53
+
+
+def _bits(seed: int, stream: int) -> np.random.Philox:
+    return np.random.Philox(key=np.array([seed, stream], np.uint64))
+
+
+def _f32(array: NDArray[np.float64]) -> NDArray[np.float32]:
+    return array.astype(np.float32)

@@ -1,0 +1,407 @@
+"""What happens inside one entry: the passes over the network that the sequential engine is made of.
+
+Names: L hidden layers; `h[m]` is the input of hidden layer m with the constant 1 behind it, `h[L]` that of
+the output layer; `delta[m]` belongs to the outputs of hidden layer m; `s[m]` is 1/sqrt(inputs + 1). `R_`
+marks the R-operator's directional derivatives (curvature). mathematics.md section 3, in its order.
+
+What makes it fast:
+
+- Hidden weights are packed before the first entry, transposed to (input, output) and padded: the inner loops
+  run over outputs at full SIMD width, and an input that is 0 with slope 0 (a dead ReLU unit) drops its whole
+  row from the forward, backward and update pass alike: its gradient is exactly 0.
+- Whether a variance can turn negative is decided once per entry where that is possible, not per element.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from spidertensor.spider.sequential_simd import (
+    LANES,
+    bend_rows,
+    live_rows,
+    narrow_rows,
+    row_products,
+    weighted_sum,
+    weighted_sums,
+)
+
+# Not fastmath=True: nnan and ninf would delete the guards (trap 6).
+COMPILE: dict[str, Any] = {
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
+}
+# What only other kernels call needs no way in from Python: that way costs more to compile than the function.
+PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Everything per entry is inlined and free of reference counting: passing the scratch from function to
+# function and counting its arrays would cost as much as the arithmetic.
+HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
+_RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
+
+
+class Settings(NamedTuple):
+    likelihood: int
+    activation: int
+    curvature: bool
+    slab_var: float
+    rho0: float
+    forgetting: float
+    paper_noise: bool
+    refine_every: int
+    bias: int
+    multilinear: int
+    ranks: NDArray[np.int64]  # (K,)
+    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
+
+
+class Scratch(NamedTuple):
+    """Working memory of one call. "·" is a whole number of 64 lanes with room for every layer's inputs."""
+
+    wide: NDArray[np.int64]  # (L,) outputs of each hidden layer, padded
+    s: NDArray[np.floating]  # (L+1,)
+    W: NDArray[np.floating]  # (L, ·, padded outputs) means of the hidden weights
+    V: NDArray[np.floating]  # their variances
+    w: NDArray[np.floating]  # (·) means of the output layer
+    v: NDArray[np.floating]
+    h: NDArray[np.floating]  # (L+1, ·)
+    h2: NDArray[np.floating]  # (L+1, ·) h²
+    slope: NDArray[np.floating]  # (L+1, ·) act' where h came from, row 0 unused
+    bend: NDArray[np.floating]  # (L+1, ·) act''
+    live: NDArray[np.int64]  # (L+1, words) bits of the inputs whose rows take part, the constant among them
+    p: NDArray[np.floating]  # (L, ·) s² sum_j V[i,j] h[j]²
+    delta: NDArray[np.floating]  # (L, ·)
+    back: NDArray[np.floating]  # (L+1, ·) s W^T delta, before the slope
+    R_h: NDArray[np.floating]  # (L+1, ·)
+    R_a: NDArray[np.floating]  # (L, ·)
+    R_delta: NDArray[np.floating]  # (L, ·)
+    R_back: NDArray[np.floating]  # (L+1, ·)
+    delta2: NDArray[np.floating]  # (·) delta²
+    q: NDArray[np.floating]  # (·) s² sum_i V[i,j] delta[i]²
+    u: NDArray[np.floating]  # (K, ·) factor vectors of the entry: mean
+    u_var: NDArray[np.floating]
+    g: NDArray[np.floating]  # (K, ·) df/du
+    Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
+
+
+@njit(**PART)
+def _zeros(first, second, third, like):
+    """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
+    size = first * second * third
+    raw = np.zeros(size + 16, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    return raw[skip : skip + size].reshape(first, second, third)
+
+
+@njit(**PART)
+def scratch(weights, factors, settings):
+    """Fresh working memory with the weights packed into it."""
+    like, inputs, K = weights[0].mean, settings.inputs, len(factors)
+    L = len(weights) - 1
+    wide = np.zeros(L, np.int64)
+    outputs = 0
+    for m in range(L):
+        wide[m] = -(-inputs[m + 1] // LANES) * LANES
+        outputs = max(outputs, wide[m])
+    words = inputs.max() // 64 + 1  # + 1: room for the constant
+    vectors = _zeros(14, L + 1, words * 64, like)
+    matrices = _zeros(2 * L, words * 64, outputs, like)
+    matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
+    longest = 0
+    for k in range(K):
+        longest = max(longest, factors[k].mean.shape[1])
+    parts = _zeros(4, K, longest, like)
+    s = np.empty(L + 1, like.dtype)
+    for m in range(L + 1):
+        s[m] = 1 / math.sqrt(inputs[m] + 1)
+    c = Scratch(
+        wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=vectors[0, 0], v=vectors[1, 0], h=vectors[2],
+        h2=vectors[3], slope=vectors[4], bend=vectors[5], live=np.zeros((L + 1, words), np.int64),
+        p=vectors[6], delta=vectors[7], back=vectors[8], R_h=vectors[9], R_a=vectors[10],
+        R_delta=vectors[11], R_back=vectors[12], delta2=vectors[13, 0], q=vectors[13, L],
+        u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3],
+    )  # fmt: skip
+    for m in range(L + 1):
+        c.h[m, inputs[m]] = 1
+        c.h2[m, inputs[m]] = 1
+    for j in range(inputs[0] + 1):  # factors are never dead
+        c.live[0, j // 64] |= np.int64(1) << (j % 64)
+    pack(weights, c)
+    return c
+
+
+@njit(**PART)
+def pack(weights, c):
+    for m in range(len(weights) - 1):
+        mean, var = weights[m]
+        for i in range(mean.shape[0]):
+            for j in range(mean.shape[1]):
+                c.W[m, j, i] = mean[i, j]
+                c.V[m, j, i] = var[i, j]
+    mean, var = weights[len(weights) - 1]
+    for j in range(mean.shape[1]):
+        c.w[j] = mean[0, j]
+        c.v[j] = var[0, j]
+
+
+@njit(**PART)
+def unpack(weights, c):
+    for m in range(len(weights) - 1):
+        mean, var = weights[m]
+        for i in range(mean.shape[0]):
+            for j in range(mean.shape[1]):
+                mean[i, j] = c.W[m, j, i]
+                var[i, j] = c.V[m, j, i]
+    mean, var = weights[len(weights) - 1]
+    for j in range(mean.shape[1]):
+        mean[0, j] = c.w[j]
+        var[0, j] = c.v[j]
+
+
+@njit(**HOT)
+def _activate(kind, n, h, slope, bend):
+    """h holds the pre-activations and becomes act(a); slope and bend are act' and act''."""
+    if kind == _RELU:
+        for i in range(n):
+            positive = h[i] > 0
+            h[i] = h[i] if positive else 0
+            slope[i] = 1 if positive else 0  # and bend stays 0
+    elif kind == _TANH:
+        for i in range(n):
+            y = math.tanh(h[i])
+            h[i], slope[i], bend[i] = y, 1 - y * y, -2 * y * (1 - y * y)
+    elif kind == _SIGMOID:
+        for i in range(n):
+            y = 0.5 + 0.5 * math.tanh(0.5 * h[i])
+            h[i], slope[i], bend[i] = y, y * (1 - y), y * (1 - y) * (1 - 2 * y)
+    elif kind == _SOFTPLUS:
+        for i in range(n):
+            a = h[i]
+            y = 0.5 + 0.5 * math.tanh(0.5 * a)
+            h[i] = max(a, 0.0) + math.log1p(math.exp(-abs(a)))
+            slope[i], bend[i] = y, y * (1 - y)
+    else:  # gelu, the exact one: a Phi(a)
+        for i in range(n):
+            a = h[i]
+            cdf = 0.5 * math.erfc(-a * math.sqrt(0.5))
+            pdf = math.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
+            h[i], slope[i], bend[i] = a * cdf, cdf + a * pdf, pdf * (2 - a * a)
+
+
+@njit(**HOT)
+def load(factors, nodes, index, n, settings, c):
+    """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0]."""
+    deep, at = settings.bias + settings.multilinear, 0
+    for k in range(len(factors)):
+        mean, var = factors[k]
+        row = index[n, k]
+        if 0 <= row < nodes[k]:
+            for e in range(mean.shape[1]):
+                c.u[k, e] = mean[row, e]
+                c.u_var[k, e] = var[row, e]
+        else:
+            for e in range(mean.shape[1]):
+                c.u[k, e] = 0
+                c.u_var[k, e] = settings.prior_var[e]
+        for e in range(deep, mean.shape[1]):
+            c.h[0, at] = c.u[k, e]
+            c.h2[0, at] = c.u[k, e] * c.u[k, e]
+            at += 1
+
+
+@njit(**HOT)
+def _forward(settings, c):
+    """f of the deep part, and p of every layer (p of the output layer is returned)."""
+    L = c.W.shape[0]
+    for m in range(L):
+        h, h2, outputs, s = c.h[m + 1], c.h2[m + 1], settings.inputs[m + 1], c.s[m]
+        weighted_sums(c.W[m], c.h[m], h, s, c.V[m], c.h2[m], c.p[m], s * s, c.live[m], c.wide[m])
+        _activate(settings.activation, outputs, h, c.slope[m + 1], c.bend[m + 1])
+        h[outputs] = 1  # the padding of the sums ran over it
+        for i in range(outputs):
+            h2[i] = h[i] * h[i]
+        live_rows(h, c.slope[m + 1], c.live[m + 1])
+    f, p = c.s.dtype.type(0), c.s.dtype.type(0)
+    h, h2 = c.h[L], c.h2[L]
+    for j in range(h.size):
+        f += c.w[j] * h[j]
+        p += c.v[j] * h2[j]
+    return c.s[L] * f, c.s[L] * c.s[L] * p
+
+
+@njit(**HOT)
+def _backward(settings, c):
+    """delta of every layer, back[0] = df/dx, and what the hidden weights add to beta."""
+    L = c.W.shape[0]
+    beta, back = c.s.dtype.type(0), c.back[L]
+    for j in range(back.size):
+        back[j] = c.w[j] * c.s[L]
+    for m in range(L - 1, -1, -1):
+        delta, p, slope = c.delta[m], c.p[m], c.slope[m + 1]
+        for i in range(delta.size):  # beyond the last unit slope is 0, and so is delta
+            delta[i] = back[i] * slope[i]
+            beta += delta[i] * delta[i] * p[i]
+        back = c.back[m]
+        for j in range(back.size):
+            back[j] = 0
+        row_products(c.W[m], delta, c.live[m], c.wide[m], c.s[m], back)
+    return beta
+
+
+@njit(**HOT)
+def _factor_gradients(settings, c):
+    """g = df/du; returns what bias and multilinear add to f, and what all factors add to beta."""
+    K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
+    f, beta, at = 0.0, 0.0, 0
+    for k in range(K):
+        if bias:
+            f += c.u[k, 0]
+            c.g[k, 0] = 1
+        for e in range(settings.ranks[k]):
+            c.g[k, deep + e] = c.back[0, at + e]
+        at += settings.ranks[k]
+    for e in range(bias, deep):
+        product = c.s.dtype.type(1)
+        for k in range(K):  # products of the modes before k, then of those behind it
+            c.g[k, e] = product
+            product *= c.u[k, e]
+        f += product
+        product = c.s.dtype.type(1)
+        for k in range(K - 1, -1, -1):
+            c.g[k, e] *= product
+            product *= c.u[k, e]
+    for k in range(K):
+        for e in range(deep + settings.ranks[k]):
+            beta += c.g[k, e] * c.g[k, e] * c.u_var[k, e]
+    return f, beta
+
+
+@njit(**HOT)
+def evaluate(settings, c):
+    """alpha and beta of the loaded entry, with every gradient left in the scratch."""
+    f, beta_out = _forward(settings, c)
+    beta_hidden = _backward(settings, c)
+    f_factors, beta_factors = _factor_gradients(settings, c)
+    return f + f_factors, beta_out + beta_hidden + beta_factors
+
+
+@njit(**HOT)
+def curvature_pass(settings, c):
+    """H (var * g), the half of dbeta/dmu: Hd for the factors, R_h and R_delta hold it for the weights."""
+    L, K = c.W.shape[0], c.u.shape[0]
+    deep, at = settings.bias + settings.multilinear, 0
+    for k in range(K):
+        for e in range(settings.ranks[k]):
+            c.R_h[0, at + e] = c.u_var[k, deep + e] * c.g[k, deep + e]
+        at += settings.ranks[k]
+    for m in range(L):
+        R_a, p, delta, R_h, slope = c.R_a[m], c.p[m], c.delta[m], c.R_h[m + 1], c.slope[m + 1]
+        weighted_sum(c.W[m], c.R_h[m], c.live[m], c.wide[m], c.s[m], R_a)
+        for i in range(R_a.size):
+            R_a[i] += p[i] * delta[i]
+            R_h[i] = slope[i] * R_a[i]
+    # back down: R{delta} of the output is 0, and q of the output layer is v
+    R_back, s = c.R_back[L], c.s[L]
+    for j in range(settings.inputs[L]):
+        R_back[j] = s * s * c.v[j] * c.h[L, j]
+    for m in range(L - 1, -1, -1):
+        R_delta, delta, s = c.R_delta[m], c.delta[m], c.s[m]
+        slope, bend, back, R_a = c.slope[m + 1], c.bend[m + 1], c.back[m + 1], c.R_a[m]
+        for i in range(R_delta.size):
+            R_delta[i] = R_back[i] * slope[i] + back[i] * bend[i] * R_a[i]
+            c.delta2[i] = delta[i] * delta[i]
+        R_back = c.R_back[m]
+        for j in range(R_back.size):
+            R_back[j] = 0
+            c.q[j] = 0
+        row_products(c.W[m], R_delta, c.live[m], c.wide[m], s, R_back)
+        row_products(c.V[m], c.delta2, c.live[m], c.wide[m], s * s, c.q)
+        for j in range(settings.inputs[m]):
+            R_back[j] += c.q[j] * c.h[m, j]
+    _curvature_of_factors(settings, c)
+
+
+@njit(**HOT)
+def _curvature_of_factors(settings, c):
+    K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
+    at = 0
+    for k in range(K):
+        for e in range(deep):
+            c.Hd[k, e] = 0
+        for e in range(settings.ranks[k]):
+            c.Hd[k, deep + e] = c.R_back[0, at + e]
+        at += settings.ranks[k]
+        for other in range(K):
+            if other != k:
+                for e in range(bias, deep):  # d²f / du^k du^other = product over the remaining modes
+                    product = c.u_var[other, e] * c.g[other, e]
+                    for rest in range(K):
+                        if rest != k and rest != other:
+                            product *= c.u[rest, e]
+                    c.Hd[k, e] += product
+
+
+@njit(**HOT)
+def narrow_weights(c, da, narrowing):
+    """The weights, where no variance can turn negative: mean += da var g, var -= c (var g)²."""
+    L = c.W.shape[0]
+    for m in range(L):
+        s = c.s[m]
+        narrow_rows(c.W[m], c.V[m], c.h[m], c.delta[m], c.live[m], c.wide[m], da * s, narrowing * s * s)
+    h, s = c.h[L], c.s[L]
+    for j in range(h.size):
+        vg = c.v[j] * (h[j] * s)
+        c.w[j] += da * vg
+        c.v[j] -= narrowing * (vg * vg)
+
+
+@njit(**HOT)
+def bend_weights(settings, c, da, db2, narrowing):
+    """The weights with curvature (db2 = 2 db; 0 without) and a guard per element; how many were rejected."""
+    L, rejected = c.W.shape[0], 0
+    for m in range(L):
+        s = c.s[m]
+        rejected += bend_rows(
+            c.W[m], c.V[m], c.h[m], c.R_h[m], c.delta[m], c.R_delta[m], c.live[m], c.wide[m],
+            da * s, db2 * s, narrowing * s * s,
+        )  # fmt: skip
+    s = c.s[L]
+    for j in range(settings.inputs[L] + 1):
+        bend = db2 * s * c.R_h[L, j]
+        c.w[j], c.v[j], bad = _moved(c.w[j], c.v[j], s * c.h[L, j], bend, da, narrowing)
+        rejected += bad
+    return rejected
+
+
+@njit(**HOT)
+def move_factors(factors, index, n, c, da, db2, narrowing):
+    rejected = 0
+    for k in range(len(factors)):
+        mean, var = factors[k]
+        row = index[n, k]
+        for e in range(mean.shape[1]):
+            mean[row, e], var[row, e], bad = _moved(
+                c.u[k, e], c.u_var[k, e], c.g[k, e], db2 * c.Hd[k, e], da, narrowing
+            )
+            rejected += bad
+    return rejected
+
+
+@njit(**HOT)
+def _moved(mean, var, g, bend, da, c):
+    """One element after the entry, and 0; as it was, and 1, if its variance would not stay positive.
+
+    bend = db dbeta/dmu, so dmu² - 2 dv = c g² + bend (2 da g + bend): da² and 2 db, which cancel for an
+    outlier, do not meet.
+    """
+    dmu = da * g + bend
+    new_var = var - var * var * (c * (g * g) + bend * (dmu + da * g))
+    if new_var > 0:  # a NaN fails too
+        return mean + var * dmu, new_var, 0
+    return mean, var, 1

@@ -1,0 +1,20 @@
+"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation or count of rows.
+
+    draw.py     styles, and figures of the rows of `evaluate`: running curves, calibration
+    runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
+    verdicts.py, behaviour.py, approximations.py, claims.py
+                runs -> what the paper claims, and whether it holds
+    tables.py   runs -> tables of text
+    scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
+    insight.py  runs -> figures of time, weights and calibration
+    html.py     claims, tables and figures as HTML
+    markdown.py claims as Markdown
+    page.py     all of it as one page, with its PNGs
+
+Importing loads no matplotlib; drawing does.
+"""
+
+from spidertensor.study.report.draw import STYLES, draw_calibration, draw_running_curves, overview
+from spidertensor.study.report.page import write
+
+__all__ = ["STYLES", "draw_calibration", "draw_running_curves", "overview", "write"]

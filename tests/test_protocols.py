@@ -1,0 +1,279 @@
+import json
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from spidertensor.baselines import floors
+from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Prior
+from spidertensor.spider.sequential import sequential
+from spidertensor.study import datasets, metrics, protocols
+
+
+class FakeState(NamedTuple):
+    total: np.ndarray  # of the values seen
+    count: np.ndarray
+
+
+def fake(seen, *, streaming=True, binary=False):
+    """Predicts the mean of the values so far, with var 0.5 and noise 2 (binary: 0); notes every call."""
+
+    def init(seed):
+        seen.append(("init", seed))
+        return FakeState(np.zeros(1), np.zeros(1))
+
+    def at(state, n):
+        mean = state.total / np.maximum(state.count, 1)
+        return Prediction(np.repeat(mean, n), np.full(n, 0.5), np.full(n, 0.0 if binary else 2.0))
+
+    def update(state, batch):
+        seen.append(("update", batch.value.tolist()))
+        parts = []
+        for y in batch.value:
+            parts.append(at(state, 1))
+            state = FakeState(state.total + y, state.count + 1)
+        mean, var, noise = (np.concatenate(part) for part in zip(*parts, strict=True))
+        log_evidence = stats.norm(mean, np.sqrt(var + noise)).logpdf(batch.value)
+        return state, Update(mean, var, noise, log_evidence, rejected=1)
+
+    return Method(init, update, lambda state, index: at(state, len(index)), streaming)
+
+
+def entries(n, seed=0, binary=False):
+    rng = np.random.default_rng(seed)
+    value = rng.normal(40, 7, n)
+    return Batch(rng.integers(0, 5, (n, 2)), (value > 40).astype(float) if binary else value)
+
+
+def updates(seen):
+    """The values of each update of the second, real run: the first one only warms up."""
+    runs = [number for number, (kind, _) in enumerate(seen) if kind == "init"]
+    assert len(runs) == 2
+    return [values for kind, values in seen[runs[1] :] if kind == "update"]
+
+
+# --- held out
+
+
+def test_held_out_agrees_with_a_loop_written_out():
+    train, test, seen = entries(25), entries(10, seed=1), []
+    (row,) = protocols.held_out(fake(seen), train, test, binary=False, batch_size=10, seed=7)
+    assert updates(seen) == [
+        train.value[:10].tolist(),
+        train.value[10:20].tolist(),
+        train.value[20:].tolist(),
+    ]
+    assert {seed for kind, seed in seen if kind == "init"} == {7}
+    error = test.value - train.value.mean()
+    assert row["metric"] == "rmse"
+    assert row["score"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert row["mae"] == pytest.approx(np.mean(np.abs(error)))
+    assert row["log_density"] == pytest.approx(stats.norm(0, np.sqrt(2.5)).logpdf(error).mean())
+    assert row["coverage_50"] == np.mean(np.abs(error) < np.sqrt(2.5) * stats.norm.ppf(0.75))
+    assert row["coverage_90"] == np.mean(np.abs(error) < np.sqrt(2.5) * stats.norm.ppf(0.95))
+    assert row["log_loss"] is None
+    assert row["calibration_error"] is None
+    assert (row["n_entries"], row["n_scored"], row["skipped"], row["rejected"]) == (25, 10, 0, 3)
+    assert row["seconds"] > 0
+    assert row["entries_per_second"] == pytest.approx(25 / row["seconds"])
+    json.dumps(row, allow_nan=False)
+
+
+def test_held_out_scaled_shows_the_method_scaled_values_and_the_user_their_own():
+    train, test, seen = entries(40), entries(10, seed=1), []
+    (row,) = protocols.held_out(fake(seen), train, test, binary=False, batch_size=10, scaled=True)
+    shift, scale = train.value[:10].mean(), train.value[:10].std()
+    np.testing.assert_allclose(np.concatenate(updates(seen)), (train.value - shift) / scale)
+    error = test.value - train.value.mean()
+    assert row["score"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert row["log_density"] == pytest.approx(stats.norm(0, scale * np.sqrt(2.5)).logpdf(error).mean())
+
+
+def test_equal_values_in_the_first_batch_have_scale_1():
+    train = Batch(np.zeros((30, 2), np.int64), np.append(np.full(10, 3.0), np.arange(20.0)))
+    seen = []
+    list(protocols.held_out(fake(seen), train, train, binary=False, batch_size=10, scaled=True))
+    np.testing.assert_allclose(np.concatenate(updates(seen)), train.value - 3)
+
+
+def test_the_running_curve_is_evenly_spaced_and_its_rows_are_the_scores_at_that_point():
+    train, test = entries(100), entries(10, seed=1)
+    rows = list(protocols.held_out(fake([]), train, test, binary=False, batch_size=10, at=4))
+    assert [row["n_entries"] for row in rows] == [20, 50, 80, 100]
+    for row in rows:
+        mean = train.value[: row["n_entries"]].mean()
+        assert row["score"] == pytest.approx(np.sqrt(np.mean((test.value - mean) ** 2)))
+    assert [row["calibration"] is None for row in rows] == [True, True, True, False]
+    assert all(rows[0].keys() == row.keys() for row in rows)
+    assert [row["rejected"] for row in rows] == [2, 5, 8, 10]
+    assert sorted(row["seconds"] for row in rows) == [row["seconds"] for row in rows]
+
+
+def test_more_rows_than_batches_are_one_row_for_each_batch():
+    rows = protocols.held_out(fake([]), entries(30), entries(5), binary=False, batch_size=10, at=50)
+    assert [row["n_entries"] for row in rows] == [10, 20, 30]
+
+
+def test_a_static_method_sees_everything_in_one_update():
+    train, seen = entries(100), []
+    method = fake(seen, streaming=False)
+    (row,) = protocols.held_out(method, train, train, binary=False, batch_size=10, at=4)
+    assert updates(seen) == [train.value.tolist()]
+    assert row["n_entries"] == 100
+
+
+def test_held_out_binary():
+    train, test = entries(50, binary=True), entries(40, seed=1, binary=True)
+    (row,) = protocols.held_out(fake([], binary=True), train, test, binary=True, scaled=True)
+    probability = stats.norm.cdf(train.value.mean() / np.sqrt(1.5))
+    assert (row["metric"], row["score"]) == ("auc", 0.5)
+    chances = np.where(test.value == 1, probability, 1 - probability)
+    assert row["log_density"] == pytest.approx(np.log(chances).mean())
+    assert row["log_loss"] == pytest.approx(-row["log_density"])
+    assert row["calibration_error"] == pytest.approx(abs(test.value.mean() - probability))
+    np.testing.assert_allclose(row["calibration"], [[probability, test.value.mean()]])
+    assert row["mae"] is row["coverage_50"] is row["coverage_90"] is None
+    json.dumps(row, allow_nan=False)
+
+
+def test_auc_ranks_by_the_probability_even_where_phi_is_1_for_all():
+    def predict(state, index):
+        return Prediction(np.array([20.0, 30.0, 40.0]), np.array([0.0, 0.0, 1e4]), np.zeros(3))
+
+    method = fake([], binary=True)._replace(predict=predict)
+    test = Batch(np.zeros((3, 2), np.int64), np.array([0.0, 1.0, 0.0]))
+    (row,) = protocols.held_out(method, entries(5, binary=True), test, binary=True)
+    assert row["score"] == 1
+
+
+# --- prequential
+
+
+def running_means(value):
+    return np.array([value[:n].mean() if n else 0.0 for n in range(len(value))])
+
+
+def test_prequential_agrees_with_a_loop_written_out_and_leaves_out_the_first_tenth():
+    stream, seen = entries(103), []
+    (row,) = protocols.prequential(fake(seen), stream, binary=False, batch_size=10, seed=3)
+    assert np.concatenate(updates(seen)).tolist() == stream.value.tolist()
+    error = (stream.value - running_means(stream.value))[10:]
+    assert row["score"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert row["mae"] == pytest.approx(np.mean(np.abs(error)))
+    assert row["log_density"] == pytest.approx(stats.norm(0, np.sqrt(2.5)).logpdf(error).mean())
+    assert row["coverage_90"] == np.mean(np.abs(error) < np.sqrt(2.5) * stats.norm.ppf(0.95))
+    assert (row["skipped"], row["n_scored"], row["n_entries"], row["rejected"]) == (10, 93, 103, 11)
+    json.dumps(row, allow_nan=False)
+
+
+def test_prequential_makes_no_second_pass():
+    def predict(state, index):
+        raise AssertionError("prequential scores come from the update")
+
+    list(protocols.prequential(fake([])._replace(predict=predict), entries(50), binary=False))
+
+
+def test_prequential_scaled_is_in_the_users_units():
+    stream, seen = entries(100), []
+    (row,) = protocols.prequential(fake(seen), stream, binary=False, batch_size=10, scaled=True)
+    shift, scale = stream.value[:10].mean(), stream.value[:10].std()
+    scaled = (stream.value - shift) / scale
+    np.testing.assert_allclose(np.concatenate(updates(seen)), scaled)
+    error = (scaled - running_means(scaled))[10:] * scale
+    assert row["score"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert row["log_density"] == pytest.approx(stats.norm(0, scale * np.sqrt(2.5)).logpdf(error).mean())
+
+
+def test_prequential_log_density_is_what_the_update_says():
+    def update(state, batch):
+        state, made = fake([]).update(state, batch)
+        return state, made._replace(log_evidence=np.full(len(batch.value), -3.0))
+
+    stream = entries(100)
+    (row,) = protocols.prequential(
+        fake([])._replace(update=update), stream, binary=False, batch_size=10, scaled=True
+    )
+    assert row["log_density"] == pytest.approx(-3 - math.log(stream.value[:10].std()))
+
+
+def test_prequential_rows_have_a_window_and_a_running_score():
+    stream = entries(100)
+    rows = list(protocols.prequential(fake([]), stream, binary=False, batch_size=5, at=20))
+    error = stream.value - running_means(stream.value)
+    assert [row["n_entries"] for row in rows] == list(range(5, 101, 5))
+    for row in rows:
+        end = row["n_entries"]
+        assert row["window_score"] == pytest.approx(np.sqrt(np.mean(error[end - 5 : end] ** 2)))
+        expected = stats.norm(0, np.sqrt(2.5)).logpdf(error[end - 5 : end]).mean()
+        assert row["window_log_density"] == pytest.approx(expected)
+        if end <= 10:
+            assert math.isnan(row["score"])
+            assert math.isnan(row["log_density"])
+            assert row["n_scored"] == 0
+        else:
+            assert row["score"] == pytest.approx(np.sqrt(np.mean(error[10:end] ** 2)))
+    (only,) = protocols.prequential(fake([]), stream, binary=False, batch_size=5)
+    assert only["score"] == rows[-1]["score"]
+
+
+def test_prequential_binary():
+    stream = entries(200, binary=True)
+    (row,) = protocols.prequential(floors.mean("probit"), stream, binary=True)
+    rate = np.array([(stream.value[:n].sum() + 1) / (n + 2) for n in range(200)])[20:]
+    assert row["score"] == pytest.approx(metrics.auc(stream.value[20:], rate))
+    assert row["log_density"] == pytest.approx(-metrics.log_loss(stream.value[20:], rate))
+    assert row["calibration_error"] == pytest.approx(metrics.calibration_error(stream.value[20:], rate))
+
+
+def test_a_static_method_has_no_prequential_score():
+    with pytest.raises(ValueError, match="static"):
+        next(protocols.prequential(fake([], streaming=False), entries(10), binary=False))
+
+
+@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"at": 0}, {"n": 0}])
+def test_nothing_to_do_is_an_error(bad):
+    train = entries(bad.pop("n", 10))
+    with pytest.raises(ValueError, match="nothing to do"):
+        next(protocols.held_out(fake([]), train, entries(5), binary=False, **bad))
+
+
+# --- with real methods
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(binary):
+    dataset = datasets.synthetic((20, 15), 15_000, binary=binary)
+    likelihood = "probit" if binary else "gaussian"
+    train, test = dataset.split(0)
+    methods = {
+        "mean": (floors.mean(likelihood), False),
+        "biases": (floors.biases(2, likelihood), False),
+        "spider": (sequential(Network((4, 4)), likelihood, Prior()), True),
+    }
+    result = {}
+    for name, (method, scaled) in methods.items():
+        (result[name],) = protocols.held_out(method, train, test, binary=binary, scaled=scaled)
+    assert result["mean"]["log_density"] < result["biases"]["log_density"] < result["spider"]["log_density"]
+    if binary:
+        assert result["mean"]["score"] == 0.5 < result["biases"]["score"] < result["spider"]["score"]
+        assert result["spider"]["calibration_error"] < 0.05
+    else:
+        assert 0.3 < result["spider"]["score"] < 0.45 < result["biases"]["score"] < result["mean"]["score"]
+        assert result["mean"]["score"] == pytest.approx(test.value.std(), rel=0.05)
+
+
+def test_timing_leaves_out_the_compilation(monkeypatch):
+    clock, costs = [0.0], [100.0]  # the first update is slow, as one that compiles is
+    monkeypatch.setattr(protocols, "perf_counter", lambda: clock[0])
+
+    def update(state, batch):
+        clock[0] += costs.pop() if costs else 1.0
+        return fake([]).update(state, batch)
+
+    method = fake([])._replace(update=update)
+    (row,) = protocols.held_out(method, entries(20), entries(5), binary=False, batch_size=5)
+    assert row["seconds"] == 4  # of four batches
