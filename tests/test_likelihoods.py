@@ -10,17 +10,10 @@ from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import norm
 
-from spidertensor.spider.likelihoods import (
-    GAUSSIAN,
-    LIKELIHOODS,
-    PROBIT,
-    code,
-    evidence,
-    forgetting,
-    mills,
-    misfit,
-    noise_var,
-)
+from spidertensor.spider.likelihoods import LIKELIHOODS, code, noise_var
+from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
+from spidertensor.spider.likelihoods.kernel import GAUSSIAN, PROBIT, evidence
+from spidertensor.spider.likelihoods.probit import mills
 
 TAILS = np.concatenate(
     [-np.geomspace(1e4, 1e-6, 300), [0.0], np.geomspace(1e-6, 1e4, 300), -30 + np.linspace(-0.1, 0.1, 21)]
@@ -146,7 +139,7 @@ def test_probit_is_symmetric(y, alpha):
 
 
 def test_names():
-    assert LIKELIHOODS == ("gaussian", "probit")
+    assert list(LIKELIHOODS) == ["gaussian", "probit"]
     assert (code("gaussian"), code("probit")) == (GAUSSIAN, PROBIT)
     with pytest.raises(ValueError, match="gaussian, probit"):
         code("poisson")

@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
-from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.likelihoods.kernel import GAUSSIAN
 from spidertensor.spider.posterior import Counts
 from spidertensor.spider.sequential_passes import COMPILE
 

@@ -21,7 +21,7 @@ from scipy.special import log_ndtr, ndtri
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
-from spidertensor.spider.likelihoods import GAUSSIAN, evidence
+from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, with_room
 
 RIDGE = 5.0  # errors a node must make before its bias is half believed

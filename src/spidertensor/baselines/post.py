@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
-from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, mills
+from spidertensor.spider.likelihoods.kernel import GAUSSIAN
+from spidertensor.spider.likelihoods.probit import mills
 from spidertensor.spider.posterior import Counts, Gamma, uniforms, with_room
 from spidertensor.spider.sequential_passes import COMPILE
 
@@ -162,7 +163,7 @@ def _learned(state: State, batch: Batch, settings: _Settings) -> tuple[State, ND
     before = np.empty((4, len(batch.value)))
     before[:2] = _moments(state, batch.index)[:2]
     before[2] = _noise(state, code)
-    before[3] = likelihoods.log_evidence(LIKELIHOODS[code], batch.value, *before[:3])
+    before[3] = likelihoods.log_evidence(list(likelihoods.LIKELIHOODS)[code], batch.value, *before[:3])
     good = np.abs(before[3]) < LIMIT  # a NaN fails too
     state = _grown(state, batch.index.max(axis=0) + 1)
     rows, local, first = _local(batch.index[good])

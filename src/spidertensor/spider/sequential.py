@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods, posterior
-from spidertensor.spider.likelihoods import GAUSSIAN, evidence, misfit
+from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
+from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.sequential_passes import (
@@ -115,7 +116,7 @@ def sequential(
         curvature=bool(curvature),
         slab_var=float(prior.slab_var),
         rho0=float(prior.rho0),
-        forgetting=likelihoods.forgetting(noise_memory),
+        forgetting=forgetting(noise_memory),
         paper_noise=noise_memory is None,
         refine_every=int(refine_every),
         bias=int(network.bias),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods, posterior
 from spidertensor.spider.custom_network import CustomSizes
+from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
@@ -226,9 +227,9 @@ def vectorized(
     if isinstance(network, CustomSizes):
         check_function(network)
     likelihoods.code(likelihood)
-    forgetting = likelihoods.forgetting(noise_memory)
+    forgetting_rate = forgetting(noise_memory)
     prior_weights = float(prior.slab_var), float(prior.rho0)
-    settings = Settings(network, likelihood, update, bool(curvature), *prior_weights, forgetting)
+    settings = Settings(network, likelihood, update, bool(curvature), *prior_weights, forgetting_rate)
 
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed)

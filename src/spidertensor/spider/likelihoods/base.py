@@ -1,0 +1,56 @@
+"""What a likelihood is to everything that is not a kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Likelihood(ABC):
+    """How a value comes from the latent f of its entry. One object each; compared by identity.
+
+    name:    what files, rows and the command call it
+    code:    what compiled kernels branch on (`kernel.evidence`)
+    allowed: the values it takes, in words that follow "is not": "finite", "0 or 1"
+    scaled:  values are shifted and scaled before they are learned
+    metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
+    mean_name, std_name: what the mean of an observation is called, and the spread beside it
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[int]
+    allowed: ClassVar[str]
+    scaled: ClassVar[bool]
+    metric: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
+    mean_name: ClassVar[str] = "mean"
+    std_name: ClassVar[str] = "std"
+
+    @abstractmethod
+    def allows(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """(n,) which of the values can be learned; NaN and infinity never can."""
+
+    @abstractmethod
+    def log_evidence(
+        self, value: ArrayLike, mean: ArrayLike, var: ArrayLike, noise: ArrayLike
+    ) -> NDArray[np.float64]:
+        """(n,) log ∫ p(value | f) N(f | mean, var) df. Of an absurd value it may be infinite or NaN."""
+
+    @abstractmethod
+    def noise_var(self, shape: ArrayLike, rate: ArrayLike) -> float:
+        """What an observation adds to the variance of f, for a noise precision Gamma(shape, rate)."""
+
+    @abstractmethod
+    def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
+        """(n,) mean of an observation, for f ~ N(mean, var)."""
+
+    def __repr__(self) -> str:
+        return f"<likelihood {self.name}>"
+
+    def __reduce__(self) -> tuple:  # a copy or an unpickled one is the same object
+        from spidertensor.spider.likelihoods import named
+
+        return named, (self.name,)

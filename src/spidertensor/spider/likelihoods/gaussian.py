@@ -1,0 +1,71 @@
+"""Continuous values: y = f + noise, the noise's precision Gamma(a, b). mathematics.md section 3."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from spidertensor.spider.likelihoods.base import Likelihood
+
+CODE = 0
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Gaussian(Likelihood):
+    name, code = "gaussian", CODE
+    allowed, scaled = "finite", True
+    metric, metrics = "rmse", ("mae", "log_density", "coverage_50", "coverage_90")
+
+    def allows(self, value):
+        return np.isfinite(value)
+
+    def log_evidence(self, value, mean, var, noise):
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.asarray(var, np.float64) + np.asarray(noise, np.float64)
+            return -0.5 * (
+                _LOG_2PI
+                + np.log(total)
+                + (np.asarray(value, np.float64) - np.asarray(mean, np.float64)) ** 2 / total
+            )
+
+    def noise_var(self, shape, rate):
+        return float(np.asarray(rate)) / float(np.asarray(shape))  # E[1/tau] as b/a
+
+    def expected(self, mean, var):
+        return np.asarray(mean, np.float64)
+
+
+GAUSSIAN = Gaussian()
+
+
+@njit(cache=True)
+def evidence(y, alpha, beta, noise):
+    s = beta + noise
+    r = y - alpha
+    log_z = -0.5 * (_LOG_2PI + math.log(s) + r * r / s)
+    return log_z, r / s, 0.5 * (r * r / s - 1.0) / s, 1.0 / s
+
+
+@njit(cache=True)
+def misfit(y, alpha, beta, noise, paper):
+    """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
+
+    The paper takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is
+    noise + beta on average already, so beta is counted twice and intervals come out too wide. Otherwise f is
+    taken after the entry was learned, which gives exactly `noise` on average where the model is right.
+    """
+    if paper:
+        return (y - alpha) ** 2 + beta
+    kept = noise / (beta + noise)  # of the residual and of beta
+    return (kept * (y - alpha)) ** 2 + kept * beta
+
+
+def forgetting(noise_memory: float | None) -> float:
+    """lam of the noise update a = lam a + 1/2, b = lam b + misfit/2; None is the paper's noise (trap 9)."""
+    if noise_memory is None:
+        return 1.0
+    if not 1 < noise_memory < 1e15:  # beyond, 1 - 1/noise_memory would round to 1
+        raise ValueError(f"noise_memory counts entries, more than 1 and less than 1e15, got {noise_memory}")
+    return 1.0 - 1.0 / noise_memory
