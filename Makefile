@@ -13,9 +13,7 @@ demo: .venv/installed
 	$(BIN)/spider demo
 	@echo "(The command is $(BIN)/spider; after 'source $(BIN)/activate' it is just spider.)"
 
-# Compiled kernels are cached by the file they stand in, so a change in a file they call would go unseen.
 test: .venv/installed
-	find src -name '*.nb[ci]' -delete
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/installed
