@@ -28,6 +28,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 # For functions that Python calls. Not fastmath=True: nnan and ninf would delete the guards against NaN.
 COMPILE: dict[str, Any] = {
     "cache": True,
+    "nogil": True,
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }

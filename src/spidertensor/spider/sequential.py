@@ -16,29 +16,37 @@ from spidertensor.spider.sequential_passes import (
     Settings,
     bend_weights,
     curvature_pass,
+    elements,
     evaluate,
     load,
     move_factors,
     narrow_weights,
     pack,
+    places,
     scratch,
     unpack,
 )
-from spidertensor.spider.spike_slab import refine_layer
+from spidertensor.spider.spike_slab import refine
 
 
 @kernel(**COMPILE)
-def _learn(index, value, posterior, sites, counts, settings, out):
-    """All entries of a batch, in order; refines the prior sites whenever `refine_every` entries are full."""
-    factors, weights, noise = posterior
-    c = scratch(weights, factors, settings)
+def _run(learning, index, value, places, noise, counts, settings, like, out):
+    """All entries of a call, in order: predicted, and then learned unless `learning` is False.
+
+    One function for both, because both need nearly all of the code and each function compiles for seconds.
+    Refines the prior sites whenever `refine_every` entries are full.
+    """
+    c = scratch(places, settings, like)
     real = c.s.dtype.type
     for n in range(index.shape[0]):
-        load(factors, counts.nodes, index, n, settings, c)
+        load(places, counts.nodes, index, n, settings, c)
         alpha, beta = evaluate(settings, c)
         noise_var = noise.rate[()] / noise.shape[()] if settings.likelihood == GAUSSIAN else 0.0
+        out[0, n], out[1, n], out[2, n] = alpha, beta, noise_var
+        if not learning:
+            continue
         log_z, da, db, narrowing = evidence(settings.likelihood, value[n], alpha, beta, noise_var)
-        out[0, n], out[1, n], out[2, n], out[3, n] = alpha, beta, noise_var, log_z
+        out[3, n] = log_z
         if abs(log_z) < 1e30 and abs(da) < 1e30 and 0 <= narrowing < 1e30:  # a NaN fails too
             counts.log_evidence[()] += log_z
             db2 = real(0)
@@ -50,7 +58,7 @@ def _learn(index, value, posterior, sites, counts, settings, out):
                 counts.rejected[()] += bend_weights(settings, c, real(da), db2, real(narrowing))
             else:
                 narrow_weights(c, real(da), real(narrowing))
-            counts.rejected[()] += move_factors(factors, index, n, c, real(da), db2, real(narrowing))
+            counts.rejected[()] += move_factors(places, index, n, settings, c, real(da), db2, real(narrowing))
             if settings.likelihood == GAUSSIAN:
                 lam = settings.forgetting
                 noise.shape[()] = lam * noise.shape[()] + 0.5
@@ -58,32 +66,32 @@ def _learn(index, value, posterior, sites, counts, settings, out):
                     value[n], alpha, beta, noise_var, settings.paper_noise
                 )
         else:
-            counts.rejected[()] += _n_elements(posterior)
+            counts.rejected[()] += settings.n_elements
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
-            unpack(weights, c)
-            for m in range(len(weights)):
-                counts.rejected[()] += refine_layer(weights[m], sites[m], settings.slab_var, settings.rho0)
-            pack(weights, c)
-    unpack(weights, c)
+            unpack(places, settings, c)
+            counts.rejected[()] += _refine(places, settings, c.s)
+            pack(places, settings, c)
+    if learning:
+        unpack(places, settings, c)
 
 
 @kernel(**PART)
-def _n_elements(posterior):
-    n = 0
-    for factor in posterior.factors:
-        n += factor.mean.shape[1]
-    for weight in posterior.weights:
-        n += weight.mean.size
-    return n
-
-
-@kernel(**COMPILE)
-def _predict(index, posterior, nodes, settings, out):
-    c = scratch(posterior.weights, posterior.factors, settings)
-    for n in range(index.shape[0]):
-        load(posterior.factors, nodes, index, n, settings, c)
-        out[0, n], out[1, n] = evaluate(settings, c)
+def _refine(places, settings, like):
+    rejected, last = 0, len(settings.inputs) - 1
+    for m in range(last + 1):
+        outputs = settings.inputs[m + 1] if m < last else 1
+        rejected += refine(
+            elements(places.weight_mean[m], like),
+            elements(places.weight_var[m], like),
+            elements(places.site_precision[m], like),
+            elements(places.site_precision_mean[m], like),
+            elements(places.site_log_odds[m], like),
+            outputs * (settings.inputs[m] + 1),
+            settings.slab_var,
+            settings.rho0,
+        )
+    return rejected
 
 
 _DEFAULT = Prior()
@@ -122,28 +130,33 @@ def sequential(
         ranks=ranks,
         inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
         # depends on an element's part, not on the mode: the longest vector serves all
+        n_elements=sum(network.factor_sizes) + network.n_weights,
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
 
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed)
 
+    def run(learning: bool, state: State, index, value) -> NDArray[np.float64]:
+        """(4, n) mean, var, noise and, if learning, log evidence."""
+        # arrays of another layout would be another type, and compiled for again
+        index, value = np.require(index, np.int64, "CW"), np.require(value, np.float64, "CW")
+        out = np.empty((4, len(index)))
+        like = state.posterior.weights[0].mean
+        _run(learning, index, value, places(state), state.posterior.noise, state.counts, settings, like, out)
+        return out
+
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)
-        out = np.empty((4, len(batch.value)))
         if not len(batch.value):
-            return state, Update(*out, rejected=0)
+            return state, Update(*np.empty((4, 0)), rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         before = int(state.counts.rejected)
-        _learn(batch.index, batch.value, state.posterior, state.sites, state.counts, settings, out)
+        out = run(True, state, batch.index, batch.value)
         return state, Update(*out, rejected=int(state.counts.rejected) - before)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
-        index = np.ascontiguousarray(index, np.int64)
         check_index(index, network.n_modes)
-        out = np.empty((3, len(index)))
-        _predict(index, state.posterior, state.counts.nodes, settings, out)
-        out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)
-        return Prediction(*out)
+        return Prediction(*run(False, state, index, np.empty(0))[:3])
 
     return Method(init, update, predict)

@@ -15,12 +15,16 @@ What makes it fast:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numba.extending
 import numpy as np
+from numba.core import types
 from numpy.typing import NDArray
 
 from spidertensor.spider.compiled import HOT, PART, kernel
+from spidertensor.spider.posterior import State
 from spidertensor.spider.sequential_simd import (
     LANES,
     bend_rows,
@@ -30,6 +34,8 @@ from spidertensor.spider.sequential_simd import (
     weighted_sum,
     weighted_sums,
 )
+
+intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
@@ -47,7 +53,45 @@ class Settings(NamedTuple):
     multilinear: int
     ranks: NDArray[np.int64]  # (K,)
     inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    n_elements: int  # that one entry moves
     prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
+
+
+class Places(NamedTuple):
+    """Addresses of the arrays of a state, one for each mode or layer.
+
+    A tuple of arrays would be a type of its own for every number of modes and of layers, and each type is
+    compiled anew, for many seconds. Whoever makes these keeps the arrays alive while a kernel runs.
+    """
+
+    factor_mean: NDArray[np.int64]  # (K,) of (rows, size) arrays
+    factor_var: NDArray[np.int64]
+    weight_mean: NDArray[np.int64]  # (L+1,) of (outputs, inputs + 1) arrays, the output layer last
+    weight_var: NDArray[np.int64]
+    site_precision: NDArray[np.int64]
+    site_precision_mean: NDArray[np.int64]
+    site_log_odds: NDArray[np.int64]
+
+
+def places(state: State) -> Places:
+    """Where the arrays of a state are, all of one dtype and C-contiguous."""
+    groups = (*_columns(state.posterior.factors), *_columns(state.posterior.weights), *_columns(state.sites))
+    return Places(*(np.array([array.ctypes.data for array in group], np.int64) for group in groups))
+
+
+def _columns(parts: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterable[Sequence[NDArray[np.floating]]]:
+    return zip(*parts, strict=True)
+
+
+@intrinsic
+def elements(typingctx, address, like):
+    """The numbers at an address, of the dtype of the array `like`: elements(address, like)[i]."""
+    pointer = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+    return pointer(types.int64, like), codegen
 
 
 class Scratch(NamedTuple):
@@ -89,10 +133,9 @@ def _zeros(first, second, third, like):
 
 
 @kernel(**PART)
-def scratch(weights, factors, settings):
-    """Fresh working memory with the weights packed into it."""
-    like, inputs, K = weights[0].mean, settings.inputs, len(factors)
-    L = len(weights) - 1
+def scratch(places, settings, like):
+    """Fresh working memory of the dtype of the array `like`, with the weights packed into it."""
+    inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
     wide = np.zeros(L, np.int64)
     outputs = 0
     for m in range(L):
@@ -102,10 +145,7 @@ def scratch(weights, factors, settings):
     vectors = _zeros(14, L + 1, words * 64, like)
     matrices = _zeros(2 * L, words * 64, outputs, like)
     matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
-    longest = 0
-    for k in range(K):
-        longest = max(longest, factors[k].mean.shape[1])
-    parts = _zeros(4, K, longest, like)
+    parts = _zeros(4, K, settings.bias + settings.multilinear + settings.ranks.max(), like)
     s = np.empty(L + 1, like.dtype)
     for m in range(L + 1):
         s[m] = 1 / math.sqrt(inputs[m] + 1)
@@ -121,36 +161,38 @@ def scratch(weights, factors, settings):
         c.h2[m, inputs[m]] = 1
     for j in range(inputs[0] + 1):  # factors are never dead
         c.live[0, j // 64] |= np.int64(1) << (j % 64)
-    pack(weights, c)
+    pack(places, settings, c)
     return c
 
 
 @kernel(**PART)
-def pack(weights, c):
-    for m in range(len(weights) - 1):
-        mean, var = weights[m]
-        for i in range(mean.shape[0]):
-            for j in range(mean.shape[1]):
-                c.W[m, j, i] = mean[i, j]
-                c.V[m, j, i] = var[i, j]
-    mean, var = weights[len(weights) - 1]
-    for j in range(mean.shape[1]):
-        c.w[j] = mean[0, j]
-        c.v[j] = var[0, j]
+def pack(places, settings, c):
+    """Weights from the state into the scratch."""
+    for m in range(len(settings.inputs)):
+        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        columns = settings.inputs[m] + 1
+        if m == len(settings.inputs) - 1:
+            for j in range(columns):
+                c.w[j], c.v[j] = mean[j], var[j]
+        else:
+            for i in range(settings.inputs[m + 1]):
+                for j in range(columns):
+                    c.W[m, j, i], c.V[m, j, i] = mean[i * columns + j], var[i * columns + j]
 
 
 @kernel(**PART)
-def unpack(weights, c):
-    for m in range(len(weights) - 1):
-        mean, var = weights[m]
-        for i in range(mean.shape[0]):
-            for j in range(mean.shape[1]):
-                mean[i, j] = c.W[m, j, i]
-                var[i, j] = c.V[m, j, i]
-    mean, var = weights[len(weights) - 1]
-    for j in range(mean.shape[1]):
-        mean[0, j] = c.w[j]
-        var[0, j] = c.v[j]
+def unpack(places, settings, c):
+    """Weights from the scratch back into the state."""
+    for m in range(len(settings.inputs)):
+        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        columns = settings.inputs[m] + 1
+        if m == len(settings.inputs) - 1:
+            for j in range(columns):
+                mean[j], var[j] = c.w[j], c.v[j]
+        else:
+            for i in range(settings.inputs[m + 1]):
+                for j in range(columns):
+                    mean[i * columns + j], var[i * columns + j] = c.W[m, j, i], c.V[m, j, i]
 
 
 @kernel(**HOT)
@@ -184,21 +226,21 @@ def _activate(kind, n, h, slope, bend):
 
 
 @kernel(**HOT)
-def load(factors, nodes, index, n, settings, c):
+def load(places, nodes, index, n, settings, c):
     """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0]."""
     deep, at = settings.bias + settings.multilinear, 0
-    for k in range(len(factors)):
-        mean, var = factors[k]
-        row = index[n, k]
+    for k in range(len(settings.ranks)):
+        size, row = deep + settings.ranks[k], index[n, k]
         if 0 <= row < nodes[k]:
-            for e in range(mean.shape[1]):
-                c.u[k, e] = mean[row, e]
-                c.u_var[k, e] = var[row, e]
+            mean, var = elements(places.factor_mean[k], c.s), elements(places.factor_var[k], c.s)
+            for e in range(size):
+                c.u[k, e] = mean[row * size + e]
+                c.u_var[k, e] = var[row * size + e]
         else:
-            for e in range(mean.shape[1]):
+            for e in range(size):
                 c.u[k, e] = 0
                 c.u_var[k, e] = settings.prior_var[e]
-        for e in range(deep, mean.shape[1]):
+        for e in range(deep, size):
             c.h[0, at] = c.u[k, e]
             c.h2[0, at] = c.u[k, e] * c.u[k, e]
             at += 1
@@ -369,13 +411,14 @@ def bend_weights(settings, c, da, db2, narrowing):
 
 
 @kernel(**HOT)
-def move_factors(factors, index, n, c, da, db2, narrowing):
+def move_factors(places, index, n, settings, c, da, db2, narrowing):
     rejected = 0
-    for k in range(len(factors)):
-        mean, var = factors[k]
-        row = index[n, k]
-        for e in range(mean.shape[1]):
-            mean[row, e], var[row, e], bad = _moved(
+    for k in range(len(settings.ranks)):
+        mean, var = elements(places.factor_mean[k], c.s), elements(places.factor_var[k], c.s)
+        size = settings.bias + settings.multilinear + settings.ranks[k]
+        first = index[n, k] * size
+        for e in range(size):
+            mean[first + e], var[first + e], bad = _moved(
                 c.u[k, e], c.u_var[k, e], c.g[k, e], db2 * c.Hd[k, e], da, narrowing
             )
             rejected += bad

@@ -9,62 +9,64 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.posterior import Site
+from spidertensor.spider.posterior import Gaussian, Site
 
 WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
 
 
-@kernel(cache=True, error_model="numpy")
-def refine_layer(weight, site, slab_var, rho0):
-    """Refine one layer's sites and posterior in place; returns how many elements were rejected.
+@kernel(error_model="numpy")
+def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
+    """Refine n weights and their sites in place; returns how many elements were rejected.
 
     Natural parameters are differences of large numbers once much data was seen: float64 inside, while the
     log and exp need no more than float32 has.
     """
-    mean, var = weight
-    precision, precision_mean, log_odds = site
     odds_against = np.float32((1.0 - rho0) / rho0)
     rejected = 0
-    rows, columns = mean.shape
-    for i in range(rows):
-        for j in range(columns):
-            m, v = float(mean[i, j]), float(var[i, j])
-            # cavity = posterior / site
-            cavity_precision = 1.0 / v - precision[i, j]
-            if not cavity_precision > 1.0 / WIDEST_CAVITY:  # improper, or too wide: normal early on
-                continue
-            cavity_precision_mean = m / v - precision_mean[i, j]
-            v_c = 1.0 / cavity_precision
-            m_c = v_c * cavity_precision_mean
-            # rho = log N(m_c | 0, v_c + slab) - log N(m_c | 0, v_c)
-            wide = v_c + slab_var
-            fit = 0.5 * m_c * m_c * slab_var / (v_c * wide)
-            rho = fit - 0.5 * math.log(np.float32(wide * cavity_precision))
-            # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
-            against = odds_against * math.exp(-np.float32(rho))
-            included = 1.0 / (1.0 + against)
-            excluded = 1.0 - included if against > 1e30 else against * included
-            # slab times cavity, then the moments of the mixture with the spike at 0
-            v_slab = 1.0 / (cavity_precision + 1.0 / slab_var)
-            m_slab = v_slab * cavity_precision_mean
-            new_mean = included * m_slab
-            new_var = included * (v_slab + excluded * m_slab * m_slab)
-            # site = posterior / cavity
-            new_precision = 1.0 / new_var - cavity_precision
-            new_precision_mean = new_mean / new_var - cavity_precision_mean
-            # One comparison chain that a NaN or an inf anywhere fails.
-            if not (
-                new_var > 1e-30
-                and abs(new_mean) < 1e30
-                and abs(new_precision) < 1e30
-                and abs(new_precision_mean) < 1e30
-            ):
-                rejected += 1
-                continue
-            mean[i, j], var[i, j] = new_mean, new_var
-            precision[i, j], precision_mean[i, j] = new_precision, new_precision_mean
-            log_odds[i, j] = rho
+    for i in range(n):
+        m, v = float(mean[i]), float(var[i])
+        # cavity = posterior / site
+        cavity_precision = 1.0 / v - precision[i]
+        if not cavity_precision > 1.0 / WIDEST_CAVITY:  # improper, or too wide: normal early on
+            continue
+        cavity_precision_mean = m / v - precision_mean[i]
+        v_c = 1.0 / cavity_precision
+        m_c = v_c * cavity_precision_mean
+        # rho = log N(m_c | 0, v_c + slab) - log N(m_c | 0, v_c)
+        wide = v_c + slab_var
+        fit = 0.5 * m_c * m_c * slab_var / (v_c * wide)
+        rho = fit - 0.5 * math.log(np.float32(wide * cavity_precision))
+        # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
+        against = odds_against * math.exp(-np.float32(rho))
+        included = 1.0 / (1.0 + against)
+        excluded = 1.0 - included if against > 1e30 else against * included
+        # slab times cavity, then the moments of the mixture with the spike at 0
+        v_slab = 1.0 / (cavity_precision + 1.0 / slab_var)
+        m_slab = v_slab * cavity_precision_mean
+        new_mean = included * m_slab
+        new_var = included * (v_slab + excluded * m_slab * m_slab)
+        # site = posterior / cavity
+        new_precision = 1.0 / new_var - cavity_precision
+        new_precision_mean = new_mean / new_var - cavity_precision_mean
+        # One comparison chain that a NaN or an inf anywhere fails.
+        if not (
+            new_var > 1e-30
+            and abs(new_mean) < 1e30
+            and abs(new_precision) < 1e30
+            and abs(new_precision_mean) < 1e30
+        ):
+            rejected += 1
+            continue
+        mean[i], var[i] = new_mean, new_var
+        precision[i], precision_mean[i] = new_precision, new_precision_mean
+        log_odds[i] = rho
     return rejected
+
+
+def refine_layer(weight: Gaussian, site: Site, slab_var: float, rho0: float) -> int:
+    """`refine` for the arrays of one layer."""
+    arrays = (array.reshape(-1) for array in (*weight, *site))  # views: the arrays are C-contiguous
+    return refine(*arrays, weight.mean.size, slab_var, rho0)
 
 
 def inclusion(site: Site, rho0: float) -> NDArray[np.float64]:
