@@ -1,9 +1,12 @@
-"""The oracle: mathematics.md sections 3, 4, 5 and 9 in plain float64 NumPy, one obvious line per formula.
+"""The oracle: mathematics.md sections 3 to 5 and 9 to 13 in plain float64 NumPy, a line per formula.
 
 Slow on purpose, and it knows nothing of the package. A model is a dict
 
     ranks, bias, multilinear, activation     what f is
-    likelihood, curvature, memory            how an entry is learned (memory None: noise never forgets)
+    product                                  the multilinear part: a product over all modes, not pairs of them
+    likelihood, curvature                    how an entry is learned
+    noise_memory                             None: the noise never forgets
+    clip, node_noise, memory                 sections 11 to 13; None, False, None: without
     slab_var, rho0, refine_every             the prior of the weights
     prior_var                                {"bias", "multilinear", "deep"}: of the factors of an unseen node
 
@@ -13,7 +16,11 @@ and a state is a dict
     weights   [[mean, var], ...]  one per layer, (V_m, V_{m-1} + 1)
     sites     [{"precision", "precision_mean", "log_odds"}, ...]  one per layer
     a, b      of the noise
-    entries, rejected, log_evidence
+    log_noise [[mean, var], ...]  one per mode, (nodes,);  running: its running mean, one per mode
+    shift, scale                  the model sees (value - shift) / scale
+    values    {"n", "mean", "var"}  running moments of the values, as the model sees them
+    window    entries since the last decision, [(y, clipped, residual), ...];  watching, var_before
+    entries, rejected, refused, clipped, log_evidence, followed
 
 The parameters of an entry are {"weights": [W_1, ..., W_M], "factors": [u^1, ..., u^K]}; gradients, variances
 and directions have the same shape.
@@ -22,6 +29,7 @@ and directions have the same shape.
 from __future__ import annotations
 
 import copy
+from itertools import combinations
 
 import numpy as np
 from scipy.special import erfcx, expit, log_ndtr, logit, ndtr
@@ -88,10 +96,13 @@ def forward(model, params):
 
 
 def f(model, params):
-    """f = sum_k bias^k + sum_c prod_k m^k_c + network(deep parts)"""
+    """f = sum_k bias^k + sum_c sum_{k<l} m^k_c m^l_c + network(deep parts), or prod_k m^k_c in the middle"""
     biases, multilinears, _ = zip(*[split(model, u) for u in params["factors"]], strict=True)
     _, a, _ = forward(model, params)
-    return np.sum(biases) + np.sum(np.prod(multilinears, axis=0)) + a[-1][0]
+    middle = sum((np.sum(m * n) for m, n in combinations(multilinears, 2)), 0.0)
+    if model["product"]:
+        middle = np.sum(np.prod(multilinears, axis=0))
+    return np.sum(biases) + middle + a[-1][0]
 
 
 def backward(model, params):
@@ -108,7 +119,7 @@ def backward(model, params):
 
 def gradient(model, params):
     """df/dW_m[i,j] = delta_m[i] h_{m-1}[j] s_m,  g_x = W_1[:, :-1]^T delta_1 s_1,
-    df/dbias = 1,  d/dm^k_c = product over the other modes"""
+    df/dbias = 1,  df/dm^k_c = sum of m^l_c over the other modes (of a product: their product)"""
     h, _, s = forward(model, params)
     delta = backward(model, params)
     weights = [
@@ -117,12 +128,9 @@ def gradient(model, params):
     g_x = params["weights"][0][:, :-1].T @ delta[1] * s[1]
     biases, multilinears, _ = zip(*[split(model, u) for u in params["factors"]], strict=True)
     g_bias = [np.ones_like(bias) for bias in biases]
+    combined = np.prod if model["product"] else np.sum
     g_multilinear = [
-        np.prod(
-            [m for other, m in enumerate(multilinears) if other != k] or [np.ones_like(multilinears[k])],
-            axis=0,
-        )
-        for k in range(len(multilinears))
+        combined(np.delete(np.array(multilinears), k, axis=0), axis=0) for k in range(len(multilinears))
     ]
     return {"weights": weights, "factors": join(model, g_bias, g_multilinear, g_x)}
 
@@ -176,7 +184,7 @@ def hessian_times_var_g(model, params, var):
     # H d for x = s_1 W_1^T R{delta_1} + s_1^2 q_1 * x
     Hd_x = s[1] * W[1][:, :-1].T @ R_delta[1] + s[1] ** 2 * q[1][:-1] * h[0]
 
-    # Hybrid: bias is linear; d²f / dm^k_c dm^l_c = product over the modes other than k and l
+    # Hybrid: bias is linear; d²f / dm^k_c dm^l_c = 1, or the product over the modes other than k and l
     K = len(params["factors"])
     m_parts = [split(model, u)[1] for u in params["factors"]]
     d_parts = [split(model, d)[1] for d in direction]
@@ -186,7 +194,7 @@ def hessian_times_var_g(model, params, var):
         total = np.zeros(model["multilinear"])
         for other in set(range(K)) - {k}:
             rest = np.ones(model["multilinear"])
-            for third in set(range(K)) - {k, other}:
+            for third in set(range(K)) - {k, other} if model["product"] else ():
                 rest = rest * m_parts[third]
             total = total + rest * d_parts[other]
         Hd_multilinear.append(total)
@@ -239,21 +247,62 @@ def at(state, index, which):
     }
 
 
-def noise_var(model, state):
-    return state["b"] / state["a"] if model["likelihood"] == "gaussian" else 0.0
+LOG_NOISE_VAR = np.float64(np.float32(0.1))  # h0: a node that no entry has touched has exactly this
 
 
-def learn_entry(model, state, index, y):
-    """Changes the state; returns alpha, beta, noise, log Z from before."""
+def log_noise_of(state, index, nodes):
+    """l^k of the entry's nodes; of a node that no entry has touched, the running mean of its mode"""
+    found = []
+    for (mean, var), running, row, n in zip(state["log_noise"], state["running"], index, nodes, strict=True):
+        touched = 0 <= row < n and var[row] < LOG_NOISE_VAR
+        found.append(mean[row] if touched else running)
+    return found
+
+
+def noise_var(model, state, index, nodes):
+    """b/a exp(sum_k l^k), at least 1e-6 of the running variance of the values"""
+    if model["likelihood"] != "gaussian":
+        return 0.0
+    noise = state["b"] / state["a"]
+    if model["node_noise"]:
+        noise = noise * np.exp(sum(log_noise_of(state, index, nodes)))
+    return noise if model["clip"] is None else max(noise, 1e-6 * state["values"]["var"])
+
+
+def widened(var, prior_var, memory):
+    """Section 13: var = max(var, min(prior var, var (1 + 1/M)))"""
+    return var if memory is None else np.maximum(var, np.minimum(prior_var, var * (1 + 1 / memory)))
+
+
+def factor_prior_var(model, k):
+    return np.repeat(
+        [model["prior_var"][part] for part in ("bias", "multilinear", "deep")],
+        [int(model["bias"]), model["multilinear"], model["ranks"][k]],
+    )
+
+
+def learn_entry(model, state, index, value):
+    """Changes the state; returns mean, var, noise, log evidence from before, in the units of the value."""
+    shift, scale = state["shift"], state["scale"]
+    nodes = [len(mean) for mean, _ in state["factors"]]
     params, var = at(state, index, 0), at(state, index, 1)
-    alpha, beta_, noise = f(model, params), beta(model, params, var), noise_var(model, state)
+    wide = [widened(v, factor_prior_var(model, k), model["memory"]) for k, v in enumerate(var["factors"])]
+    var = {"weights": var["weights"], "factors": wide}
+    y = (value - shift) / scale
+    alpha, beta_, noise = f(model, params), beta(model, params, var), noise_var(model, state, index, nodes)
     with np.errstate(invalid="ignore", over="ignore"):
         log_z_, da, db = evidence(model, y, alpha, beta_, noise)
+    out = shift + scale * alpha, scale**2 * beta_, scale**2 * noise, log_z_ - np.log(scale)
     if not np.isfinite([log_z_, da, db]).all():
-        state["rejected"] += sum(np.size(v) for (v,) in pairs(var))
-        return alpha, beta_, noise, log_z_
+        state["refused"] += 1
+        return out
 
-    dmu, dv = dlog_z(model, params, var, y, noise)
+    # Section 11: everything but log Z with the clipped residual
+    robust = model["clip"] is not None and model["likelihood"] == "gaussian"
+    bound = model["clip"] * np.sqrt(beta_ + noise) if robust else np.inf
+    y_c = alpha + np.clip(y - alpha, -bound, bound) if abs(y - alpha) > bound else y
+
+    dmu, dv = dlog_z(model, params, var, y_c, noise)
     for mean, v, dmu_, dv_ in pairs(params, var, dmu, dv):
         new_mean = mean + v * dmu_
         new_var = v - v**2 * (dmu_**2 - 2 * dv_)
@@ -261,17 +310,112 @@ def learn_entry(model, state, index, y):
         state["rejected"] += np.count_nonzero(~good)
         mean[...] = np.where(good, new_mean, mean)  # views of the state's arrays: the state moves
         v[...] = np.where(good, new_var, v)
+    for (_, kept), row, v in zip(state["factors"], index, wide, strict=True):
+        kept[row] = v
 
     if model["likelihood"] == "gaussian":
-        lam = 1 if model["memory"] is None else 1 - 1 / model["memory"]
-        state["a"] = lam * state["a"] + 1 / 2
-        s = beta_ + noise
-        after_mean, after_var = alpha + beta_ / s * (y - alpha), beta_ - beta_**2 / s  # of f, once y is known
-        if model["memory"] is None:  # the paper: alpha and beta from before the entry
-            after_mean, after_var = alpha, beta_
-        state["b"] = lam * state["b"] + ((y - after_mean) ** 2 + after_var) / 2
-    state["log_evidence"] += log_z_
-    return alpha, beta_, noise, log_z_
+        learn_noise(model, state, index, nodes, y_c, alpha, beta_, noise)
+    if robust:
+        note_value(state, y_c, y, alpha)
+    state["log_evidence"] += out[3]
+    return out
+
+
+def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
+    lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
+    s = beta_ + noise
+    after_mean, after_var = alpha + beta_ / s * (y - alpha), beta_ - beta_**2 / s  # of f, once y is known
+    if model["noise_memory"] is None:  # the paper: alpha and beta from before the entry
+        after_mean, after_var = alpha, beta_
+    misfit = (y - after_mean) ** 2 + after_var
+    log_noise = log_noise_of(state, index, nodes) if model["node_noise"] else []
+    state["a"] = lam * state["a"] + 1 / 2
+    state["b"] = lam * state["b"] + misfit / np.exp(sum(log_noise)) / 2
+
+    # Section 12: v = 1 / (1/var + 1/2),  l += v (z2 - 1) / 2, with its guards
+    z2 = min(misfit / noise, 16)
+    memory = None if model["memory"] is None else max(model["memory"], 1000)
+    for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
+        mean, var = state["log_noise"][k]
+        var[row] = 1 / (1 / widened(var[row], LOG_NOISE_VAR, memory) + 1 / 2)
+        mean[row] = np.clip(before + var[row] * (z2 - 1) / 2, -6, 6)
+        state["running"][k] += (mean[row] - state["running"][k]) / 1000
+
+
+# --- section 11: the level and the scale of the values -----------------------------------------------
+
+
+def note_value(state, y_c, y, alpha):
+    values = state["values"]
+    values["n"] = min(values["n"] + 1, 10_000)
+    off = y_c - values["mean"]
+    values["mean"] += off / values["n"]
+    values["var"] += (off * (y_c - values["mean"]) - values["var"]) / values["n"]
+    state["clipped"] += y_c != y
+    state["window"].append((y, y_c != y, y - alpha))
+
+
+def follow(model, state):
+    """At a refinement. More than 30 % of a window clipped: watch the next one, then decide."""
+    if model["clip"] is None or len(state["window"]) < 256:
+        return
+    y, clipped, r = np.array(state["window"]).T
+    state["window"] = []
+    if not state["watching"]:
+        state["watching"] = bool(np.mean(clipped) > 0.3)
+        if not state["watching"]:
+            state["var_before"] = state["values"]["var"]
+        return
+    state["watching"] = False
+    if state["var_before"] < 0.01 * min(1, np.var(y)):
+        start_afresh(model, state)
+        move_units(state, np.mean(y), np.std(y))
+        state["followed"][2] += 1
+    elif 1 / 3 < np.std(y) < 3:
+        move_units(state, np.mean(r), 1)
+        state["a"], state["b"] = 10, 10 * np.var(r)
+        state["followed"][0] += 1
+    else:
+        rescale(model, state, np.std(y))
+        move_units(state, np.mean(r), np.std(y))
+        state["followed"][1] += 1
+
+
+def move_units(state, shift, scale):
+    """y becomes (y - shift) / scale"""
+    state["shift"] += state["scale"] * shift
+    state["scale"] *= scale
+    state["values"]["mean"] = (state["values"]["mean"] - shift) / scale
+    state["values"]["var"] /= scale**2
+    state["var_before"] = state["values"]["var"]
+
+
+def start_afresh(model, state):
+    fresh = copy.deepcopy(state["fresh"])
+    state |= {part: fresh[part] for part in ("factors", "weights", "sites", "a", "b", "log_noise")}
+    state["running"] = [0.0] * len(state["running"])
+
+
+def rescale(model, state, c):
+    """f -> f/c: bias and last layer divided by c, m by sqrt(c); variances, sites, noise and l start anew"""
+    for k, (mean, var) in enumerate(state["factors"]):
+        for row in mean:
+            bias, m, _ = split(model, row)
+            bias /= c
+            m /= c ** (1 / (len(model["ranks"]) if model["product"] else 2))
+        var[...] = factor_prior_var(model, k)
+    state["weights"][-1][0] /= c
+    for (_, var), site in zip(state["weights"], state["sites"], strict=True):
+        var[...] = model["slab_var"]
+        site["precision"][...], site["precision_mean"][...], site["log_odds"][...] = (
+            1 / model["slab_var"],
+            0,
+            0,
+        )
+    state["a"] = state["b"] = 10
+    for mean, var in state["log_noise"]:
+        mean[...], var[...] = 0, LOG_NOISE_VAR
+    state["running"] = [0.0] * len(state["running"])
 
 
 # --- section 4: refine ----------------------------------------------------------------------------
@@ -297,6 +441,7 @@ def refine_element(m, v, precision, precision_mean, slab_var, rho0):
 
 def refine(model, state):
     for (mean, var), site in zip(state["weights"], state["sites"], strict=True):
+        var[...] = widened(var, model["slab_var"], model["memory"])
         for ij in np.ndindex(mean.shape):
             result = refine_element(
                 mean[ij],
@@ -328,6 +473,7 @@ def learn(model, state, index, value):
         state["entries"] += 1
         if state["entries"] % model["refine_every"] == 0:
             refine(model, state)
+            follow(model, state)
     return state, np.array(out).T
 
 
@@ -340,13 +486,13 @@ def predict(model, state, index, nodes):
         for k, row in enumerate(rows):
             mean, v = state["factors"][k]
             seen = 0 <= row < nodes[k]
-            prior_var = np.repeat(
-                [model["prior_var"][part] for part in ("bias", "multilinear", "deep")],
-                [int(model["bias"]), model["multilinear"], model["ranks"][k]],
-            )
+            prior_var = factor_prior_var(model, k)
             params["factors"].append(mean[row] if seen else np.zeros_like(prior_var))
             var["factors"].append(v[row] if seen else prior_var)
-        out.append((f(model, params), beta(model, params, var), noise_var(model, state)))
+        noise = noise_var(model, state, rows, nodes)
+        mean, var = f(model, params), beta(model, params, var)
+        shift, scale = state["shift"], state["scale"]
+        out.append((shift + scale * mean, scale**2 * var, scale**2 * noise))
     return np.array(out).T
 
 

@@ -18,17 +18,24 @@ SHAPES = {
     "two hidden layers": ((2, 1, 3), (4, 3)),
     "three hidden layers": ((2, 2), (4, 3, 5)),
 }
-PARTS = {"plain": (False, 0), "bias": (True, 0), "multilinear": (False, 3), "hybrid": (True, 2)}
+PARTS = {
+    "plain": (False, 0, False),
+    "bias": (True, 0, False),
+    "pairs": (False, 3, False),
+    "products": (False, 3, True),
+    "hybrid": (True, 2, False),
+}
 
 
 def example(shape, parts, activation="tanh", likelihood="gaussian"):
     """A model and one entry's means and variances at random, of ordinary size."""
     ranks, hidden = SHAPES[shape]
-    bias, multilinear = PARTS[parts]
+    bias, multilinear, product = PARTS[parts]
     model = {
         "ranks": ranks,
         "bias": bias,
         "multilinear": multilinear,
+        "product": product,
         "activation": activation,
         "likelihood": likelihood,
         "curvature": True,

@@ -39,11 +39,21 @@ class Case(NamedTuple):
     curvature: bool = False
     bias: bool = False
     multilinear: int = 0
+    noise_memory: float | None = None
+    product: bool = False
+    clip: float | None = None
+    node_noise: bool = False
     memory: float | None = None
+    nodes: tuple[int, ...] = (6, 5, 4, 3)
 
     @property
     def network(self) -> Network:
-        return Network(self.ranks, self.hidden, self.activation, self.bias, self.multilinear)
+        return Network(self.ranks, self.hidden, self.activation, self.bias, self.multilinear, self.product)
+
+    @property
+    def pair_scale(self) -> float:
+        K = len(self.ranks)
+        return np.sqrt(2 / (K * (K - 1))) if K > 2 and not self.product else 1.0
 
     def method(self, refine_every: int = NEVER, prior: Prior = PRIOR):
         return sequential(
@@ -51,8 +61,11 @@ class Case(NamedTuple):
             self.likelihood,
             prior,
             curvature=self.curvature,
-            noise_memory=self.memory,
+            noise_memory=self.noise_memory,
             refine_every=refine_every,
+            clip=self.clip,
+            node_noise=self.node_noise,
+            memory=self.memory,
         )
 
     def oracle(self, refine_every: int = NEVER, prior: Prior = PRIOR) -> dict:
@@ -63,13 +76,18 @@ class Case(NamedTuple):
             "activation": self.activation,
             "likelihood": self.likelihood,
             "curvature": self.curvature,
+            "noise_memory": self.noise_memory,
+            "product": self.product,
+            "clip": self.clip,
+            "node_noise": self.node_noise,
             "memory": self.memory,
             "slab_var": prior.slab_var,
             "rho0": prior.rho0,
             "refine_every": refine_every,
             "prior_var": {
                 "bias": prior.bias_var,
-                "multilinear": prior.multilinear_var,
+                # for two modes as it is, for more scaled by the number of pairs (section 10)
+                "multilinear": float(np.float32(prior.multilinear_var * self.pair_scale)),
                 "deep": prior.factor_var,
             },
         }
@@ -79,9 +97,9 @@ class Case(NamedTuple):
 CASES = [
     Case((2, 3, 4), (7, 16), "relu", "gaussian"),
     Case((3, 2, 5), (50, 33), "tanh", "probit", curvature=True, bias=True, multilinear=3),
-    Case((4, 1, 2), (16, 7), "softplus", "gaussian", curvature=True, multilinear=5, memory=50.0),
+    Case((4, 1, 2), (16, 7), "softplus", "gaussian", curvature=True, multilinear=5, noise_memory=50.0),
     Case((2, 2, 2), (33, 50), "gelu", "probit", bias=True),
-    Case((8, 3, 6), (70, 130), "relu", "gaussian", curvature=True, memory=50.0),
+    Case((8, 3, 6), (70, 130), "relu", "gaussian", curvature=True, noise_memory=50.0),
     # rows of the first layer in two words, whole words, the constant alone in a word
     Case((40, 20, 20), (64, 128), "relu", "gaussian", curvature=True),
     Case((31, 16, 16), (63, 65), "relu", "probit"),
@@ -89,25 +107,36 @@ CASES = [
     Case((5, 2, 2), (7, 33), "relu", "probit", curvature=True),
     Case((3, 5), (), "tanh", "gaussian", curvature=True, bias=True, multilinear=2),
     Case((20, 2), (), "relu", "probit"),
-    Case((3, 3), (), "gelu", "gaussian", multilinear=17, memory=20.0),
-    Case((3, 4), (50, 33, 7), "sigmoid", "gaussian", curvature=True, memory=50.0),
+    Case((3, 3), (), "gelu", "gaussian", multilinear=17, noise_memory=20.0),
+    Case((3, 4), (50, 33, 7), "sigmoid", "gaussian", curvature=True, noise_memory=50.0),
     Case((2, 5), (7, 16, 50), "relu", "probit", bias=True, multilinear=2),
     Case((6, 1), (16, 5, 33), "gelu", "gaussian", curvature=True, bias=True, multilinear=4),
-    Case((2, 3, 1, 4), (33,), "tanh", "gaussian", bias=True, multilinear=2, memory=50.0),
+    Case((2, 3, 1, 4), (33,), "tanh", "gaussian", bias=True, multilinear=2, noise_memory=50.0),
     Case((1, 2, 3, 1), (7,), "relu", "probit", curvature=True, multilinear=3),
     Case((2, 1, 2, 3), (50,), "sigmoid", "probit", curvature=True),
     Case((3, 1, 1, 2), (1,), "softplus", "gaussian", bias=True),
+    # sections 9 (the product), 11 (clip), 12 (noise per node) and 13 (memory), alone and together
+    Case((3, 2, 5), (7, 16), "tanh", "gaussian", True, True, 3, product=True),
+    Case((3, 2), (7,), "relu", "probit", bias=True, multilinear=3, product=True),
+    Case((3, 2, 5), (7, 16), "relu", "gaussian", bias=True, multilinear=3, noise_memory=50.0, clip=0.5),
+    Case((3, 2), (7,), "tanh", "gaussian", True, noise_memory=50.0, clip=0.5),
+    Case((3, 2, 2), (7,), "relu", "gaussian", multilinear=3, noise_memory=50.0, node_noise=True),
+    Case((3, 2), (7, 7), "relu", "gaussian", bias=True, multilinear=3, memory=5.0),
+    Case((3, 2), (7,), "relu", "probit", bias=True, multilinear=3, memory=5.0, clip=0.5),
+    Case((3, 2), (7,), "relu", "gaussian", False, True, 3, 50.0, False, 0.7, True, 20.0),
+    Case((3, 2, 4), (7,), "tanh", "gaussian", True, True, 3, 50.0, False, 0.7, True, 20.0),
 ]
 
 
 def name(case: Case) -> str:
     parts = f"b{case.bias:d}m{case.multilinear}"
+    parts += "".join(field for field in ("product", "clip", "node_noise", "memory") if getattr(case, field))
     curved = "curved" if case.curvature else "flat"
     return f"{case.ranks}-{case.hidden}-{case.activation}-{case.likelihood}-{curved}-{parts}".replace(" ", "")
 
 
 def nodes_of(case: Case) -> np.ndarray:
-    return np.array([6, 5, 4, 3][: len(case.ranks)])
+    return np.array(case.nodes[: len(case.ranks)])
 
 
 def stream(case: Case, n: int, seed: int = 1) -> Batch:
@@ -123,7 +152,7 @@ def stream(case: Case, n: int, seed: int = 1) -> Batch:
 def start(case: Case, dtype=np.float64, seed: int = 3) -> posterior.State:
     """A state somewhere in the middle of learning, with half of the nodes it is going to have."""
     rng = np.random.default_rng(seed)
-    state = posterior.init(case.network, PRIOR, seed)
+    state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise)
     state = posterior.grow(state, case.network, PRIOR, nodes_of(case) // 2)
     for mean, _ in state.posterior.factors:
         mean += (0.5 * rng.normal(size=mean.shape)).astype(np.float32)
@@ -143,6 +172,21 @@ def to_oracle(state: posterior.State) -> dict:
         "entries": int(state.counts.entries),
         "rejected": int(state.counts.rejected),
         "log_evidence": float(state.counts.log_evidence),
+        "refused": int(state.counts.refused),
+        "clipped": int(state.counts.clipped),
+        "log_noise": [list(parts) for parts in state.posterior.log_noise],
+        "running": state.stream.log_noise.tolist(),
+        "shift": float(state.stream.shift),
+        "scale": float(state.stream.scale),
+        "values": {
+            "n": float(state.stream.entries),
+            "mean": float(state.stream.mean),
+            "var": float(state.stream.var),
+        },
+        "window": [],
+        "watching": bool(state.stream.watching),
+        "var_before": float(state.stream.var_before),
+        "followed": state.stream.followed.tolist(),
     }
 
 
@@ -177,7 +221,23 @@ def assert_same_state(case: Case, state: posterior.State, wanted: dict, rtol: fl
             np.testing.assert_allclose(
                 array, expected[field], err_msg=f"site {field}, layer {layer}", rtol=10 * rtol, atol=10 * atol
             )
-    np.testing.assert_allclose([got["a"], got["b"]], [wanted["a"], wanted["b"]], rtol=rtol)
+    for mode, (pair, expected) in enumerate(zip(got["log_noise"], wanted["log_noise"], strict=True)):
+        np.testing.assert_allclose(pair, expected, err_msg=f"log_noise, mode {mode}", **close)
+    numbers = (
+        "a",
+        "b",
+        "running",
+        "shift",
+        "scale",
+        "var_before",
+        *(f"values {each}" for each in ("n", "mean", "var")),
+    )
+    for name_ in numbers:
+        head, _, tail = name_.partition(" ")
+        pair = [each[head][tail] if tail else each[head] for each in (got, wanted)]
+        np.testing.assert_allclose(*pair, err_msg=name_, **close)
+    for count in ("refused", "clipped", "followed"):
+        assert got[count] == wanted[count], count
     np.testing.assert_allclose(got["log_evidence"], wanted["log_evidence"], rtol=rtol, atol=atol)
     assert got["entries"] == wanted["entries"]
 
@@ -340,7 +400,7 @@ def test_slab_only_makes_refinement_the_identity(case):
 
 def test_noise_forgets():
     """lam = 1 - 1/memory: b/a becomes the exponential average of E[(y - f)²], f once y is known."""
-    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", memory=4.0)
+    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", noise_memory=4.0)
     batch = stream(case, 30)
     state, update = case.method().update(start(case), batch)
     share = update.noise / (update.var + update.noise)
@@ -413,20 +473,19 @@ def test_outlier_narrows_as_any_entry_does(curvature, dtype):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
 @pytest.mark.parametrize("curvature", [False, True])
-def test_entry_without_finite_evidence_is_rejected_whole(bad, curvature):
-    """Counted element by element, seen as an entry, and otherwise as if it had never come."""
-    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", curvature, memory=50.0)
+def test_entry_without_finite_evidence_is_refused(bad, curvature):
+    """Counted as refused, seen as an entry, and otherwise as if it had never come."""
+    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", curvature, noise_memory=50.0)
     batch = stream(case, 20)
     good, _ = case.method().update(start(case), batch)
 
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
     state, update = case.method().update(start(case), Batch(index, value))
-    elements = case.network.n_weights + sum(case.network.factor_sizes)
-    assert update.rejected - elements == int(good.counts.rejected)
+    assert (update.rejected, update.refused) == (int(good.counts.rejected), 1)
     assert int(state.counts.entries) == 21
     assert not np.isfinite(update.log_evidence[9])
     assert np.isfinite(np.delete(update.log_evidence, 9)).all()
-    assert_same_state(case, state, to_oracle(good) | {"entries": 21}, rtol=0, atol=0)
+    assert_same_state(case, state, to_oracle(good) | {"entries": 21, "refused": 1}, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu"])
@@ -450,7 +509,9 @@ def test_curvature_keeps_what_would_turn_negative(activation):
 def test_long_stream(likelihood, curvature, kind):
     """300,000 entries over a handful of nodes: nothing stalls into 0, inf or NaN, least of all when y never
     changes and everything about it becomes certain."""
-    case = Case((2, 3, 4), (7, 5), "relu", likelihood, curvature, bias=True, multilinear=2, memory=10_000.0)
+    case = Case(
+        (2, 3, 4), (7, 5), "relu", likelihood, curvature, bias=True, multilinear=2, noise_memory=10_000.0
+    )
     batch = stream(case, 300_000)
     if kind == "constant":
         batch = Batch(batch.index, np.ones(len(batch.value)))

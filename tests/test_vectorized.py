@@ -147,7 +147,7 @@ def regression(mean, cov, G, y, noise):
 
 def linear(free: str) -> tuple[posterior.State, Batch, np.ndarray, np.ndarray, np.ndarray]:
     """f is linear in what is `free`, all else is known: the state, a batch, and G, mean and var of it."""
-    case = Case((3, 5), (), "tanh", "gaussian", memory=50.0)
+    case = Case((3, 5), (), "tanh", "gaussian", noise_memory=50.0)
     state = posterior.grow(start(case), case.network, PRIOR, nodes_of(case))
     state, batch = as_float64(fixed_noise(state, 0.3)), stream(case, 40)
     factors, weights = state.posterior.factors, state.posterior.weights[0]
@@ -234,7 +234,7 @@ def test_probit_predictions_are_those_before_the_batch():
     np.testing.assert_allclose(update.log_evidence, log_ndtr(t), rtol=1e-9)
 
 
-@pytest.mark.parametrize("case", [FLAT[0]._replace(memory=None), FLAT[1]], ids=name)
+@pytest.mark.parametrize("case", [FLAT[0]._replace(noise_memory=None), FLAT[1]], ids=name)
 def test_order_inside_a_joint_batch_does_not_matter(case):
     batch, order = stream(case, 16), np.random.default_rng(0).permutation(16)
     states = []
@@ -450,7 +450,7 @@ def test_few_compilations(update):
 
 def test_joint_calls_cut_between_batches():
     """Cut where a batch ends, a stream is the same stream; elsewhere a batch is two smaller ones."""
-    case = Case((2, 3), (5,), "relu", "gaussian", memory=50.0)
+    case = Case((2, 3), (5,), "relu", "gaussian", noise_memory=50.0)
     batch = stream(case, 200)
     with algorithm():
         method = build(case, "joint", batch_size=8)
@@ -462,7 +462,7 @@ def test_joint_calls_cut_between_batches():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 @pytest.mark.parametrize("update", ["joint", "scan"])
 def test_entry_without_finite_evidence_is_rejected_whole(bad, update):
-    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", memory=50.0)
+    case = Case((2, 3, 4), (7, 16), "relu", "gaussian", noise_memory=50.0)
     method, batch = build(case, update, 32), stream(case, 20)
     good, _ = method.update(start(case, np.float32), batch)
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
@@ -490,7 +490,7 @@ def test_joint_with_hardly_any_noise_or_nothing_else(noise):
 @pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
 def test_long_stream(likelihood):
     """Values that never change: everything becomes certain, nothing stalls into 0, inf or NaN."""
-    case = Case((2, 3, 4), (7, 5), "relu", likelihood, bias=True, multilinear=2, memory=1000.0)
+    case = Case((2, 3, 4), (7, 5), "relu", likelihood, bias=True, multilinear=2, noise_memory=1000.0)
     batch = stream(case, 14 * 64 * 64)  # whole pieces of 64 batches: one function to compile
     batch = Batch(batch.index, np.ones(len(batch.value)))
     state, update = build(case, "joint", 64).update(start(case, np.float32), batch)

@@ -49,7 +49,9 @@ class Update(NamedTuple):
     var: NDArray[np.float64]
     noise: NDArray[np.float64]
     log_evidence: NDArray[np.float64]
-    rejected: int
+    rejected: int  # elements of the posterior that an entry did not move, to keep a variance positive
+    refused: int = 0  # entries that were not learned: their values have no finite evidence
+    clipped: int = 0  # entries of which the residual was clipped before it was learned
 
 
 class Method(NamedTuple):

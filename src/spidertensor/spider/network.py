@@ -1,7 +1,7 @@
 """What f is: the network over the concatenated factors of an entry's nodes. Sizes only, no arithmetic.
 
-mathematics.md section 1 (the paper's network) and section 9 (the hybrid network). A node of mode k has the
-factor vector [bias | multilinear | deep]; the paper's network has only the deep part.
+mathematics.md sections 1 (the paper's network), 9 (the hybrid network) and 10 (pairs). A node of mode k has
+the factor vector [bias | multilinear | deep]; the paper's network has only the deep part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Network:
     hidden:      widths of the hidden layers; () makes f linear in the factors
     activation:  one of `ACTIVATIONS`, for every hidden layer
     bias:        give every node an additive bias
-    multilinear: length of the part that enters as a sum of products over the modes (0: none)
+    multilinear: length of the part that enters as a sum of products over pairs of modes (0: none)
+    product:     that part is a product over all modes instead; models of before version 0.2 have it
     """
 
     ranks: tuple[int, ...]
@@ -29,6 +30,7 @@ class Network:
     activation: str = "relu"
     bias: bool = False
     multilinear: int = 0
+    product: bool = False
 
     def __post_init__(self) -> None:
         if not self.ranks:

@@ -7,6 +7,7 @@ there are nodes (room to grow); the spare rows already hold the values a new nod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,8 @@ from spidertensor.spider.network import Network
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
+HUGE = 1e30  # a number beyond this counts as infinite, a variance below 1 / HUGE as zero
+NODE_NOISE_VAR = float(np.float32(0.1))  # prior variance of log_noise (mathematics.md section 12)
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
 
@@ -47,19 +50,38 @@ class Posterior(NamedTuple):
     factors: tuple[Gaussian, ...]  # one per mode, (rows, length of a factor vector)
     weights: tuple[Gaussian, ...]  # one per layer, (V_m, V_{m-1} + 1)
     noise: Gamma
+    log_noise: tuple[Gaussian, ...]  # one per mode, (rows,): a node's own part of the noise; () without
 
 
 class Counts(NamedTuple):
     nodes: NDArray[np.int64]  # per mode
     entries: NDArray[np.int64]
     rejected: NDArray[np.int64]  # elements whose update was rejected
+    refused: NDArray[np.int64]  # entries that were not learned: their values have no finite evidence
+    clipped: NDArray[np.int64]  # entries whose residual was clipped
     log_evidence: NDArray[np.float64]  # sum over all entries
+
+
+class Stream(NamedTuple):
+    """What is known of the values themselves. The model sees (value - shift) / scale, its units."""
+
+    shift: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    entries: NDArray[np.float64]  # that the running moments are over
+    mean: NDArray[np.float64]  # of the values, in the model's units
+    var: NDArray[np.float64]
+    log_noise: NDArray[np.float64]  # per mode, the running mean of its nodes' log_noise
+    var_before: NDArray[np.float64]  # var when the window began
+    window: NDArray[np.float64]  # (6,) entries, clipped, moments of y and of r (follow.py)
+    watching: NDArray[np.int64]  # 0 no, 1 yes, 2 the window is full: decide
+    followed: NDArray[np.int64]  # (3,) times that the level was moved, the scale changed, all started afresh
 
 
 class State(NamedTuple):
     posterior: Posterior
     sites: tuple[Site, ...]
     counts: Counts
+    stream: Stream
     seed: NDArray[np.int64]
 
 
@@ -89,7 +111,7 @@ class Prior:
             )
 
 
-def init(network: Network, prior: Prior, seed: int) -> State:
+def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False) -> State:
     """The state before any entry: no nodes yet, weights at random means, sites at the slab (trap 1)."""
     weights, sites = [], []
     slab = np.sqrt(prior.slab_var)
@@ -111,13 +133,23 @@ def init(network: Network, prior: Prior, seed: int) -> State:
             tuple(Gaussian(*np.zeros((2, 0, size), np.float32)) for size in network.factor_sizes),
             tuple(weights),
             Gamma(np.array(float(prior.noise_shape)), np.array(float(prior.noise_rate))),
+            tuple(_start_log_noise(mode, 0, 0) for mode in range(network.n_modes if node_noise else 0)),
         ),
         tuple(sites),
         Counts(
-            np.zeros(network.n_modes, np.int64),
-            np.zeros((), np.int64),
-            np.zeros((), np.int64),
-            np.zeros((), np.float64),
+            np.zeros(network.n_modes, np.int64), *(np.zeros((), np.int64) for _ in range(4)), np.zeros(())
+        ),
+        Stream(
+            shift=np.zeros(()),
+            scale=np.ones(()),
+            entries=np.zeros(()),
+            mean=np.zeros(()),
+            var=np.zeros(()),
+            log_noise=np.zeros(network.n_modes),
+            var_before=np.zeros(()),
+            window=np.zeros(6),
+            watching=np.zeros((), np.int64),
+            followed=np.zeros(3, np.int64),
         ),
         np.array(seed, np.int64),
     )
@@ -126,8 +158,12 @@ def init(network: Network, prior: Prior, seed: int) -> State:
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
     """The state with room for `n_nodes` nodes per mode; the old one is left as it was."""
     start = partial(_start, network, prior, int(state.seed))
+    factors = with_room(state.posterior.factors, n_nodes, start)
+    log_noise = state.posterior.log_noise
+    if log_noise:
+        log_noise = with_room(log_noise, n_nodes, _start_log_noise)
     return state._replace(
-        posterior=state.posterior._replace(factors=with_room(state.posterior.factors, n_nodes, start)),
+        posterior=state.posterior._replace(factors=factors, log_noise=log_noise),
         counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)),
     )
 
@@ -151,11 +187,11 @@ def with_room(
 
 def trim(state: State) -> State:
     """The same state without spare rows: what a checkpoint stores and what two runs are compared by."""
-    factors = tuple(
-        Gaussian(factor.mean[:n], factor.var[:n])
-        for factor, n in zip(state.posterior.factors, state.counts.nodes, strict=True)
+    factors, log_noise = (
+        tuple(Gaussian(mean[:n], var[:n]) for (mean, var), n in zip(modes, state.counts.nodes, strict=False))
+        for modes in (state.posterior.factors, state.posterior.log_noise)
     )
-    return state._replace(posterior=state.posterior._replace(factors=factors))
+    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
 def sample(
@@ -176,18 +212,28 @@ def sample(
         mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
         factors.append(draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode))))
     weights = tuple(draw(*weight) for weight in state.posterior.weights)
+    log_noise = tuple(
+        Gaussian(mean[row], var[row])
+        for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
+    )
     return state._replace(
-        posterior=Posterior(tuple(factors), weights, state.posterior.noise),
+        posterior=Posterior(tuple(factors), weights, state.posterior.noise, log_noise),
         counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
     )
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
-    """Variance of each element of a factor vector of one mode before any entry."""
+    """Variance of each element of a factor vector of one mode before any entry.
+
+    The variance of a sum over pairs grows with their number K (K - 1) / 2, so `multilinear_var` is meant for
+    K = 2 and scaled down for more modes (mathematics.md section 10).
+    """
+    modes = network.n_modes
+    scale = math.sqrt(2 / (modes * (modes - 1))) if modes > 2 and not network.product else 1.0
     return np.concatenate(
         [
             np.full(int(network.bias), prior.bias_var, np.float32),
-            np.full(network.multilinear, prior.multilinear_var, np.float32),
+            np.full(network.multilinear, scale * prior.multilinear_var, np.float32),
             np.full(network.ranks[mode], prior.factor_var, np.float32),
         ]
     )
@@ -206,6 +252,11 @@ def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, las
         columns = slice(int(network.bias), network.deep_start)
         mean[:, columns] = prior.multilinear_start * ndtri(uniform)
     return Gaussian(mean, var)
+
+
+def _start_log_noise(mode: int, first: int, last: int) -> Gaussian:
+    """A node that no entry has touched has exactly this variance, and then its mode's running mean counts."""
+    return Gaussian(np.zeros(last - first, np.float32), np.full(last - first, NODE_NOISE_VAR, np.float32))
 
 
 def uniforms(seed: int, mode: int, width: int, first: int, last: int) -> NDArray[np.float64]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods, posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.follow import DECIDE, follow, full_window, note_value
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
-from spidertensor.spider.posterior import Prior, State
+from spidertensor.spider.posterior import HUGE, Prior, State
 from spidertensor.spider.sequential_passes import (
     Settings,
     bend_weights,
@@ -19,7 +23,9 @@ from spidertensor.spider.sequential_passes import (
     elements,
     evaluate,
     load,
+    load_log_noise,
     move_factors,
+    move_log_noise,
     narrow_weights,
     pack,
     places,
@@ -30,60 +36,97 @@ from spidertensor.spider.spike_slab import refine
 
 
 @kernel(**COMPILE)
-def _run(learning, index, value, places, noise, counts, settings, like, out):
-    """All entries of a call, in order: predicted, and then learned unless `learning` is False.
+def _run(learning, start, index, value, places, noise, counts, stream, settings, like, out):
+    """The entries of a call from `start` on, in order: predicted and then, if `learning`, learned.
 
     One function for both, because both need nearly all of the code and each function compiles for seconds.
-    Refines the prior sites whenever `refine_every` entries are full.
+    Refines the prior sites whenever `refine_every` entries are full. Returns where it stopped: at the end, or
+    behind an entry after which `follow` has to decide.
     """
     c = scratch(places, settings, like)
     real = c.s.dtype.type
-    for n in range(index.shape[0]):
-        load(places, counts.nodes, index, n, settings, c)
+    gaussian = settings.likelihood == GAUSSIAN
+    robust = gaussian and settings.clip < np.inf
+    shift, scale = stream.shift[()], stream.scale[()]
+    log_scale = math.log(scale)
+    widening = real(settings.widening if learning else 1.0)
+    for n in range(start, index.shape[0]):
+        load(places, counts.nodes, index, n, settings, widening, c)
         alpha, beta = evaluate(settings, c)
-        noise_var = noise.rate[()] / noise.shape[()] if settings.likelihood == GAUSSIAN else 0.0
-        out[0, n], out[1, n], out[2, n] = alpha, beta, noise_var
+        noise_var, factor = 0.0, 1.0
+        if gaussian:
+            if settings.node_noise:
+                factor = math.exp(
+                    load_log_noise(places, counts.nodes, stream.log_noise, index, n, settings, c)
+                )
+            noise_var = noise.rate[()] / noise.shape[()] * factor
+            if robust:
+                noise_var = max(noise_var, LEAST_NOISE * stream.var[()], 1 / HUGE)
+        out[0, n], out[1, n], out[2, n] = (
+            shift + scale * alpha,
+            scale * scale * beta,
+            scale * scale * noise_var,
+        )
         if not learning:
             continue
-        log_z, da, db, narrowing = evidence(settings.likelihood, value[n], alpha, beta, noise_var)
-        out[3, n] = log_z
-        if abs(log_z) < 1e30 and abs(da) < 1e30 and 0 <= narrowing < 1e30:  # a NaN fails too
-            counts.log_evidence[()] += log_z
+        # section 11: learn from a clipped residual, report the true one
+        y = (value[n] - shift) / scale
+        y_true = y
+        if robust:
+            bound = settings.clip * math.sqrt(beta + noise_var)
+            y = min(max(y, alpha - bound), alpha + bound)
+        log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        if y != y_true:
+            log_z = evidence(settings.likelihood, y_true, alpha, beta, noise_var)[0]
+        out[3, n] = log_z - log_scale
+        if abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE:  # a NaN fails too
+            counts.log_evidence[()] += log_z - log_scale
             db2 = real(0)
             if settings.curvature:
                 curvature_pass(settings, c)
                 db2 = real(2 * db)
             # c g² var <= c beta for every element, so c beta < 1 keeps all variances positive
-            if settings.curvature or narrowing * beta > 0.999:
+            if settings.curvature or narrowing * beta > SAFE:
                 counts.rejected[()] += bend_weights(settings, c, real(da), db2, real(narrowing))
             else:
                 narrow_weights(c, real(da), real(narrowing))
             counts.rejected[()] += move_factors(places, index, n, settings, c, real(da), db2, real(narrowing))
-            if settings.likelihood == GAUSSIAN:
-                lam = settings.forgetting
+            if gaussian:
+                lam, off = settings.forgetting, misfit(y, alpha, beta, noise_var, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
-                noise.rate[()] = lam * noise.rate[()] + 0.5 * misfit(
-                    value[n], alpha, beta, noise_var, settings.paper_noise
-                )
+                noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
+                if settings.node_noise:
+                    move_log_noise(places, stream.log_noise, index, n, settings, c, off / noise_var)
+            if robust:
+                counts.clipped[()] += y != y_true
+                note_value(stream, y, y_true, alpha)
         else:
-            counts.rejected[()] += settings.n_elements
+            counts.refused[()] += 1
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c)
             counts.rejected[()] += _refine(places, settings, c.s)
+            if robust and full_window(stream):
+                return n + 1
             pack(places, settings, c)
     if learning:
         unpack(places, settings, c)
+    return index.shape[0]
 
 
 @kernel(**PART)
 def _refine(places, settings, like):
+    """Sections 13 and 4 for every layer: what a memory forgets, then the sites; how many were rejected."""
     rejected, last = 0, len(settings.inputs) - 1
     for m in range(last + 1):
         outputs = settings.inputs[m + 1] if m < last else 1
+        var = elements(places.weight_var[m], like)
+        if settings.widening > 1:
+            for e in range(outputs * (settings.inputs[m] + 1)):
+                var[e] = max(var[e], min(settings.slab_var, var[e] * settings.widening))
         rejected += refine(
             elements(places.weight_mean[m], like),
-            elements(places.weight_var[m], like),
+            var,
             elements(places.site_precision[m], like),
             elements(places.site_precision_mean[m], like),
             elements(places.site_log_odds[m], like),
@@ -95,6 +138,28 @@ def _refine(places, settings, like):
 
 
 _DEFAULT = Prior()
+LEAST_NOISE = 1e-6  # of the running variance of the values
+LEAST_LOG_NOISE_MEMORY = 1000  # with a shorter one the noise jitters between half and twice the truth
+SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
+
+
+def widening(memory: float | None) -> float:
+    """By what an entry widens a variance (section 13)."""
+    return 1.0 if memory is None else 1.0 + 1.0 / memory
+
+
+def check_robust(clip: Any, node_noise: bool, memory: Any, noise_memory: Any) -> None:
+    if clip is not None and not 0 < clip < math.inf:
+        raise ValueError(f"clip must be a positive number of standard deviations, or None, got {clip}")
+    if memory is not None and not 1 <= memory < 1e6:  # beyond, 1 + 1/memory would round to 1 in float32
+        raise ValueError(f"memory counts entries, from 1 to a million, or None, got {memory}")
+    if node_noise and noise_memory is None:
+        raise ValueError("node_noise needs a noise that forgets: give noise_memory, or node_noise=False")
+
+
+def _told(state: State) -> NDArray[np.int64]:
+    """The counts that an Update reports."""
+    return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
 
 
 def sequential(
@@ -105,6 +170,9 @@ def sequential(
     curvature: bool = False,
     noise_memory: float | None = 10_000,
     refine_every: int = 256,
+    clip: float | None = None,
+    node_noise: bool = False,
+    memory: float | None = None,
 ) -> Method:
     """SPIDER as a Method.
 
@@ -112,10 +180,16 @@ def sequential(
     noise_memory: entries after which an error has faded from the noise by 1/e; None is the paper's noise,
                   which remembers all errors and counts an entry's uncertainty twice (likelihoods.misfit)
     refine_every: entries between two refinements of the prior, however the calls are cut
+    clip:         learn from a residual as if it were at most so many predictive standard deviations, and
+                  follow the level and the scale of the values; None: take every value as it is
+    node_noise:   give every node its own part of the noise
+    memory:       entries of its own after which a node has forgotten; None: never
     """
     if refine_every < 1:
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
+    check_robust(clip, node_noise, memory, noise_memory)
     ranks = np.array(network.ranks, np.int64)
+    node_noise = bool(node_noise) and likelihoods.code(likelihood) == GAUSSIAN
     settings = Settings(
         likelihood=likelihoods.code(likelihood),
         activation=ACTIVATIONS.index(network.activation),
@@ -125,38 +199,49 @@ def sequential(
         forgetting=forgetting(noise_memory),
         paper_noise=noise_memory is None,
         refine_every=int(refine_every),
+        clip=math.inf if clip is None else float(clip),
+        node_noise=node_noise,
+        widening=widening(memory),
+        log_noise_prior=posterior.NODE_NOISE_VAR,
+        log_noise_widening=widening(None if memory is None else max(memory, LEAST_LOG_NOISE_MEMORY)),
         bias=int(network.bias),
         multilinear=network.multilinear,
+        product=network.product,
         ranks=ranks,
         inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
         # depends on an element's part, not on the mode: the longest vector serves all
-        n_elements=sum(network.factor_sizes) + network.n_weights,
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed)
+        return posterior.init(network, prior, seed, node_noise=node_noise)
 
-    def run(learning: bool, state: State, index, value) -> NDArray[np.float64]:
-        """(4, n) mean, var, noise and, if learning, log evidence."""
-        # arrays of another layout would be another type, and compiled for again
-        index, value = np.require(index, np.int64, "CW"), np.require(value, np.float64, "CW")
-        out = np.empty((4, len(index)))
-        like = state.posterior.weights[0].mean
-        _run(learning, index, value, places(state), state.posterior.noise, state.counts, settings, like, out)
-        return out
+    def run(learning: bool, state: State, start: int, index, value, out) -> int:
+        noise, like = state.posterior.noise, state.posterior.weights[0].mean
+        at = places(state)
+        return _run(learning, start, index, value, at, noise, state.counts, state.stream, settings, like, out)
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)
-        if not len(batch.value):
-            return state, Update(*np.empty((4, 0)), rejected=0)
+        n = len(batch.value)
+        out = np.empty((4, n))
+        if not n:
+            return state, Update(*out, rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
-        before = int(state.counts.rejected)
-        out = run(True, state, batch.index, batch.value)
-        return state, Update(*out, rejected=int(state.counts.rejected) - before)
+        # arrays of another layout would be another type, and compiled for again
+        index, value = np.require(batch.index, np.int64, "CW"), np.require(batch.value, np.float64, "CW")
+        before, done = _told(state), 0
+        while done < n:
+            done = run(True, state, done, index, value, out)
+            if state.stream.watching == DECIDE:
+                follow(state, network, prior)
+        return state, Update(*out, *(_told(state) - before).tolist())
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         check_index(index, network.n_modes)
-        return Prediction(*run(False, state, index, np.empty(0))[:3])
+        index = np.require(index, np.int64, "CW")
+        out = np.empty((4, len(index)))
+        run(False, state, 0, index, np.empty(0), out)
+        return Prediction(*out[:3])
 
     return Method(init, update, predict)

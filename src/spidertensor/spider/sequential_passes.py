@@ -15,7 +15,7 @@ What makes it fast:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba.extending
@@ -37,6 +37,10 @@ from spidertensor.spider.sequential_simd import (
 
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
+# Guards of section 12, each found by breaking a model without it.
+LARGEST_SQUARE = 16.0  # of a squared residual in units of its noise, however the residual was clipped
+LARGEST_LOG_NOISE = 6.0
+RUNNING = 1000.0  # entries over which a mode's mean of log_noise runs
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 
@@ -49,11 +53,16 @@ class Settings(NamedTuple):
     forgetting: float
     paper_noise: bool
     refine_every: int
+    clip: float  # largest residual that is learned from, in predictive standard deviations; inf without
+    node_noise: bool
+    widening: float  # of a variance by an entry, 1 + 1/memory; 1 without
+    log_noise_prior: float  # its prior variance, as the state's dtype has it
+    log_noise_widening: float
     bias: int
     multilinear: int
+    product: bool
     ranks: NDArray[np.int64]  # (K,)
     inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
-    n_elements: int  # that one entry moves
     prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
 
 
@@ -66,6 +75,8 @@ class Places(NamedTuple):
 
     factor_mean: NDArray[np.int64]  # (K,) of (rows, size) arrays
     factor_var: NDArray[np.int64]
+    log_noise_mean: NDArray[np.int64]  # (K,) of (rows,) arrays, or (0,)
+    log_noise_var: NDArray[np.int64]
     weight_mean: NDArray[np.int64]  # (L+1,) of (outputs, inputs + 1) arrays, the output layer last
     weight_var: NDArray[np.int64]
     site_precision: NDArray[np.int64]
@@ -75,12 +86,14 @@ class Places(NamedTuple):
 
 def places(state: State) -> Places:
     """Where the arrays of a state are, all of one dtype and C-contiguous."""
-    groups = (*_columns(state.posterior.factors), *_columns(state.posterior.weights), *_columns(state.sites))
-    return Places(*(np.array([array.ctypes.data for array in group], np.int64) for group in groups))
-
-
-def _columns(parts: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterable[Sequence[NDArray[np.floating]]]:
-    return zip(*parts, strict=True)
+    factors, weights, _, log_noise = state.posterior
+    return Places(
+        *(
+            np.array([part[field].ctypes.data for part in parts], np.int64)
+            for parts, fields in ((factors, 2), (log_noise, 2), (weights, 2), (state.sites, 3))
+            for field in range(fields)
+        )
+    )
 
 
 @intrinsic
@@ -121,6 +134,8 @@ class Scratch(NamedTuple):
     u_var: NDArray[np.floating]
     g: NDArray[np.floating]  # (K, ·) df/du
     Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
+    log_noise: NDArray[np.float64]  # (K,) of the entry's nodes
+    log_noise_var: NDArray[np.float64]
 
 
 @kernel(**PART)
@@ -154,7 +169,7 @@ def scratch(places, settings, like):
         h2=vectors[3], slope=vectors[4], bend=vectors[5], live=np.zeros((L + 1, words), np.int64),
         p=vectors[6], delta=vectors[7], back=vectors[8], R_h=vectors[9], R_a=vectors[10],
         R_delta=vectors[11], R_back=vectors[12], delta2=vectors[13, 0], q=vectors[13, L],
-        u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3],
+        u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3], log_noise=np.zeros(K), log_noise_var=np.zeros(K),
     )  # fmt: skip
     for m in range(L + 1):
         c.h[m, inputs[m]] = 1
@@ -226,8 +241,11 @@ def _activate(kind, n, h, slope, bend):
 
 
 @kernel(**HOT)
-def load(places, nodes, index, n, settings, c):
-    """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0]."""
+def load(places, nodes, index, n, settings, widening, c):
+    """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0].
+
+    Section 13: var = max(var, min(prior var, var * widening)).
+    """
     deep, at = settings.bias + settings.multilinear, 0
     for k in range(len(settings.ranks)):
         size, row = deep + settings.ranks[k], index[n, k]
@@ -235,7 +253,8 @@ def load(places, nodes, index, n, settings, c):
             mean, var = elements(places.factor_mean[k], c.s), elements(places.factor_var[k], c.s)
             for e in range(size):
                 c.u[k, e] = mean[row * size + e]
-                c.u_var[k, e] = var[row * size + e]
+                v = var[row * size + e]
+                c.u_var[k, e] = max(v, min(settings.prior_var[e], v * widening))
         else:
             for e in range(size):
                 c.u[k, e] = 0
@@ -297,7 +316,35 @@ def _factor_gradients(settings, c):
         for e in range(settings.ranks[k]):
             c.g[k, deep + e] = c.back[0, at + e]
         at += settings.ranks[k]
-    for e in range(bias, deep):
+    f += _products(settings, c) if settings.product else _pairs(settings, c)
+    for k in range(K):
+        for e in range(deep + settings.ranks[k]):
+            beta += c.g[k, e] * c.g[k, e] * c.u_var[k, e]
+    return f, beta
+
+
+@kernel(**HOT)
+def _pairs(settings, c):
+    """Section 10: sum over pairs of modes k < l of m^k m^l, and its gradient, the sum of the other modes."""
+    K, f = c.u.shape[0], c.s.dtype.type(0)
+    for e in range(settings.bias, settings.bias + settings.multilinear):
+        total = c.s.dtype.type(0)
+        for k in range(K):  # sums of the modes before k, then of those behind it: nothing cancels
+            c.g[k, e] = total
+            f += total * c.u[k, e]
+            total += c.u[k, e]
+        total = c.s.dtype.type(0)
+        for k in range(K - 1, -1, -1):
+            c.g[k, e] += total
+            total += c.u[k, e]
+    return f
+
+
+@kernel(**HOT)
+def _products(settings, c):
+    """Section 9: the product over all modes, and its gradient, the product over the others."""
+    K, f = c.u.shape[0], c.s.dtype.type(0)
+    for e in range(settings.bias, settings.bias + settings.multilinear):
         product = c.s.dtype.type(1)
         for k in range(K):  # products of the modes before k, then of those behind it
             c.g[k, e] = product
@@ -307,10 +354,7 @@ def _factor_gradients(settings, c):
         for k in range(K - 1, -1, -1):
             c.g[k, e] *= product
             product *= c.u[k, e]
-    for k in range(K):
-        for e in range(deep + settings.ranks[k]):
-            beta += c.g[k, e] * c.g[k, e] * c.u_var[k, e]
-    return f, beta
+    return f
 
 
 @kernel(**HOT)
@@ -370,11 +414,13 @@ def _curvature_of_factors(settings, c):
         at += settings.ranks[k]
         for other in range(K):
             if other != k:
-                for e in range(bias, deep):  # d²f / du^k du^other = product over the remaining modes
+                for e in range(bias, deep):
+                    # d²f / du^k du^other: 1 of a pair; of a product, the product over the remaining modes
                     product = c.u_var[other, e] * c.g[other, e]
-                    for rest in range(K):
-                        if rest != k and rest != other:
-                            product *= c.u[rest, e]
+                    if settings.product:
+                        for rest in range(K):
+                            if rest != k and rest != other:
+                                product *= c.u[rest, e]
                     c.Hd[k, e] += product
 
 
@@ -437,3 +483,39 @@ def _moved(mean, var, g, bend, da, c):
     if new_var > 0:  # a NaN fails too
         return mean + var * dmu, new_var, 0
     return mean, var, 1
+
+
+@kernel(**HOT)
+def load_log_noise(places, nodes, running, index, n, settings, c):
+    """Section 12: log_noise of the entry's nodes into the scratch; returns their sum, the log of the factor
+    by which the noise of this entry differs.
+
+    A node that no entry has touched yet has its mode's running mean.
+    """
+    total = 0.0
+    for k in range(len(settings.ranks)):
+        row = index[n, k]
+        c.log_noise[k], c.log_noise_var[k] = running[k], settings.log_noise_prior
+        if 0 <= row < nodes[k]:
+            v = elements(places.log_noise_var[k], c.s)[row]
+            if v < settings.log_noise_prior:
+                c.log_noise[k] = elements(places.log_noise_mean[k], c.s)[row]
+                c.log_noise_var[k] = v
+        total += c.log_noise[k]
+    return total
+
+
+@kernel(**HOT)
+def move_log_noise(places, running, index, n, settings, c, square):
+    """The log_noise of the entry's nodes, and their modes' running means, after an entry whose misfit was
+    `square` times its noise. An entry tells 1/2 of a log variance, whatever it is."""
+    score = 0.5 * (min(square, LARGEST_SQUARE) - 1)
+    for k in range(len(settings.ranks)):
+        v = c.log_noise_var[k]
+        v = max(v, min(settings.log_noise_prior, v * settings.log_noise_widening))
+        v = 1 / (1 / v + 0.5)
+        moved = min(max(c.log_noise[k] + v * score, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
+        row = index[n, k]
+        elements(places.log_noise_mean[k], c.s)[row] = moved
+        elements(places.log_noise_var[k], c.s)[row] = v
+        running[k] += (moved - running[k]) / RUNNING

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.posterior import Gaussian, Site
+from spidertensor.spider.posterior import HUGE, Gaussian, Site
 
 WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
 
 
-@kernel(error_model="numpy")
+@kernel(cache=True, error_model="numpy")
 def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
     """Refine n weights and their sites in place; returns how many elements were rejected.
 
@@ -39,7 +39,7 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
         # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
         against = odds_against * math.exp(-np.float32(rho))
         included = 1.0 / (1.0 + against)
-        excluded = 1.0 - included if against > 1e30 else against * included
+        excluded = 1.0 - included if against > HUGE else against * included
         # slab times cavity, then the moments of the mixture with the spike at 0
         v_slab = 1.0 / (cavity_precision + 1.0 / slab_var)
         m_slab = v_slab * cavity_precision_mean
@@ -50,10 +50,10 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
         new_precision_mean = new_mean / new_var - cavity_precision_mean
         # One comparison chain that a NaN or an inf anywhere fails.
         if not (
-            new_var > 1e-30
-            and abs(new_mean) < 1e30
-            and abs(new_precision) < 1e30
-            and abs(new_precision_mean) < 1e30
+            new_var > 1 / HUGE
+            and abs(new_mean) < HUGE
+            and abs(new_precision) < HUGE
+            and abs(new_precision_mean) < HUGE
         ):
             rejected += 1
             continue
