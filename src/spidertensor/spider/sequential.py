@@ -7,7 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
@@ -93,7 +94,7 @@ _DEFAULT = Prior()
 
 def sequential(
     network: Network,
-    likelihood: str,
+    likelihood: Likelihood,
     prior: Prior = _DEFAULT,
     *,
     curvature: bool = False,
@@ -111,7 +112,7 @@ def sequential(
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
     ranks = np.array(network.ranks, np.int64)
     settings = Settings(
-        likelihood=likelihoods.code(likelihood),
+        likelihood=check(likelihood, LIKELIHOODS.values(), "the sequential engine").code,
         activation=ACTIVATIONS.index(network.activation),
         curvature=bool(curvature),
         slab_var=float(prior.slab_var),
@@ -145,7 +146,7 @@ def sequential(
         check_index(index, network.n_modes)
         out = np.empty((3, len(index)))
         _predict(index, state.posterior, state.counts.nodes, settings, out)
-        out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)
+        out[2] = likelihood.noise_var(*state.posterior.noise)
         return Prediction(*out)
 
     return Method(init, update, predict)
