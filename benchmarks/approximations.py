@@ -36,7 +36,8 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch
-from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.spike_slab import refine_layer
@@ -115,7 +116,7 @@ class Model(NamedTuple):
 
     variant: Variant
     network: Network  # of the paper: the same rank in every mode, nothing but the deep part
-    likelihood: str
+    likelihood: Likelihood
 
 
 class Learned(NamedTuple):
@@ -138,7 +139,7 @@ def moments(model: Model, mean: Array, var: Array) -> tuple[Array, Array]:
 def learn_entry(model: Model, mean: Array, var: Array, noise: Array, y: Array) -> Learned:
     def evidence(mean: Array, var: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         alpha, beta = moments(model, mean, var)
-        if model.likelihood == "probit":
+        if model.likelihood is PROBIT:
             return log_ndtr((2 * y - 1) * alpha / jnp.sqrt(1 + beta)), (alpha, beta, jnp.zeros(()))
         noise_var = noise[1] / noise[0]
         s = beta + noise_var
@@ -149,7 +150,7 @@ def learn_entry(model: Model, mean: Array, var: Array, noise: Array, y: Array) -
     new_var = var - var**2 * (dmu**2 - 2 * dv)
     good = jnp.isfinite(log_z) & jnp.isfinite(new_mean) & (new_var > 0) & (new_var < jnp.inf)
     rejected = jnp.sum(~good)
-    if model.likelihood == "gaussian":
+    if model.likelihood is GAUSSIAN:
         new_noise = jnp.stack(model.variant.noise(*noise, y, *before[:2]))
         fine = jnp.all((new_noise > 0) & (new_noise < jnp.inf)) & jnp.isfinite(log_z)
         noise, rejected = jnp.where(fine, new_noise, noise), rejected + ~fine
@@ -166,11 +167,11 @@ def predict_entries(model: Model, mean: Array, var: Array) -> tuple[Array, Array
 
 
 def approximate(
-    variant: str, network: Network, likelihood: str, prior: Prior, *, refine_every: int
+    variant: str, network: Network, likelihood: Likelihood, prior: Prior, *, refine_every: int
 ) -> Method:
     """A variant as a Method; its state is that of the engines, in float64."""
     model = Model(VARIANTS[variant], network, likelihood)
-    likelihoods.code(likelihood)
+    check(likelihood, (GAUSSIAN, PROBIT), "an approximation")
 
     def init(seed: int) -> State:
         state = posterior.init(network, prior, seed)
@@ -220,7 +221,7 @@ def approximate(
                 x[which, :n, to] = np.vstack([values, of_unseen])[rows]  # the last row is the unseen node's
         with jax.enable_x64(True):
             mean, var = (np.asarray(each)[:n] for each in predict_entries(model, *x))
-        return Prediction(mean, var, np.full(n, likelihoods.noise_var(likelihood, *state.posterior.noise)))
+        return Prediction(mean, var, np.full(n, likelihood.noise_var(*state.posterior.noise)))
 
     return Method(init, update, predict)
 
@@ -254,7 +255,7 @@ def run(settings: Settings) -> Row:
     method = approximate(
         settings["method"],
         Network((settings["rank"],) * len(data.shape), tuple(settings["hidden"]), settings["activation"]),
-        "probit" if data.binary else "gaussian",
+        PROBIT if data.binary else GAUSSIAN,
         Prior(rho0=settings["rho0"]),
         refine_every=size,
     )

@@ -19,6 +19,7 @@ import sys
 import numpy as np
 
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -63,7 +64,7 @@ def score(data: datasets.Dataset, entries: Batch, setting: dict, seed: int) -> t
     prior = {name: value for name, value in setting.items() if name not in ("bias", "multilinear")}
     method = sequential(
         Network((8,) * len(data.shape), bias=setting["bias"], multilinear=setting["multilinear"]),
-        "probit" if data.binary else "gaussian",
+        PROBIT if data.binary else GAUSSIAN,
         Prior(**prior),
     )
     *_, row = protocols.prequential(

@@ -17,6 +17,7 @@ from spidertensor.baselines import gp, ss_gptf, svb_dtf, svb_gptf
 from spidertensor.baselines.svb_dtf import RATES
 from spidertensor.estimator.inputs import shift_and_scale
 from spidertensor.method import Batch, Method, Update
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.study import datasets, grid, protocols, rows
 from spidertensor.study.datasets import Dataset
@@ -43,7 +44,7 @@ def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
     if not data.binary:
         shift, scale = shift_and_scale(stream.value[:BATCH_SIZE])
         stream = Batch(stream.index, (stream.value - shift) / (scale or 1.0))
-    likelihood, n_modes = "probit" if data.binary else "gaussian", len(data.shape)
+    likelihood, n_modes = PROBIT if data.binary else GAUSSIAN, len(data.shape)
     if name == "svb-dtf":
         network = Network((RANK,) * n_modes, HIDDEN)
         all_rates, _ = svb_dtf.side_by_side(

@@ -21,6 +21,7 @@ import numpy as np
 
 from spidertensor.method import Batch, Method
 from spidertensor.spider import vectorized_updates
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.vectorized import vectorized
@@ -51,7 +52,7 @@ def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
     data = datasets.load("movielens-1m")
     train, test = data.split(0)
     train, shift, scale = scaled(Batch(train.index[:entries], train.value[:entries]), False)
-    method = vectorized(Network((RANK,) * 2, (width,) * 2), "gaussian", batch_size=batch_size)
+    method = vectorized(Network((RANK,) * 2, (width,) * 2), GAUSSIAN, batch_size=batch_size)
     compiling = seconds(lambda: method.update(method.init(0), train))
     times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(repeats)]
     state, update = method.update(method.init(0), train)
@@ -78,7 +79,7 @@ def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
     }
 
 
-def build(engine: str, n_modes: int, likelihood: str, batch_size: int) -> Method:
+def build(engine: str, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
     network = Network((RANK,) * n_modes)
     if engine == "sequential":
         return sequential(network, likelihood)
@@ -87,7 +88,7 @@ def build(engine: str, n_modes: int, likelihood: str, batch_size: int) -> Method
 
 def accuracy(name: str, engine: str, seeds: int, batch_size: int) -> dict:
     data = datasets.load(name)
-    method = build(engine, len(data.shape), "probit" if data.binary else "gaussian", batch_size)
+    method = build(engine, len(data.shape), PROBIT if data.binary else GAUSSIAN, batch_size)
     scores, times = [], []
     for seed in range(seeds):
         train, test = data.split(seed)

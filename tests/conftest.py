@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from spidertensor.spider.likelihoods import Likelihood
+
 # A shell starts jobs in the background with Ctrl-C ignored, and children inherit that; some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,5 +31,8 @@ def data_folder() -> Path:
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes are named by their argument, not written out: gzip puts the second it ran into them, and test
-    processes that collect in different seconds would disagree about the tests there are."""
+    processes that collect in different seconds would disagree about the tests there are. A likelihood is
+    called by its name."""
+    if isinstance(val, Likelihood):
+        return val.name
     return argname if isinstance(val, bytes) else None

@@ -30,6 +30,7 @@ from scipy.special import ndtr
 
 from spidertensor import Batch, SpiderClassifier, SpiderRegressor
 from spidertensor.baselines import floors
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import metrics
 
 SEEDS = (0, 1, 2)
@@ -78,7 +79,7 @@ def test_a_nonlinear_tensor_is_learned_down_to_its_noise(preset):
         truth = synthetic(seed, binary=False)
         model = build(SpiderRegressor, preset, seed).fit(*truth.train)
         mean, std = model.predict(truth.test.index, return_std=True)
-        additive = floor(floors.static_biases(3, "gaussian"), truth.train, truth.test.index)
+        additive = floor(floors.static_biases(3, GAUSSIAN), truth.train, truth.test.index)
         assert metrics.rmse(truth.f, mean) < (0.125 if paper else 0.10)
         assert metrics.rmse(truth.f, additive) > 0.6
         assert metrics.rmse(truth.test.value, mean) < 1.11 * NOISE
@@ -98,7 +99,7 @@ def test_a_nonlinear_binary_tensor_is_learned_nearly_to_its_entropy(preset):
         truth = synthetic(seed, binary=True)
         p = build(SpiderClassifier, preset, seed).fit(*truth.train).predict_proba(truth.test.index)[:, 1]
         best = ndtr(truth.f)
-        additive = ndtr(floor(floors.static_biases(3, "probit"), truth.train, truth.test.index))
+        additive = ndtr(floor(floors.static_biases(3, PROBIT), truth.train, truth.test.index))
         loss, least, floor_loss = (metrics.log_loss(truth.test.value, q) for q in (p, best, additive))
         assert loss < 1.10 * least
         assert floor_loss > 1.5 * least
@@ -131,7 +132,7 @@ def test_movielens_100k_held_out(preset, data_folder):
         train = Batch(index[learn], value[learn])
         mean, std = build(SpiderRegressor, preset, seed).fit(*train).predict(index[test], return_std=True)
         rivals = [
-            floor(each(2, "gaussian"), train, index[test]) for each in (floors.biases, floors.static_biases)
+            floor(each(2, GAUSSIAN), train, index[test]) for each in (floors.biases, floors.static_biases)
         ]
         rivals.append(np.full(len(test), train.value.mean()))
         rmse = metrics.rmse(value[test], mean)
@@ -157,7 +158,7 @@ def test_dblp_100_000_entries(preset, data_folder):
         train = Batch(index[order], value[order])
         p = build(SpiderClassifier, preset, seed).fit(*train).predict_proba(test.index)[:, 1]
         scores.append(metrics.auc(test.value, p))
-        rival = floor(floors.static_biases(3, "probit"), train, test.index)
+        rival = floor(floors.static_biases(3, PROBIT), train, test.index)
         gains.append(scores[-1] - metrics.auc(test.value, rival))
     assert np.mean(scores) > {"default": 0.880, "paper": 0.876}[preset]
     assert np.mean(gains) > {"default": 0.004, "paper": 0.0}[preset]

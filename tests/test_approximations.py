@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import approximations as module
 
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -32,10 +33,10 @@ def stream(binary: bool, n: int = 80) -> Batch:
     return Batch(index, (value > 0).astype(float) if binary else value)
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_first_order_is_the_engine(likelihood):
     """In float64: all that an update and a prediction say, five refinements on the way."""
-    batch = stream(likelihood == "probit")
+    batch = stream(likelihood is PROBIT)
     slow = module.approximate("first-order", NETWORK, likelihood, PRIOR, refine_every=16)
     fast = sequential(NETWORK, likelihood, PRIOR, curvature=True, noise_memory=None, refine_every=16)
     wanted, wanted_update = fast.update(slow.init(3), batch)  # a start in float64
@@ -66,7 +67,7 @@ def test_second_order_moments_of_a_quadratic_are_exact():
 
 
 def test_second_order_learns():
-    method = module.approximate("second-order", Network((1, 1, 1), (3,)), "gaussian", PRIOR, refine_every=16)
+    method = module.approximate("second-order", Network((1, 1, 1), (3,)), GAUSSIAN, PRIOR, refine_every=16)
     batch = stream(binary=False)
     state, update = method.update(method.init(3), batch)
     assert np.isfinite(np.array(update[:4])).all()

@@ -32,6 +32,7 @@ from spidertensor.baselines.svb_dtf import svb_dtf
 from spidertensor.baselines.svb_gptf import svb_gptf
 from spidertensor.method import Batch, Method
 from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.sequential import sequential
@@ -54,7 +55,7 @@ class Case(NamedTuple):
 
 def methods() -> dict[str, Case]:
     cases = {}
-    for likelihood, binary in (("gaussian", False), ("probit", True)):
+    for likelihood, binary in ((GAUSSIAN, False), (PROBIT, True)):
         for curvature in (False, True):
             for kind, network in (("plain", PLAIN), ("hybrid", HYBRID)):
                 build = partial(sequential, network, likelihood, curvature=curvature, refine_every=16)
@@ -471,7 +472,7 @@ def test_a_second_batch_does_not_recompile(case):
 
 
 @pytest.mark.parametrize("curvature", [False, True])
-@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 @pytest.mark.parametrize("order", [(1, 2, 0), (2, 1, 0)])
 def test_permuting_modes_with_the_columns_of_the_first_layer(order, likelihood, curvature):
     """Only the order of sums changes. In float64, so that a difference would be one of the algorithm."""
@@ -492,7 +493,7 @@ def test_permuting_modes_with_the_columns_of_the_first_layer(order, likelihood, 
     weights = (swap(state.posterior.weights[0]), *as_float64(state.posterior.weights[1:]))
     other = other._replace(posterior=other.posterior._replace(weights=weights))
 
-    batch = stream(likelihood == "probit")
+    batch = stream(likelihood is PROBIT)
     state, update = method.update(state, batch)
     other, other_update = permuted.update(
         other, Batch(np.ascontiguousarray(batch.index[:, order]), batch.value)

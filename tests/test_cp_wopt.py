@@ -10,9 +10,10 @@ from spidertensor import checkpoint
 from spidertensor.baselines import cp_wopt as module
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import datasets, metrics, protocols
 
-LIKELIHOODS = ("gaussian", "probit")
+LIKELIHOODS = (GAUSSIAN, PROBIT)
 
 
 def planted(shape=(15, 12, 10), rank=2, missing=0.9, noise=0.0, seed=0):
@@ -34,7 +35,7 @@ def planted(shape=(15, 12, 10), rank=2, missing=0.9, noise=0.0, seed=0):
 def entries(likelihood, n=300):
     observed, _, _ = planted(noise=0.3, missing=0.5)
     value = observed.value[:n]
-    return Batch(observed.index[:n], value if likelihood == "gaussian" else (value > 0).astype(float))
+    return Batch(observed.index[:n], value if likelihood is GAUSSIAN else (value > 0).astype(float))
 
 
 def fitted(likelihood, seed=0, **settings):
@@ -64,7 +65,7 @@ def test_the_gradient_agrees_with_finite_differences(n_modes):
 def test_a_planted_tensor_is_recovered_with_nine_tenths_missing(unit):
     observed, missing, _ = planted(shape=(20, 18, 16), rank=3)
     assert len(observed.value) == pytest.approx(len(missing.value) / 9, rel=0.01)
-    method = cp_wopt(3, "gaussian", rank=3, starts=5, max_iterations=1000)
+    method = cp_wopt(3, GAUSSIAN, rank=3, starts=5, max_iterations=1000)
     state, _ = method.update(method.init(0), Batch(observed.index, unit * observed.value))
     error = method.predict(state, missing.index).mean / unit - missing.value
     assert np.sqrt(np.mean(error**2)) < 1e-3 * missing.value.std()
@@ -77,7 +78,7 @@ def test_a_tensor_of_positive_factors_is_recovered(modes, nodes):
     factors = rng.uniform(0.5, 1.5, size=(modes, nodes, 2))
     index = rng.integers(nodes, size=(9_000, modes))
     value = np.prod([factors[k][index[:, k]] for k in range(modes)], axis=0).sum(axis=1)
-    method = cp_wopt(modes, "gaussian", rank=2, starts=4)
+    method = cp_wopt(modes, GAUSSIAN, rank=2, starts=4)
     state, _ = method.update(method.init(0), Batch(index[1000:], value[1000:]))
     error = method.predict(state, index[:1000]).mean - value[:1000]
     assert np.sqrt(np.mean(error**2)) < 0.02 * value.std()
@@ -89,7 +90,7 @@ def test_units_change_nothing_but_the_unit():
     for value in (observed.value, np.zeros_like(observed.value) + 1.0):
         noises = []
         for unit in (1.0, 1e-8, 1e8):
-            method = cp_wopt(3, "gaussian", rank=3)
+            method = cp_wopt(3, GAUSSIAN, rank=3)
             state, _ = method.update(method.init(0), Batch(observed.index, unit * value))
             noises.append(float(state.noise) / unit**2)
         np.testing.assert_allclose(noises, noises[0], rtol=1e-3)
@@ -102,7 +103,7 @@ def test_the_best_of_several_starts_is_kept():
     for seed in range(4):
         noises = []
         for starts in (1, 2, 5):
-            method = cp_wopt(3, "gaussian", rank=3, starts=starts)
+            method = cp_wopt(3, GAUSSIAN, rank=3, starts=starts)
             noises.append(float(method.update(method.init(seed), observed)[0].noise))
         assert noises == sorted(noises, reverse=True)
         lower.append(noises[-1] < 0.5 * noises[0])
@@ -110,8 +111,8 @@ def test_the_best_of_several_starts_is_kept():
 
 
 def test_noise_is_the_mean_squared_residual():
-    method, state, _ = fitted("gaussian")
-    batch = entries("gaussian")
+    method, state, _ = fitted(GAUSSIAN)
+    batch = entries(GAUSSIAN)
     prediction = method.predict(state, batch.index)
     assert prediction.noise[0] == pytest.approx(np.mean((batch.value - prediction.mean) ** 2))
     assert (prediction.var < 1e-9 * prediction.noise).all()
@@ -119,9 +120,9 @@ def test_noise_is_the_mean_squared_residual():
 
 def test_binary_values_are_fitted_by_least_squares_too():
     """The latent f is the fit in standard deviations of its residuals from 1/2."""
-    batch = entries("probit")
-    method, state, _ = fitted("probit")
-    plain = cp_wopt(3, "gaussian", rank=2, starts=2)
+    batch = entries(PROBIT)
+    method, state, _ = fitted(PROBIT)
+    plain = cp_wopt(3, GAUSSIAN, rank=2, starts=2)
     same, _ = plain.update(plain.init(0), batch)
     fit = plain.predict(same, batch.index)
     prediction = method.predict(state, batch.index)
@@ -131,8 +132,8 @@ def test_binary_values_are_fitted_by_least_squares_too():
 
 
 def test_an_unseen_node_is_the_average_of_the_seen_ones():
-    method, state, _ = fitted("gaussian")
-    batch = entries("gaussian")
+    method, state, _ = fitted(GAUSSIAN)
+    batch = entries(GAUSSIAN)
     same_others = np.array([[row, 3, 4] for row in batch.index[:, 0]])
     average = method.predict(state, same_others).mean.mean()
     unseen = method.predict(state, np.array([[-1, 3, 4], [15, 3, 4], [10**9, 3, 4]]))
@@ -140,10 +141,10 @@ def test_an_unseen_node_is_the_average_of_the_seen_ones():
 
 
 def test_a_row_without_entries_is_an_unseen_node():
-    batch = entries("gaussian")
+    batch = entries(GAUSSIAN)
     gap = batch.index.copy()
     gap[:, 1] += gap[:, 1] >= 5  # row 5 of the second mode has no entry
-    method = cp_wopt(3, "gaussian", rank=2)
+    method = cp_wopt(3, GAUSSIAN, rank=2)
     state, _ = method.update(method.init(0), Batch(gap, batch.value))
     known, unseen = method.predict(state, np.array([[1, 5, 2], [1, -1, 2]])).mean
     assert known == pytest.approx(unseen)
@@ -180,14 +181,14 @@ class TestContract:
         for made_by in (first, update):
             assert np.isfinite(np.array(made_by[:3])).all()
             assert (made_by.var > 0).all()
-            assert (made_by.noise > 0).all() if likelihood == "gaussian" else (made_by.noise == 0).all()
+            assert (made_by.noise > 0).all() if likelihood is GAUSSIAN else (made_by.noise == 0).all()
 
     def test_the_update_reports_what_was_known_before(self, likelihood):
         """Nothing: f = 0, with a noise of 1 or a probability of 1/2."""
         _, state, update = fitted(likelihood)
         assert (update.mean == 0).all()
         value = entries(likelihood).value
-        density = norm.logpdf(value) if likelihood == "gaussian" else np.full(300, log_ndtr(0))
+        density = norm.logpdf(value) if likelihood is GAUSSIAN else np.full(300, log_ndtr(0))
         np.testing.assert_allclose(update.log_evidence, density)
         assert state.counts.log_evidence == pytest.approx(density.sum())
         assert state.counts.nodes.tolist() == [15, 12, 10]
@@ -210,10 +211,10 @@ class TestContract:
 
 
 def test_absurd_values_are_rejected_and_counted():
-    batch = entries("gaussian")
+    batch = entries(GAUSSIAN)
     value = batch.value.copy()
     value[:3] = [np.nan, np.inf, 1e200]
-    method = cp_wopt(3, "gaussian", rank=2)
+    method = cp_wopt(3, GAUSSIAN, rank=2)
     state, update = method.update(method.init(0), Batch(batch.index, value))
     alone, _ = method.update(method.init(0), Batch(batch.index[3:], batch.value[3:]))
     assert update.rejected == 3 == state.counts.rejected
@@ -230,8 +231,8 @@ def test_absurd_values_are_rejected_and_counted():
 
 @pytest.mark.parametrize("value", [0.0, 7.0])
 def test_equal_values(value):
-    batch = entries("gaussian")
-    method = cp_wopt(3, "gaussian", rank=2)
+    batch = entries(GAUSSIAN)
+    method = cp_wopt(3, GAUSSIAN, rank=2)
     state, _ = method.update(method.init(0), Batch(batch.index, np.full(300, value)))
     prediction = method.predict(state, batch.index)
     np.testing.assert_allclose(prediction.mean, value, atol=0.01)
@@ -243,7 +244,7 @@ def test_figures(data_folder, monkeypatch, name, starts, figure):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)
     train, test = dataset.split(0)
-    likelihood = "probit" if dataset.binary else "gaussian"
+    likelihood = PROBIT if dataset.binary else GAUSSIAN
     method = cp_wopt(len(dataset.shape), likelihood, rank=3, starts=starts)
     (row,) = protocols.held_out(method, train, test, binary=dataset.binary)
     assert row["score"] > figure if dataset.binary else row["score"] < figure

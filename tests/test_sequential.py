@@ -19,6 +19,7 @@ import naive
 from naive import as_float64
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN, named
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gamma, Gaussian, Prior
 from spidertensor.spider.sequential import sequential
@@ -58,7 +59,7 @@ class Case(NamedTuple):
     def method(self, refine_every: int = NEVER, prior: Prior = PRIOR):
         return sequential(
             self.network,
-            self.likelihood,
+            named(self.likelihood),
             prior,
             curvature=self.curvature,
             noise_memory=self.noise_memory,
@@ -528,8 +529,8 @@ def test_long_stream(likelihood, curvature, kind):
 
 def test_settings_that_make_no_sense():
     with pytest.raises(ValueError, match="refine_every"):
-        sequential(Network((2, 2)), "gaussian", refine_every=0)
+        sequential(Network((2, 2)), GAUSSIAN, refine_every=0)
     with pytest.raises(ValueError, match="noise_memory"):
-        sequential(Network((2, 2)), "gaussian", noise_memory=1.0)
+        sequential(Network((2, 2)), GAUSSIAN, noise_memory=1.0)
     with pytest.raises(ValueError, match="likelihood"):
         sequential(Network((2, 2)), "poisson")

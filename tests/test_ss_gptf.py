@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from spidertensor.baselines import gp, ss_gptf, svb_gptf
 from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
 from spidertensor.baselines.ss_gptf import Params, Process, Sites
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
 KNOWN = -60.0  # log variance of a factor that is known
 NOISE = 0.3
@@ -56,7 +57,7 @@ def ard(x: np.ndarray, z: np.ndarray, hyper: Hyper = HYPER) -> np.ndarray:
     return np.exp(hyper.log_var) * np.exp(-0.5 * (d**2).sum(axis=2))
 
 
-def settings(likelihood: str = "gaussian", epochs: int = 1) -> Settings:
+def settings(likelihood: str = GAUSSIAN, epochs: int = 1) -> Settings:
     return Settings(1, likelihood, 2, M, epochs, 20)
 
 
@@ -64,7 +65,7 @@ def at_start(inputs: np.ndarray) -> Process:
     return ss_gptf.start(settings(), inputs)._replace(hyper=HYPER)
 
 
-def batch_at_same_inputs(process: Process, x, value, likelihood="gaussian", epochs=1) -> Learned:
+def batch_at_same_inputs(process: Process, x, value, likelihood=GAUSSIAN, epochs=1) -> Learned:
     """One batch with everything but q(b) held where it is: hyper-parameters, inducing inputs, factors."""
     return held(settings(likelihood, epochs), process, *fixed(x, value, 20))
 
@@ -128,7 +129,7 @@ def test_many_batches_forget_nothing():
 
 def test_a_site_keeps_its_sign_on_a_long_stream():
     """Many sure entries at close inducing inputs: the precision grows, and stays that of a Gaussian."""
-    many = Settings(1, "gaussian", 2, 64, 1, 256)
+    many = Settings(1, GAUSSIAN, 2, 64, 1, 256)
     rng = np.random.default_rng(0)
     process = ss_gptf.start(many, rng.normal(size=(64, 2)))
     process = process._replace(hyper=Hyper(np.zeros(()), np.full(2, np.log(3.0)), np.array(np.log(1e-4))))
@@ -181,7 +182,7 @@ def test_the_bound_is_the_one_of_the_paper():
     F = ard(x[15:], inputs, hyper) @ np.linalg.inv(K_b)
     mean_f = F @ mean_b
     var_f = np.exp(hyper.log_var) - np.sum(F * ard(x[15:], inputs, hyper), 1) + np.sum((F @ cov_b) * F, 1)
-    wanted = np.sum(gp.expected_log_likelihood("gaussian", value[15:], mean_f, var_f, 0.5))
+    wanted = np.sum(gp.expected_log_likelihood(GAUSSIAN, value[15:], mean_f, var_f, 0.5))
     wanted -= gaussian_kl(mean_b, cov_b, np.zeros(M), K_b)
     wanted -= gaussian_kl(mean_a, cov_a, mean_old, cov_old)
     wanted += gaussian_kl(mean_a, cov_a, np.zeros(M), prior(old_inputs, HYPER))
@@ -216,7 +217,7 @@ def test_the_gradient_at_the_optimal_q_is_the_gradient_of_the_best_bound():
 
 def test_q_of_the_probit_is_the_best_there_is():
     """Its fixed point: the bound of SVB-GPTF, over all Gaussians, is flat at the q(v) of one batch."""
-    likelihood = "probit"
+    likelihood = PROBIT
     inputs = np.random.default_rng(5).normal(size=(M, 2))
     x, value = data(18, binary=True)
     learned = batch_at_same_inputs(at_start(inputs), x, value, likelihood, epochs=100)

@@ -18,14 +18,15 @@ from spidertensor.baselines import svb_dtf as module
 from spidertensor.baselines.svb_dtf import Normal, kl, side_by_side, svb_dtf
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian
 
 NODES = (6, 5, 4)
 SMALL = {"epochs": 12, "batch_size": 16, "learning_rate": 1e-2}  # one compilation serves nearly all tests
 CASES = {
-    "gaussian": (Network((2, 3, 4), (5, 4)), "gaussian"),
-    "probit-hybrid": (Network((3, 2, 2), (5,), "tanh", bias=True, multilinear=2), "probit"),
+    "gaussian": (Network((2, 3, 4), (5, 4)), GAUSSIAN),
+    "probit-hybrid": (Network((3, 2, 2), (5,), "tanh", bias=True, multilinear=2), PROBIT),
 }
 
 
@@ -40,7 +41,7 @@ def made(likelihood, n=90, seed=0, nodes=NODES):
     effects = [np.random.default_rng((7, k)).normal(size=size) for k, size in enumerate(nodes)]
     value = sum(effect[rows] for effect, rows in zip(effects, index.T, strict=True)) / np.sqrt(3)
     value = value + 0.3 * rng.normal(size=n)
-    return Batch(index, value if likelihood == "gaussian" else (value > 0).astype(float))
+    return Batch(index, value if likelihood is GAUSSIAN else (value > 0).astype(float))
 
 
 def cut(batch, *at):
@@ -130,7 +131,7 @@ def test_linear_network_with_pinned_factors_is_linear_regression():
     """Factors known to 1e-6 and a known noise leave f = W [x; 1] / sqrt(V + 1), linear in W."""
     rng = np.random.default_rng(3)
     network, n = Network((2, 2), ()), 64
-    method = svb_dtf(network, "gaussian", learning_rate=1e-3, epochs=8000, batch_size=n)
+    method = svb_dtf(network, GAUSSIAN, learning_rate=1e-3, epochs=8000, batch_size=n)
     index = np.stack([rng.integers(12, size=n), rng.integers(9, size=n)], axis=1)
     u = [rng.normal(0.4, 1, size=(size, 2)).astype(np.float32) for size in (12, 9)]
     X = np.column_stack([u[0][index[:, 0]], u[1][index[:, 1]], np.ones(n)]) / np.sqrt(5)
@@ -159,7 +160,7 @@ def test_it_learns(case):
     state, _ = fed(method, [made(case[1], 2000, seed=1)])
     test = made(case[1], 300, seed=2)
     prediction = method.predict(state, test.index)
-    if case[1] == "gaussian":
+    if case[1] is GAUSSIAN:
         assert np.mean((test.value - prediction.mean) ** 2) < 0.4 * test.value.var()
         assert 0.05 < prediction.noise[0] < 0.6  # 0.09, and what was not explained on the way
     else:
@@ -323,7 +324,7 @@ def test_nothing_recompiles(case):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300, -1e30, 1e19, 2e6])
 def test_a_batch_that_ends_in_no_number_is_rejected_as_a_whole(bad):
-    method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made("gaussian", 48)
+    method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made(GAUSSIAN, 48)
     first, _, last = cut(batch, 16, 32)
     batch.value[20] = bad
     state, (update,) = fed(method, [batch])
@@ -341,14 +342,14 @@ def test_a_batch_that_ends_in_no_number_is_rejected_as_a_whole(bad):
 
 def test_a_step_too_long_is_rejected_and_not_nan():
     method = svb_dtf(*CASES["gaussian"], **{**SMALL, "learning_rate": 1e30})
-    state, (update,) = fed(method, [made("gaussian", 16)])
+    state, (update,) = fed(method, [made(GAUSSIAN, 16)])
     assert update.rejected == 16
     assert bits(state)["posterior/weights/0/mean"] == bits(method.init(0))["posterior/weights/0/mean"]
 
 
 def test_noise_counts_the_errors_that_are_left_and_how_sure_they_are():
     """a grows by n/2, b by half of the expected squares, sum_n (y - mean)² + var, known after the batch."""
-    method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made("gaussian", 16)
+    method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made(GAUSSIAN, 16)
     start = method.init(0).posterior.noise
     state, _ = fed(method, [batch])
     after = method.predict(state, batch.index)
@@ -381,17 +382,17 @@ def test_side_by_side_is_each_of_them_alone(case):
 
 def test_errors():
     network = Network((2, 2))
-    with pytest.raises(ValueError, match="likelihood 'poisson'"):
+    with pytest.raises(ValueError, match=r"needs a likelihood object .* got 'poisson'"):
         svb_dtf(network, "poisson")
     for rate in (0, -1e-3, np.nan, np.inf):
         with pytest.raises(ValueError, match="learning rate"):
-            svb_dtf(network, "gaussian", learning_rate=rate)
+            svb_dtf(network, GAUSSIAN, learning_rate=rate)
     for name in ("epochs", "batch_size"):
         with pytest.raises(ValueError, match=name):
-            svb_dtf(network, "gaussian", **{name: 0})
+            svb_dtf(network, GAUSSIAN, **{name: 0})
     with pytest.raises(ValueError, match="without entries"):
-        side_by_side(network, "gaussian", Batch(np.empty((0, 2), int), np.empty(0)))
-    method = svb_dtf(network, "gaussian")
+        side_by_side(network, GAUSSIAN, Batch(np.empty((0, 2), int), np.empty(0)))
+    method = svb_dtf(network, GAUSSIAN)
     with pytest.raises(ValueError, match="2 modes"):
         method.update(method.init(0), Batch(np.zeros((1, 3), int), np.zeros(1)))
     with pytest.raises(ValueError, match="negative row"):

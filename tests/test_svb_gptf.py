@@ -26,6 +26,7 @@ from spidertensor.baselines import gp, ss_gptf, svb_gptf
 from spidertensor.baselines.gp import Entries, Hyper, Nodes, Settings
 from spidertensor.baselines.svb_gptf import Params, Process
 from spidertensor.method import Batch, Method
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.posterior import Counts, Gaussian
 
 NODES = (6, 5, 4)
@@ -96,7 +97,7 @@ def optimum(x: np.ndarray, value: np.ndarray, jitter: float) -> Process:
 def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
     """The bound is the log marginal likelihood, q(v) cannot be improved, predictions are the textbook's."""
     x, value = regression()
-    settings = Settings(1, "gaussian", 2, len(x), 1, 12, jitter=1e-13)
+    settings = Settings(1, GAUSSIAN, 2, len(x), 1, 12, jitter=1e-13)
     process = optimum(x, value, settings.jitter)
     nodes, entries = fixed(x, value, settings.batch_size)
     before = Params(svb_gptf.start(settings, x)._replace(hyper=HYPER), nodes)
@@ -125,7 +126,7 @@ def uncertain(places: int, n_modes: int, rank: int, seed: int) -> Nodes:
     return Nodes(rng.normal(size=shape), np.log(rng.uniform(0.1, 0.5, size=shape)))
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_the_bounds_count_what_moving_the_factors_costs(x64, likelihood):
     """Two bounds that differ in the factors before the batch alone differ by the two KL, and nothing else."""
     settings = Settings(2, likelihood, 2, 5, 1, 4)
@@ -168,7 +169,7 @@ def test_inputs_are_drawn_from_the_posterior_of_the_factors(x64):
 
 def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
     """SS-GPTF: what entries of uncertain factors add to the site, against an average over many draws."""
-    settings = Settings(1, "gaussian", 2, 4, 1, 3)
+    settings = Settings(1, GAUSSIAN, 2, 4, 1, 3)
     rng = np.random.default_rng(0)
     nodes, inputs = uncertain(3, 1, 2, 3), rng.normal(size=(4, 2))
     entries = Entries(np.arange(3)[:, None], rng.normal(size=3), np.array([1.0, 1, 0]), np.zeros((3, 1)))
@@ -190,7 +191,7 @@ def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
 
 def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
     x, value = regression()
-    settings = Settings(1, "gaussian", 2, len(x), 1, 12)
+    settings = Settings(1, GAUSSIAN, 2, len(x), 1, 12)
     assert settings.jitter == gp.JITTER == 1e-6
     equal = np.repeat(x[:3], 3, axis=0)
     for jitter, good in ((gp.JITTER, True), (0.0, False)):
@@ -209,7 +210,7 @@ def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
 def test_adam_reaches_the_optimum(x64):
     """No closed form helps SVB-GPTF: its ascent of m and R, all else held, comes to the exact posterior."""
     x, value = regression()
-    settings = Settings(1, "gaussian", 2, len(x), 2000, 12)
+    settings = Settings(1, GAUSSIAN, 2, len(x), 2000, 12)
     nodes, entries = fixed(x, value, settings.batch_size)
     start = svb_gptf.start(settings, x)._replace(hyper=HYPER)
 
@@ -273,8 +274,8 @@ def test_expected_kernels_against_quadrature(x64):
 def test_expected_log_likelihood_against_quadrature(x64):
     value, mean, var = np.array([1.0, 0.0, 1.0]), np.array([0.3, 1.5, -2.0]), np.array([0.5, 2.0, 0.01])
     for likelihood, log_density in (
-        ("probit", lambda y, f: norm.logcdf((2 * y - 1) * f)),
-        ("gaussian", lambda y, f: norm.logpdf(y, f, np.sqrt(0.3))),
+        (PROBIT, lambda y, f: norm.logcdf((2 * y - 1) * f)),
+        (GAUSSIAN, lambda y, f: norm.logpdf(y, f, np.sqrt(0.3))),
     ):
         told = gp.expected_log_likelihood(likelihood, value, mean, var, 0.3)
         for y, m, v, got in zip(value, mean, var, told, strict=True):
@@ -290,7 +291,7 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
     process = optimum(x, value, gp.JITTER)
     state = known_state(process, np.array([[0.4, -0.2]]))
     state.factors[0].var[0, 0] = 0.6
-    method = gp.build(Settings(1, "gaussian", 2, len(x), 1, 12), 1e-3, svb_gptf.ALGORITHM)
+    method = gp.build(Settings(1, GAUSSIAN, 2, len(x), 1, 12), 1e-3, svb_gptf.ALGORITHM)
     points, weights = np.polynomial.hermite_e.hermegauss(100)
     weights /= np.sqrt(2 * np.pi)
     line = np.column_stack([0.4 + np.sqrt(0.6) * points, np.full(100, -0.2)])
@@ -302,7 +303,7 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
 
 def test_learning_rates_run_side_by_side():
     """Of SS-GPTF, which has all that SVB-GPTF has and more; three batches, nodes arriving in each."""
-    settings = Settings(3, "gaussian", 2, 12, 20, 32)  # those of the contract below: compiled once
+    settings = Settings(3, GAUSSIAN, 2, 12, 20, 32)  # those of the contract below: compiled once
     rates = [1e-3, 1e-2]
     together = gp.side_by_side(settings, ss_gptf.ALGORITHM, stream(False, 75), rates, seed=3)
     for rate, update in zip(rates, together, strict=True):
@@ -316,10 +317,10 @@ def test_learning_rates_run_side_by_side():
 # --- the contract, for both -----------------------------------------------------------------------
 
 
-@pytest.fixture(params=[(name, likelihood) for name in BUILDERS for likelihood in ("gaussian", "probit")])
+@pytest.fixture(params=[(name, likelihood) for name in BUILDERS for likelihood in (GAUSSIAN, PROBIT)])
 def case(request) -> tuple[Method, bool]:
     name, likelihood = request.param
-    return BUILDERS[name](3, likelihood, **SMALL), likelihood == "probit"
+    return BUILDERS[name](3, likelihood, **SMALL), likelihood is PROBIT
 
 
 def stream(binary: bool, n: int = 60, seed: int = 0) -> Batch:
@@ -492,7 +493,7 @@ def test_nothing_compiles_again(case):
 @pytest.mark.parametrize("binary", [False, True])
 def test_it_learns(name, binary):
     """Additive effects of the nodes: predictions after one pass beat the mean, and the bound rises."""
-    method = BUILDERS[name](3, "probit" if binary else "gaussian", **SMALL)
+    method = BUILDERS[name](3, PROBIT if binary else GAUSSIAN, **SMALL)
     batch = stream(binary, 900, seed=1)
     state, _ = method.update(method.init(0), part(batch, 0, 800))
     assert state.bound[1] > state.bound[0]
@@ -506,13 +507,13 @@ def test_it_learns(name, binary):
 
 @pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
 def test_errors_are_clear(build):
-    with pytest.raises(ValueError, match="unknown likelihood 'poisson'"):
+    with pytest.raises(ValueError, match=r"needs a likelihood object .* got 'poisson'"):
         build(2, "poisson")
     with pytest.raises(ValueError, match="inducing must be at least 1, got 0"):
-        build(2, "gaussian", inducing=0)
+        build(2, GAUSSIAN, inducing=0)
     with pytest.raises(ValueError, match="learning_rate must be positive"):
-        build(2, "gaussian", learning_rate=0.0)
-    method = build(3, "gaussian", **SMALL)
+        build(2, GAUSSIAN, learning_rate=0.0)
+    method = build(3, GAUSSIAN, **SMALL)
     with pytest.raises(ValueError, match="3 modes, but an index of shape \\(2, 2\\)"):
         method.predict(method.init(0), np.zeros((2, 2), int))
     with pytest.raises(ValueError, match="negative row"):

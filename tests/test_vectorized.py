@@ -30,8 +30,9 @@ import naive  # noqa: E402
 import test_contract as contract  # noqa: E402
 from spidertensor import cli  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
-from spidertensor.spider import posterior, vectorized_updates  # noqa: E402
+from spidertensor.spider import likelihoods, posterior, vectorized_updates  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
+from spidertensor.spider.likelihoods import GAUSSIAN, named  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
@@ -85,7 +86,7 @@ def algorithm(x64: bool = True):
 def build(case: Case, update: str, refine_every: int = 16, **settings):
     return vectorized(
         case.network,
-        case.likelihood,
+        named(case.likelihood),
         PRIOR,
         update=update,
         curvature=case.curvature,
@@ -180,7 +181,7 @@ def test_joint_is_bayesian_linear_regression(free):
         offset = state.posterior.weights[0].mean[0, 8] / 3 if free == "factors" else 0.0
         y = batch.value - offset
         wanted_mean, wanted_cov = regression(mean, np.diag(var), G, y, 0.3)
-        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=50.0, refine_every=64)
+        method = vectorized(Network((3, 5), ()), GAUSSIAN, PRIOR, noise_memory=50.0, refine_every=64)
         state, update = method.update(state, batch)
     if free == "weights":
         got = state.posterior.weights[0].mean[0], state.posterior.weights[0].var[0]
@@ -208,7 +209,7 @@ def test_noise_of_a_joint_batch(memory):
     with algorithm():
         state, batch, G, mean, var = linear("weights")
         state.posterior.noise.shape[()], state.posterior.noise.rate[()] = 2.0, 0.6
-        method = vectorized(Network((3, 5), ()), "gaussian", PRIOR, noise_memory=memory, refine_every=64)
+        method = vectorized(Network((3, 5), ()), GAUSSIAN, PRIOR, noise_memory=memory, refine_every=64)
         state, _ = method.update(state, batch)
     cov = np.diag(var)
     if memory is not None:
@@ -267,7 +268,7 @@ def test_mills_in_both_tails(x64, rtol):
     np.testing.assert_allclose(np.asarray(R_t)[t < -1e3], 1 / far, rtol=1e-5)
 
 
-PROBIT = jax.jit(partial(evidence, "probit"))
+PROBIT = jax.jit(partial(evidence, likelihoods.PROBIT))
 numbers = st.floats(-(2.0**50), 2.0**50, width=32)
 
 
@@ -376,7 +377,7 @@ def test_custom_network():
     """Joint batches of one = scan. That it learns, and its files: tests/test_engines.py."""
     case = Case((6, 6, 6), (), "relu", "gaussian", bias=True)
     batch = stream(case, 80)
-    methods = [vectorized(CONV, "gaussian", update=update, refine_every=16) for update in ("joint", "scan")]
+    methods = [vectorized(CONV, GAUSSIAN, update=update, refine_every=16) for update in ("joint", "scan")]
     states = []
     with algorithm():
         for method, cuts in zip(methods, (range(80), (0,)), strict=True):
@@ -397,7 +398,7 @@ def test_built_in_network_as_a_custom_one():
     states = []
     with algorithm():
         for network in (own, built_in):
-            method = vectorized(network, "gaussian", refine_every=16)
+            method = vectorized(network, GAUSSIAN, refine_every=16)
             states.append(method.update(method.init(0), batch)[0])
     for a, b in zip(*map(contract.leaves, states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -406,9 +407,9 @@ def test_built_in_network_as_a_custom_one():
 def test_custom_network_must_return_a_number():
     vector = CustomNetwork(lambda weights, x: weights[0] @ x[0], ((3, 2),))
     with pytest.raises(ValueError, match="one number"):
-        vectorized(CustomSizes((2, 2), custom=vector), "gaussian")
+        vectorized(CustomSizes((2, 2), custom=vector), GAUSSIAN)
     with pytest.raises(ValueError, match=r"'<lambda>' fails on weights of shapes \(\(3, 2\),\) and .* ranks"):
-        vectorized(CustomSizes((3, 2), custom=vector), "gaussian")
+        vectorized(CustomSizes((3, 2), custom=vector), GAUSSIAN)
 
 
 def test_parts_are_the_weights_in_their_shapes():
@@ -425,7 +426,7 @@ def test_parts_are_the_weights_in_their_shapes():
 @algorithm(x64=False)
 def test_few_compilations(update):
     """Calls of any size, ragged batches, new nodes, growing modes: the compiled functions stay few."""
-    method = vectorized(Network((2, 3), ()), "gaussian", update=update, refine_every=32)
+    method = vectorized(Network((2, 3), ()), GAUSSIAN, update=update, refine_every=32)
     rng = np.random.default_rng(0)
     state = method.init(0)
 
@@ -507,7 +508,7 @@ def cases() -> dict[str, contract.Case]:
         ("joint", "probit", contract.PLAIN),
         ("scan", "gaussian", contract.PLAIN),
     ):
-        make = partial(vectorized, network, likelihood, update=update, refine_every=16)
+        make = partial(vectorized, network, named(likelihood), update=update, refine_every=16)
         found[f"{update}-{likelihood}"] = contract.Case(
             make, likelihood == "probit", by_entry=update == "scan", equal_starts=network is contract.PLAIN
         )
@@ -551,7 +552,7 @@ def test_predict_takes_any_number_of_entries():
 @pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
 def test_how_calls_are_cut_does_not_matter_to_scan(likelihood):
     """Bit for bit; and each update says what predict said just before, but for rounding."""
-    method = vectorized(contract.PLAIN, likelihood, update="scan", refine_every=16)
+    method = vectorized(contract.PLAIN, named(likelihood), update="scan", refine_every=16)
     batch = contract.stream(likelihood == "probit")
     whole, update = method.update(method.init(0), batch)
     for edges in ([0, 1, 2, 16, 17, 40, 60], [0, 33, 33, 60]):
@@ -571,8 +572,8 @@ def test_state_is_shared_with_the_sequential_engine():
     batch = contract.stream(False)
     first, second = contract.part(batch, slice(0, 33)), contract.part(batch, slice(33, 60))
     engines = [
-        sequential(contract.HYBRID, "gaussian", refine_every=16),
-        vectorized(contract.HYBRID, "gaussian", update="scan", refine_every=16),
+        sequential(contract.HYBRID, GAUSSIAN, refine_every=16),
+        vectorized(contract.HYBRID, GAUSSIAN, update="scan", refine_every=16),
     ]
     wanted, _ = engines[0].update(engines[0].update(engines[0].init(0), first)[0], second)
     for a, b in (engines, engines[::-1]):
@@ -593,10 +594,10 @@ def test_settings_that_make_no_sense():
         ({"noise_memory": 1.0}, "noise_memory"),
     ):
         with pytest.raises(ValueError, match=message):
-            vectorized(network, "gaussian", **settings)
+            vectorized(network, GAUSSIAN, **settings)
     with pytest.raises(ValueError, match="likelihood"):
         vectorized(network, "poisson")
-    method = vectorized(network, "gaussian")
+    method = vectorized(network, GAUSSIAN)
     with pytest.raises(ValueError, match="negative"):
         method.update(method.init(0), Batch(np.array([[0, -1]]), np.array([1.0])))
     with pytest.raises(ValueError, match="shape"):
@@ -612,7 +613,10 @@ def test_nothing_imports_jax_unless_asked():
 
 def test_prior_is_the_default_of_the_state():
     """The engines start from the same state."""
-    seq, vec = sequential(contract.PLAIN, "probit", Prior()), vectorized(contract.PLAIN, "probit", Prior())
+    seq, vec = (
+        sequential(contract.PLAIN, likelihoods.PROBIT, Prior()),
+        vectorized(contract.PLAIN, likelihoods.PROBIT, Prior()),
+    )
     assert contract.bits(seq.init(3)) == contract.bits(vec.init(3))
     assert copy.deepcopy(vec.init(3)).seed == 3
 

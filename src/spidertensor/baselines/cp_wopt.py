@@ -30,9 +30,8 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods
 from spidertensor.spider.compiled import COMPILE, kernel
-from spidertensor.spider.likelihoods.kernel import GAUSSIAN
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.posterior import Counts
 
 LIMIT = 1e30  # on the size of a value: the squares of larger ones would not stay finite
@@ -50,7 +49,7 @@ class State(NamedTuple):
 
 
 def cp_wopt(
-    n_modes: int, likelihood: str, *, rank: int = 8, starts: int = 3, max_iterations: int = 100
+    n_modes: int, likelihood: Likelihood, *, rank: int = 8, starts: int = 3, max_iterations: int = 100
 ) -> Method:
     """CP-WOPT as a static Method; see the module for what it answers where least squares does not.
 
@@ -59,7 +58,7 @@ def cp_wopt(
     max_iterations: of L-BFGS from each start (100 is the default of the authors' toolbox); more fit the
                     training entries better and nodes with few entries worse
     """
-    binary = likelihoods.code(likelihood) != GAUSSIAN
+    check(likelihood, (GAUSSIAN, PROBIT), "CP-WOPT")
     if min(n_modes, rank, starts, max_iterations) < 1:
         raise ValueError(f"{n_modes=}, {rank=}, {starts=} and {max_iterations=} must be at least 1")
 
@@ -75,7 +74,7 @@ def cp_wopt(
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
-        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
+        log_evidence = likelihood.log_evidence(batch.value, *before)
         good = np.abs(batch.value) < LIMIT  # a NaN fails too
         rejected = int((~good).sum())
         if len(good) and state.counts.entries:
@@ -96,7 +95,7 @@ def cp_wopt(
             rows = np.where((index[:, k] >= 0) & (index[:, k] < len(factor)), index[:, k], -1)
             product *= np.vstack([factor, state.average[k]])[rows]  # the last row stands for unseen nodes
         fit, noise = product.sum(axis=1), float(state.noise)
-        if not binary:
+        if likelihood is GAUSSIAN:
             return Prediction(fit, np.full(n, TINY * noise), np.full(n, noise))
         f = (fit - 0.5) / np.sqrt(noise) if state.counts.entries else fit
         return Prediction(f, np.full(n, TINY), np.zeros(n))

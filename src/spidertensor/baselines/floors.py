@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods.kernel import evidence
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, with_room
+
+HANDLED = (GAUSSIAN, PROBIT)
+_GAUSSIAN = GAUSSIAN.code
 
 RIDGE = 5.0  # errors a node must make before its bias is half believed
 OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is
@@ -45,13 +48,13 @@ class Biases(NamedTuple):
     counts: Counts
 
 
-def mean(likelihood: str) -> Method:
+def mean(likelihood: Likelihood) -> Method:
     """The mean of the values so far and their variance as noise, or the rate of ones so far.
 
     Before the first entry a gaussian has mean 0 and noise 1, which then weighs as much as one entry. A rate
     starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate.
     """
-    binary = likelihoods.code(likelihood) != GAUSSIAN
+    check(likelihood, HANDLED, "the mean")
 
     def init(seed: int) -> Moments:
         return Moments(np.zeros(()), np.zeros(3))
@@ -64,19 +67,21 @@ def mean(likelihood: str) -> Method:
         # One running sum from the state onwards: how the calls are cut does not change a bit of it.
         steps = np.column_stack([good.astype(np.float64), away, away**2])
         sums = np.cumsum(np.vstack([state.sums, steps]), axis=0)
-        before = _moments_prediction(binary, state.origin, sums[:-1])
-        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
+        before = _moments_prediction(likelihood, state.origin, sums[:-1])
+        log_evidence = likelihood.log_evidence(batch.value, *before)
         return Moments(state.origin, sums[-1].copy()), Update(*before, log_evidence, int((~good).sum()))
 
     def predict(state: Moments, index: NDArray[np.integer]) -> Prediction:
-        return _moments_prediction(binary, state.origin, np.tile(state.sums, (len(index), 1)))
+        return _moments_prediction(likelihood, state.origin, np.tile(state.sums, (len(index), 1)))
 
     return Method(init, update, predict)
 
 
-def _moments_prediction(binary: bool, origin: NDArray[np.float64], sums: NDArray[np.float64]) -> Prediction:
+def _moments_prediction(
+    likelihood: Likelihood, origin: NDArray[np.float64], sums: NDArray[np.float64]
+) -> Prediction:
     count, total, squares = sums.T
-    if binary:
+    if likelihood is PROBIT:
         ones = total + count * origin
         f = ndtri((ones + 1) / (count + 2)) * np.sqrt(1 + TINY_VAR)
         return Prediction(f, np.full(len(f), TINY_VAR), np.zeros(len(f)))
@@ -87,9 +92,9 @@ def _moments_prediction(binary: bool, origin: NDArray[np.float64], sums: NDArray
     return Prediction(np.where(count > 0, origin + average, 0.0), noise / (count + 1), noise)
 
 
-def biases(n_modes: int, likelihood: str) -> Method:
+def biases(n_modes: int, likelihood: Likelihood) -> Method:
     """Additive biases, entry by entry: assumed-density filtering as in the engine, on a linear f."""
-    code = likelihoods.code(likelihood)
+    code = check(likelihood, HANDLED, "the biases").code
 
     def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
         check_batch(batch, n_modes)
@@ -101,27 +106,27 @@ def biases(n_modes: int, likelihood: str) -> Method:
         _learn(batch.index, batch.value, state, code, out)
         return state, Update(*out, rejected=int(state.counts.rejected) - before)
 
-    return Method(lambda seed: _start(n_modes), update, _biases_predict(code))
+    return Method(lambda seed: _start(n_modes), update, _biases_predict(likelihood))
 
 
-def static_biases(n_modes: int, likelihood: str) -> Method:
+def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
     """Additive biases fitted to all entries of one update at once; another update starts over.
 
     Alternating ridge regressions, one mode after the other. Binary values are fitted through the auxiliary
     z = E[z | y, f] of the probit, renewed before every sweep (expectation-maximisation).
     """
-    code = likelihoods.code(likelihood)
-    predict = _biases_predict(code)
+    check(likelihood, HANDLED, "the static biases")
+    predict = _biases_predict(likelihood)
 
     def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
-        log_evidence = likelihoods.log_evidence(likelihood, batch.value, *before)
+        log_evidence = likelihood.log_evidence(batch.value, *before)
         good = np.abs(batch.value) < LIMIT  # a NaN fails too
         rejected = int((~good).sum())
         if good.any():
             start = _grown(_start(n_modes), batch.index.max(axis=0) + 1)
-            state = _fitted(start, Batch(batch.index[good], batch.value[good]), code)
+            state = _fitted(start, Batch(batch.index[good], batch.value[good]), likelihood)
             state.counts.entries[()] = len(good)
             state.counts.log_evidence[()] = log_evidence[good].sum()
         state.counts.rejected[()] = rejected
@@ -157,8 +162,8 @@ def _learn(index, value, state, likelihood, out):
         for k in range(K):
             alpha += nodes[k].mean[index[n, k]]
             beta += nodes[k].var[index[n, k]]
-        noise_var = noise.rate[()] / noise.shape[()] if likelihood == GAUSSIAN else 0.0
-        unit = noise_var if likelihood == GAUSSIAN else 1.0
+        noise_var = noise.rate[()] / noise.shape[()] if likelihood == _GAUSSIAN else 0.0
+        unit = noise_var if likelihood == _GAUSSIAN else 1.0
         log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, unit * beta, noise_var, log_z
         counts.entries[()] += 1
@@ -174,19 +179,19 @@ def _learn(index, value, state, likelihood, out):
             row = index[n, k]
             mean[row] += var[row] * step
             var[row] -= var[row] ** 2 * narrowing
-        if likelihood == GAUSSIAN:
+        if likelihood == _GAUSSIAN:
             # the exact conjugate step: an error that the biases explain by their own variance hardly counts
             noise.shape[()] += 0.5
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
 
 
-def _fitted(state: Biases, batch: Batch, code: int) -> Biases:
+def _fitted(state: Biases, batch: Batch, likelihood: Likelihood) -> Biases:
     value, columns = batch.value, batch.index.T
     means = [np.zeros(len(node.mean)) for node in state.nodes]
     counts = [np.bincount(column, minlength=len(mean)) for column, mean in zip(columns, means, strict=True)]
     offset, fit, target = 0.0, np.zeros(len(value)), value
     for _ in range(SWEEPS):
-        if code != GAUSSIAN:
+        if likelihood is PROBIT:
             sign = 2 * value - 1
             target = fit + sign * np.exp(-0.5 * fit**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(sign * fit))
         step = np.mean(target - fit)
@@ -198,7 +203,7 @@ def _fitted(state: Biases, batch: Batch, code: int) -> Biases:
             means[k] = new
     n = len(value)
     noise = state.noise
-    if code == GAUSSIAN:
+    if likelihood is GAUSSIAN:
         noise = Gamma(np.array(1 + n / 2), np.array(1 + np.sum((value - fit) ** 2) / 2))
     return state._replace(
         offset=Gaussian(np.array(offset), np.array(1 / n)),
@@ -207,7 +212,7 @@ def _fitted(state: Biases, batch: Batch, code: int) -> Biases:
     )
 
 
-def _biases_predict(code: int) -> Callable[[Biases, NDArray[np.integer]], Prediction]:
+def _biases_predict(likelihood: Likelihood) -> Callable[[Biases, NDArray[np.integer]], Prediction]:
     def predict(state: Biases, index: NDArray[np.integer]) -> Prediction:
         check_index(index, len(state.nodes))
         mean = np.full(len(index), state.offset.mean)
@@ -218,8 +223,8 @@ def _biases_predict(code: int) -> Callable[[Biases, NDArray[np.integer]], Predic
             # one more element, the prior, stands for every unseen node
             mean += np.append(node.mean, 0.0)[row]
             var += np.append(node.var, 1 / RIDGE)[row]
-        noise = float(state.noise.rate / state.noise.shape) if code == GAUSSIAN else 0.0
-        unit = noise if code == GAUSSIAN else 1.0
+        noise = likelihood.noise_var(*state.noise)
+        unit = noise if likelihood is GAUSSIAN else 1.0
         return Prediction(mean, unit * var, np.full(len(index), noise))
 
     return predict

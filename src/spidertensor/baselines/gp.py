@@ -39,8 +39,7 @@ from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods
-from spidertensor.spider.likelihoods import log_evidence
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.posterior import Counts, Gaussian, with_room
 
 try:
@@ -48,6 +47,7 @@ try:
 except ImportError:  # an older jax
     from jax.experimental import enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
+HANDLED = (GAUSSIAN, PROBIT)
 JITTER = 1e-6  # on the diagonal of k(Z, Z), in units of s²: the Cholesky of equal inputs still exists
 MIN_NOISE = 1e-4  # of a gaussian, added to what is learned: values without noise do not drive it to 0
 TINY_VAR = 1e-9  # variances are positive, rounding or not
@@ -64,7 +64,7 @@ class Settings(NamedTuple):
     """Hashable: what a compiled function depends on."""
 
     n_modes: int
-    likelihood: str
+    likelihood: Likelihood
     rank: int
     inducing: int
     epochs: int
@@ -159,9 +159,9 @@ def expected_kernels(hyper: Hyper, inputs: jax.Array, mean, var) -> tuple[jax.Ar
     return first, jnp.exp(log_peak - own[:, None] - own - 2 * (d * (w - p)) @ d.T)
 
 
-def expected_log_likelihood(likelihood: str, value, mean, var, noise) -> jax.Array:
+def expected_log_likelihood(likelihood: Likelihood, value, mean, var, noise) -> jax.Array:
     """E[log p(y | f)] over f ~ N(mean, var)."""
-    if likelihood == "gaussian":
+    if check(likelihood, HANDLED, "the Gaussian process") is GAUSSIAN:
         return -0.5 * (jnp.log(2 * jnp.pi * noise) + ((value - mean) ** 2 + var) / noise)
     points, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
     f = mean[:, None] + jnp.sqrt(jnp.maximum(var, TINY_VAR))[:, None] * points
@@ -215,7 +215,7 @@ def ascend(settings: Settings, learning_rate, params, extra, key, bound) -> tupl
 
 
 def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Method:
-    likelihoods.code(settings.likelihood)  # an unknown one is an error
+    check(settings.likelihood, HANDLED, "the Gaussian process")
     for name in ("n_modes", "rank", "inducing", "epochs", "batch_size"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")
@@ -241,7 +241,7 @@ def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Met
         out, rejected = np.empty((4, len(batch.value))), int(state.counts.rejected)
         for part, piece in _pieces(settings, batch):
             before = predict(state, piece.index)
-            out[:, part] = *before, log_evidence(settings.likelihood, piece.value, *before)
+            out[:, part] = *before, settings.likelihood.log_evidence(piece.value, *before)
             state, rows, known = _gathered(settings, state, piece)
             with enable_x64(True):
                 new = learn(state.process, *known)
@@ -251,7 +251,7 @@ def build(settings: Settings, learning_rate: float, algorithm: Algorithm) -> Met
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         check_index(index, settings.n_modes)
-        gaussian = settings.likelihood == "gaussian"
+        gaussian = settings.likelihood is GAUSSIAN
         noise = MIN_NOISE + float(np.exp(state.process.hyper.log_noise)) if gaussian else 0.0
         mean, var = _moments(readout, state, index)
         return Prediction(mean, var, np.full(len(index), noise))
@@ -272,7 +272,7 @@ def side_by_side(
     for part, piece in _pieces(settings, batch):
         for method, state, each in zip(methods, states, out, strict=True):
             before = method.predict(state, piece.index)
-            each[:, part] = *before, log_evidence(settings.likelihood, piece.value, *before)
+            each[:, part] = *before, settings.likelihood.log_evidence(piece.value, *before)
         states, rows, known = zip(*(_gathered(settings, state, piece) for state in states), strict=True)
         processes = [state.process for state in states]
         together = jax.tree.map(lambda *each: np.stack(each), *zip(processes, known, strict=True))

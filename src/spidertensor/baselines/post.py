@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods
 from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
-from spidertensor.spider.likelihoods.kernel import GAUSSIAN
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.likelihoods.probit import mills
 from spidertensor.spider.posterior import Counts, Gamma, uniforms, with_room
 
@@ -59,7 +58,7 @@ class State(NamedTuple):
 
 def post(
     n_modes: int,
-    likelihood: str,
+    likelihood: Likelihood,
     *,
     rank: int = 8,
     batch_size: int = 256,
@@ -72,7 +71,9 @@ def post(
     tolerance:  a batch is learned when a sweep over the modes moves its means by less than this, summed up
     max_sweeps: or after so many sweeps
     """
-    settings = _Settings(likelihoods.code(likelihood), float(tolerance), max_sweeps)
+    settings = _Settings(
+        check(likelihood, (GAUSSIAN, PROBIT), "POST").code == GAUSSIAN.code, float(tolerance), max_sweeps
+    )
     if not 0 <= tolerance < np.inf:
         raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
     if min(n_modes, rank, batch_size, max_sweeps) < 1:
@@ -92,12 +93,13 @@ def post(
         out = np.empty((4, len(batch.value)))
         for start in range(0, len(batch.value), batch_size):
             part = slice(start, start + batch_size)
-            state, out[:, part] = _learned(state, Batch(batch.index[part], batch.value[part]), settings)
+            piece = Batch(batch.index[part], batch.value[part])
+            state, out[:, part] = _learned(state, piece, likelihood, settings)
         return state, Update(*out, rejected=int(state.counts.rejected) - before)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         mean, var, _ = _moments(state, index)
-        return Prediction(mean, var, np.full(len(index), _noise(state, settings.likelihood)))
+        return Prediction(mean, var, np.full(len(index), likelihood.noise_var(*state.noise)))
 
     return Method(init, update, predict)
 
@@ -110,10 +112,6 @@ def score(state: State, index: NDArray[np.integer]) -> NDArray[np.float64]:
     """
     mean, _, spread = _moments(state, index)
     return mean / np.sqrt(1 + spread)
-
-
-def _noise(state: State, code: int) -> float:
-    return float(state.noise.rate / state.noise.shape) if code == GAUSSIAN else 0.0
 
 
 def _moments(state: State, index: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -153,13 +151,14 @@ def _evaluate(index, factors, nodes, out):
         out[0, n], out[1, n], out[2, n] = mean, max(var, TINY_VAR), max(spread, 0.0)
 
 
-def _learned(state: State, batch: Batch, settings: _Settings) -> tuple[State, NDArray[np.float64]]:
+def _learned(
+    state: State, batch: Batch, likelihood: Likelihood, settings: _Settings
+) -> tuple[State, NDArray[np.float64]]:
     """One batch: what was predicted before it, then its nodes gathered, moved and put back."""
-    code = settings.likelihood
     before = np.empty((4, len(batch.value)))
     before[:2] = _moments(state, batch.index)[:2]
-    before[2] = _noise(state, code)
-    before[3] = likelihoods.log_evidence(list(likelihoods.LIKELIHOODS)[code], batch.value, *before[:3])
+    before[2] = likelihood.noise_var(*state.noise)
+    before[3] = likelihood.log_evidence(batch.value, *before[:3])
     good = np.abs(before[3]) < LIMIT  # a NaN fails too
     state = _grown(state, batch.index.max(axis=0) + 1)
     rows, local, first = _local(batch.index[good])
@@ -172,7 +171,7 @@ def _learned(state: State, batch: Batch, settings: _Settings) -> tuple[State, ND
     for k, (factor, row) in enumerate(zip(state.factors, rows, strict=True)):
         factor.mean[row] = mean[first[k] : first[k + 1]]
         factor.cov[row] = cov[first[k] : first[k + 1]]
-    if code == GAUSSIAN:
+    if likelihood is GAUSSIAN:
         state.noise.shape[()] += 0.5 * len(value)
         state.noise.rate[()] = rate
     state.counts.entries[()] += len(good)
@@ -210,7 +209,7 @@ def _start(seed: int, rank: int, mode: int, first: int, last: int) -> Factor:
 
 
 class _Settings(NamedTuple):
-    likelihood: int
+    gaussian: bool  # the likelihood; probit if not
     tolerance: float
     max_sweeps: int
 
@@ -245,7 +244,7 @@ def _ascend(index, value, first, mean, cov, noise, settings):
     work = _Work(np.empty_like(cov), np.empty_like(mean), np.empty((r, r)), np.empty(r))
     prior = _natural(nodes, work)
     rejected = prior.fixed.sum()
-    gaussian = settings.likelihood == GAUSSIAN
+    gaussian = settings.gaussian
     # the target is y, or E[z] of the probit, which starts at 2y - 1 and has tau = 1
     target = value.copy() if gaussian else 2.0 * value - 1.0
     shape, rate = noise.shape[()] + 0.5 * len(value), noise.rate[()]

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from spidertensor.baselines import gp
 from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
 from spidertensor.method import Method
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 SITE_STEP = 0.3  # of its way that a site of the probit goes in an epoch
 
@@ -78,7 +79,7 @@ class Params(NamedTuple):
 
 def ss_gptf(
     n_modes: int,
-    likelihood: str,
+    likelihood: Likelihood,
     *,
     rank: int = 8,
     inducing: int = 128,
@@ -193,14 +194,14 @@ def _link(settings: Settings, before: Before, params: Params) -> jax.Array:
 
 
 def _at_optimum(settings: Settings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
-    if settings.likelihood != "gaussian":
+    if settings.likelihood is not GAUSSIAN:
         return sites
     precision = entries.here / gp.noise_of(hyper)
     return Sites(precision, precision * entries.value)
 
 
 def _next(settings: Settings, entries: Entries, sites: Sites, mean, var) -> Sites:
-    if settings.likelihood == "gaussian":
+    if settings.likelihood is GAUSSIAN:
         return sites
 
     def fit(mean, var):

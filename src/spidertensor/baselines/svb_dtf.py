@@ -45,7 +45,8 @@ from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider import posterior
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.vectorized_networks import function
@@ -90,7 +91,7 @@ class Settings(NamedTuple):
     """Hashable: what a compiled function depends on."""
 
     network: Network
-    likelihood: str
+    likelihood: Likelihood
     epochs: int
 
 
@@ -196,7 +197,7 @@ def _learn_batch(settings: Settings, carry: Carry, batch: Entries, rate, key) ->
     def log_lik(theta: Array) -> Array:
         weights, factors = unravel(theta)
         f = jax.vmap(function(network), (None, 0))(weights, factors[modes, batch.local])
-        if settings.likelihood == "probit":
+        if settings.likelihood is PROBIT:
             return jnp.sum(jnp.where(taken, log_cdf((2 * batch.value - 1) * f), 0))
         squares = jnp.sum(jnp.where(taken, (batch.value - f) ** 2, 0))
         noise = lax.stop_gradient((b + 0.5 * squares) / (a + 0.5 * batch.count))
@@ -294,7 +295,7 @@ def _learn_each(settings: Settings, carry, entries, n_batches, rates, keys) -> t
 
 def svb_dtf(
     network: Network,
-    likelihood: str,
+    likelihood: Likelihood,
     *,
     learning_rate: float = 1e-3,
     epochs: int = 100,
@@ -327,7 +328,7 @@ def svb_dtf(
                     to[known, k, : have.shape[1]] = have[part[known, k]]
             of_block = np.array(_moments(network, state.posterior.weights, u))
             out[:2, first : first + BLOCK] = of_block[:, : len(part)]
-        out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)
+        out[2] = likelihood.noise_var(*state.posterior.noise)
         return Prediction(*out)
 
     return Method(partial(_init, network), update, predict)
@@ -335,7 +336,7 @@ def svb_dtf(
 
 def side_by_side(
     network: Network,
-    likelihood: str,
+    likelihood: Likelihood,
     batch: Batch,
     *,
     learning_rates: Sequence[float] = RATES,
@@ -363,7 +364,7 @@ def side_by_side(
 
 
 def _settings(network, likelihood, rates, epochs: int, batch_size: int) -> Settings:
-    likelihoods.code(likelihood)
+    check(likelihood, (GAUSSIAN, PROBIT), "SVB-DTF")
     for rate in rates:
         if not 0 < rate < math.inf:
             raise ValueError(f"a learning rate must be positive and finite, got {rate}")
@@ -398,7 +399,7 @@ def _learned(
     for k, (factor, rows) in enumerate(zip(state.posterior.factors, nodes, strict=True)):
         for to, new in zip(factor, carry.factors, strict=True):
             to[rows] = np.asarray(new)[k, : len(rows), : to.shape[1]]
-    if settings.likelihood == "gaussian":
+    if settings.likelihood is GAUSSIAN:
         for to, new in zip(state.posterior.noise, carry.noise, strict=True):
             to[()] = float(new.high) + float(new.low)
     update, good = _update(settings.likelihood, learned, batch.value)
@@ -411,7 +412,7 @@ def _learned(
     return state._replace(posterior=state.posterior._replace(weights=weights)), update
 
 
-def _update(likelihood: str, learned: Learned, value: NDArray) -> tuple[Update, NDArray[np.bool_]]:
+def _update(likelihood: Likelihood, learned: Learned, value: NDArray) -> tuple[Update, NDArray[np.bool_]]:
     """Per entry, without the empty places; and which entries were learned."""
     shape = np.shape(learned.mean)
     parts = learned.mean, learned.var, learned.noise[..., None], learned.good[..., None]
@@ -419,9 +420,9 @@ def _update(likelihood: str, learned: Learned, value: NDArray) -> tuple[Update, 
         np.broadcast_to(part, shape).astype(np.float64).reshape(*shape[:-2], -1)[..., : len(value)]
         for part in parts
     )
-    if likelihood == "probit":
+    if likelihood is PROBIT:
         noise = np.zeros_like(noise)
-    log_evidence = likelihoods.log_evidence(likelihood, value, mean, var, noise)
+    log_evidence = likelihood.log_evidence(value, mean, var, noise)
     return Update(mean, var, noise, log_evidence, int((good == 0).sum())), good > 0
 
 

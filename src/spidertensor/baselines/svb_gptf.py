@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from spidertensor.baselines import gp
 from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
 from spidertensor.method import Method
+from spidertensor.spider.likelihoods import Likelihood
 
 
 class Process(NamedTuple):
@@ -45,7 +46,7 @@ class Params(NamedTuple):
 
 def svb_gptf(
     n_modes: int,
-    likelihood: str,
+    likelihood: Likelihood,
     *,
     rank: int = 8,
     inducing: int = 128,

@@ -11,6 +11,7 @@ import numpy as np
 from spidertensor.baselines import floors
 from spidertensor.cli import common
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
 if TYPE_CHECKING:
     from spidertensor.cli.learning import Learner
@@ -29,7 +30,7 @@ class Tally:
         # seconds; the first chunk, with what is compiled for it, counts as `starting`
         self.reading = self.starting = self.learning = 0.0
         self.timed = 0  # entries learned in `learning`
-        self._floor = floors.mean("probit" if binary else "gaussian")
+        self._floor = floors.mean(PROBIT if binary else GAUSSIAN)
         self._floor_state = self._floor.init(0)
 
     def add(self, value: Any, mean: Any, log_evidence: Any, shift: float) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from spidertensor.method import Method
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
+from spidertensor.spider.likelihoods import named
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -114,7 +115,7 @@ def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: boo
         return Model(network, prior, Method(left_out, left_out, left_out))
     settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
     build = engine(params["engine"], params["curvature"], params["batch_size"])
-    return Model(network, prior, build(network, likelihood, prior, **settings))
+    return Model(network, prior, build(network, named(likelihood), prior, **settings))
 
 
 def check_alone(params: dict[str, Any]) -> None:

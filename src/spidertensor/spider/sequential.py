@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, follow, full_window, note_value
+from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
@@ -164,7 +165,7 @@ def _told(state: State) -> NDArray[np.int64]:
 
 def sequential(
     network: Network,
-    likelihood: str,
+    likelihood: Likelihood,
     prior: Prior = _DEFAULT,
     *,
     curvature: bool = False,
@@ -189,9 +190,10 @@ def sequential(
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
     check_robust(clip, node_noise, memory, noise_memory)
     ranks = np.array(network.ranks, np.int64)
-    node_noise = bool(node_noise) and likelihoods.code(likelihood) == GAUSSIAN
+    code = check(likelihood, LIKELIHOODS.values(), "the sequential engine").code
+    node_noise = bool(node_noise) and code == GAUSSIAN  # others have no noise to give to nodes
     settings = Settings(
-        likelihood=likelihoods.code(likelihood),
+        likelihood=code,
         activation=ACTIVATIONS.index(network.activation),
         curvature=bool(curvature),
         slab_var=float(prior.slab_var),

@@ -15,13 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
+from spidertensor.spider.likelihoods import Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
-from spidertensor.spider.vectorized_updates import Carry, Learned, Pair, Settings, Sites, evaluate, learn
+from spidertensor.spider.vectorized_updates import (
+    EVIDENCE,
+    Carry,
+    Learned,
+    Pair,
+    Settings,
+    Sites,
+    evaluate,
+    learn,
+)
 
 UPDATES = ("joint", "scan")
 AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: as many of the first as there are, and so on
@@ -197,7 +207,7 @@ _DEFAULT = Prior()
 
 def vectorized(
     network: Network,
-    likelihood: str,
+    likelihood: Likelihood,
     prior: Prior = _DEFAULT,
     *,
     update: str = "joint",
@@ -226,7 +236,7 @@ def vectorized(
         raise ValueError(f"this engine learns at most {LARGEST} entries at once, got batch_size={places}")
     if isinstance(network, CustomSizes):
         check_function(network)
-    likelihoods.code(likelihood)
+    check(likelihood, EVIDENCE, "the vectorized engine")
     forgetting_rate = forgetting(noise_memory)
     prior_weights = float(prior.slab_var), float(prior.rho0)
     settings = Settings(network, likelihood, update, bool(curvature), *prior_weights, forgetting_rate)
@@ -257,7 +267,7 @@ def vectorized(
             _fetch(results[-1])
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]
-        out[2] = likelihoods.noise_var(likelihood, *state.posterior.noise)
+        out[2] = likelihood.noise_var(*state.posterior.noise)
         return Prediction(*out)
 
     return Method(init, learn_batch, predict)

@@ -10,6 +10,7 @@ data: a batch has a fixed number of places, of which the first `taken` hold entr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import erfc
 
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.network import Network
 from spidertensor.spider.spike_slab import WIDEST_CAVITY
 from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
@@ -33,7 +35,7 @@ class Settings(NamedTuple):
     """What the compiled functions depend on; hashable."""
 
     network: Network
-    likelihood: str
+    likelihood: Likelihood
     update: str
     curvature: bool
     slab_var: float
@@ -108,12 +110,19 @@ class Evidence(NamedTuple):
     root: jax.Array  # res / sqrt(noise_n)
 
 
-def evidence(likelihood: str, y, alpha, beta, noise) -> Evidence:
-    if likelihood == "gaussian":
-        s, r = beta + noise, y - alpha
-        fit = r * r / s
-        log_z = -0.5 * (_LOG_2PI + jnp.log(s) + fit)
-        return Evidence(log_z, r / s, 0.5 * (fit - 1) / s, 1 / s, 1 / noise, r / jnp.sqrt(noise))
+def evidence(likelihood: Likelihood, y, alpha, beta, noise) -> Evidence:
+    """`noise` is b/a, and only the gaussian looks at it."""
+    return EVIDENCE[check(likelihood, EVIDENCE, "the vectorized engine")](y, alpha, beta, noise)
+
+
+def _gaussian(y, alpha, beta, noise) -> Evidence:
+    s, r = beta + noise, y - alpha
+    fit = r * r / s
+    log_z = -0.5 * (_LOG_2PI + jnp.log(s) + fit)
+    return Evidence(log_z, r / s, 0.5 * (fit - 1) / s, 1 / s, 1 / noise, r / jnp.sqrt(noise))
+
+
+def _probit(y, alpha, beta, noise) -> Evidence:
     z, width = 2 * y - 1, 1 + beta
     t = z * alpha / jnp.sqrt(width)
     log_z, R, R_t = mills(t)
@@ -124,13 +133,16 @@ def evidence(likelihood: str, y, alpha, beta, noise) -> Evidence:
     return Evidence(log_z, z * R / jnp.sqrt(width), -0.5 * R * t / width, w / width, precision, root)
 
 
+EVIDENCE: dict[Likelihood, Callable[..., Evidence]] = {GAUSSIAN: _gaussian, PROBIT: _probit}
+
+
 def _noise_var(settings: Settings, noise: Pair) -> jax.Array:
-    return noise.high[1] / noise.high[0] * (settings.likelihood == "gaussian")
+    return noise.high[1] / noise.high[0] * (settings.likelihood is GAUSSIAN)
 
 
 def _noise_after(settings: Settings, noise: Pair, good: jax.Array, misfit: jax.Array) -> Pair:
-    """a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits; an entry not good never came."""
-    if settings.likelihood != "gaussian":
+    """a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits; rejected entries are ignored."""
+    if settings.likelihood is not GAUSSIAN:
         return noise
     log_lam, n = math.log(settings.forgetting), _count(good)
     kept = jnp.where(good, jnp.exp(log_lam * (n - jnp.cumsum(good))), 0)
@@ -280,12 +292,12 @@ def _joint(settings: Settings, carry: Carry, index, value, taken) -> tuple[Carry
     factors = Normal(*(part.at[index.T].set(now) for part, now in zip(carry.factors, u, strict=True)))
 
     mean, var, noise = alpha, beta, carry.noise
-    if settings.likelihood == "gaussian":
+    if settings.likelihood is GAUSSIAN:
         # innovations: what the entries before it in the batch say of an entry is L[n, :n] e[:n]
         before = jnp.tril(L, -1)
         mean = alpha + jnp.sqrt(used) * (before @ e)
         var = jnp.maximum(beta - used * jnp.sum(before * before, axis=1), eps * beta)
-        log_z = evidence("gaussian", value, mean, var, noise_var).log_z
+        log_z = evidence(GAUSSIAN, value, mean, var, noise_var).log_z
         misfit = (value - alpha) ** 2 + beta
         if settings.forgetting < 1:  # likelihoods.misfit: f as it is known after the batch
             misfit = (used * S_res) ** 2 + used * (1 - used * jnp.diagonal(S_inv))

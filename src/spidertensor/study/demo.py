@@ -26,6 +26,7 @@ from rich.table import Table
 from spidertensor.baselines import floors
 from spidertensor.estimator import SpiderRegressor
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.study import datasets, report
 from spidertensor.study.datasets import Dataset, DatasetError
 from spidertensor.study.protocols import Row, prequential
@@ -78,8 +79,8 @@ def run(console: Console, out: Path, entries: int | None = None) -> None:
     spider = _spider(dataset, models)
     racers = {
         "SPIDER": spider,
-        "online biases": floors.biases(len(dataset.modes), "gaussian"),
-        "online mean": floors.mean("gaussian"),
+        "online biases": floors.biases(len(dataset.modes), GAUSSIAN),
+        "online mean": floors.mean(GAUSSIAN),
     }
     history = list(_watched(console, racers, stream, words))
     model = models[-1]

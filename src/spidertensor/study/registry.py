@@ -18,6 +18,7 @@ from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
 from spidertensor.estimator.parameters import engine as engine_named
 from spidertensor.method import Method
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 
@@ -43,8 +44,8 @@ class Named(NamedTuple):
         return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
 
 
-def _likelihood(binary: bool) -> str:
-    return "probit" if binary else "gaussian"
+def _likelihood(binary: bool) -> Likelihood:
+    return PROBIT if binary else GAUSSIAN
 
 
 def _spider(

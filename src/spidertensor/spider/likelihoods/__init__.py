@@ -10,32 +10,34 @@ A new likelihood: its file, its line in LIKELIHOODS, its branch in kernel.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from spidertensor.spider.likelihoods.base import Likelihood
 from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import PROBIT
 
-__all__ = ["GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "named"]
+__all__ = ["GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "named"]
 
 LIKELIHOODS: dict[str, Likelihood] = {each.name: each for each in (GAUSSIAN, PROBIT)}
 
 
 def named(name: str) -> Likelihood:
+    """The likelihood of this name."""
     try:
         return LIKELIHOODS[name]
     except (KeyError, TypeError):
         raise ValueError(f"unknown likelihood {name!r}: choose one of {', '.join(LIKELIHOODS)}") from None
 
 
-# Functions of a name, until every caller has the object.
-
-
-def code(name: str) -> int:
-    return named(name).code
-
-
-def log_evidence(name: str, value, mean, var, noise):
-    return named(name).log_evidence(value, mean, var, noise)
-
-
-def noise_var(name: str, shape, rate) -> float:
-    return named(name).noise_var(shape, rate)
+def check(likelihood: Likelihood, handled: Iterable[Likelihood], who: str) -> Likelihood:
+    """The likelihood itself, if it is one of those that `who` has formulas for; an error if it is not."""
+    if not isinstance(likelihood, Likelihood):
+        raise ValueError(
+            f"{who} needs a likelihood object such as likelihoods.GAUSSIAN, got {likelihood!r}; "
+            "likelihoods.named gives the object of a name"
+        )
+    handled = list(handled)
+    if not any(likelihood is each for each in handled):
+        names = " and ".join(each.name for each in handled)
+        raise ValueError(f"{who} has no {likelihood.name} likelihood, only {names}")
+    return likelihood
