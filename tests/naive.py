@@ -19,7 +19,8 @@ and a state is a dict
     log_noise [[mean, var], ...]  one per mode, (nodes,);  running: its running mean, one per mode
     shift, scale                  the model sees (value - shift) / scale
     values    {"n", "mean", "var"}  running moments of the values, as the model sees them
-    window    entries since the last decision, [(y, clipped, residual), ...];  watching, var_before
+    window    entries since the last window ended, [(y, f, z2), ...];  watching, var_before
+    fresh     the state before any entry, with rows for all nodes
     entries, rejected, refused, clipped, log_evidence, followed
 
 The parameters of an entry are {"weights": [W_1, ..., W_M], "factors": [u^1, ..., u^K]}; gradients, variances
@@ -302,6 +303,12 @@ def learn_entry(model, state, index, value):
     bound = model["clip"] * np.sqrt(beta_ + noise) if robust else np.inf
     y_c = alpha + np.clip(y - alpha, -bound, bound) if abs(y - alpha) > bound else y
 
+    state["log_evidence"] += out[3]
+    if robust:
+        note_value(state, y_c, y, alpha, beta_ + noise, model["clip"])
+    if state["watching"]:
+        return out  # looked at, not learned
+
     dmu, dv = dlog_z(model, params, var, y_c, noise)
     for mean, v, dmu_, dv_ in pairs(params, var, dmu, dv):
         new_mean = mean + v * dmu_
@@ -315,9 +322,6 @@ def learn_entry(model, state, index, value):
 
     if model["likelihood"] == "gaussian":
         learn_noise(model, state, index, nodes, y_c, alpha, beta_, noise)
-    if robust:
-        note_value(state, y_c, y, alpha)
-    state["log_evidence"] += out[3]
     return out
 
 
@@ -332,12 +336,12 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     state["a"] = lam * state["a"] + 1 / 2
     state["b"] = lam * state["b"] + misfit / np.exp(sum(log_noise)) / 2
 
-    # Section 12: v = 1 / (1/var + 1/2),  l += v (z2 - 1) / 2, with its guards
+    # Section 12: v = 1 / (1/var + k²/2),  l += v (z2 - 1) / 2,  k = noise / (beta + noise), with its guards
     z2 = min(misfit / noise, 16)
     memory = None if model["memory"] is None else max(model["memory"], 1000)
     for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
         mean, var = state["log_noise"][k]
-        var[row] = 1 / (1 / widened(var[row], LOG_NOISE_VAR, memory) + 1 / 2)
+        var[row] = 1 / (1 / widened(var[row], LOG_NOISE_VAR, memory) + (noise / s) ** 2 / 2)
         mean[row] = np.clip(before + var[row] * (z2 - 1) / 2, -6, 6)
         state["running"][k] += (mean[row] - state["running"][k]) / 1000
 
@@ -345,40 +349,48 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
 # --- section 11: the level and the scale of the values -----------------------------------------------
 
 
-def note_value(state, y_c, y, alpha):
-    values = state["values"]
-    values["n"] = min(values["n"] + 1, 10_000)
-    off = y_c - values["mean"]
-    values["mean"] += off / values["n"]
-    values["var"] += (off * (y_c - values["mean"]) - values["var"]) / values["n"]
+def note_value(state, y_c, y, f_, total_var, clip):
     state["clipped"] += y_c != y
-    state["window"].append((y, y_c != y, y - alpha))
+    state["window"].append((y, f_, min((y - f_) ** 2 / total_var, (2.5 * clip) ** 2)))
+    if not state["watching"]:
+        values = state["values"]
+        values["n"] = min(values["n"] + 1, 10_000)
+        off = y_c - values["mean"]
+        values["mean"] += off / values["n"]
+        values["var"] += (off * (y_c - values["mean"]) - values["var"]) / values["n"]
 
 
 def follow(model, state):
-    """At a refinement. More than 30 % of a window clipped: watch the next one, then decide."""
+    """At a refinement, if 256 entries have come since the last window ended."""
     if model["clip"] is None or len(state["window"]) < 256:
         return
-    y, clipped, r = np.array(state["window"]).T
-    state["window"] = []
+    y, f_, z2 = np.array(state["window"]).T
+    values, state["window"] = state["values"], []
     if not state["watching"]:
-        state["watching"] = bool(np.mean(clipped) > 0.3)
+        far = np.mean(z2) > model["clip"] ** 2
+        state["watching"] = far or values["var"] > 9 or 0 < values["var"] < 1 / 9 or 0 < np.var(y) < 0.01
         if not state["watching"]:
-            state["var_before"] = state["values"]["var"]
+            state["var_before"] = values["var"]
         return
     state["watching"] = False
-    if state["var_before"] < 0.01 * min(1, np.var(y)):
-        start_afresh(model, state)
-        move_units(state, np.mean(y), np.std(y))
-        state["followed"][2] += 1
-    elif 1 / 3 < np.std(y) < 3:
-        move_units(state, np.mean(r), 1)
-        state["a"], state["b"] = 10, 10 * np.var(r)
+    values["n"], values["mean"], values["var"] = len(y), np.mean(y), np.var(y)
+    varied = state["var_before"] >= 0.01 * min(1, np.var(y))
+    if varied and 1 / 3 < np.std(y) < 3:
+        move_units(state, np.mean(y - f_), 1)
+        start_afresh(state, keep_means=True)
+        state["a"], state["b"] = 10, 10 * np.var(y - f_)
         state["followed"][0] += 1
-    else:
-        rescale(model, state, np.std(y))
-        move_units(state, np.mean(r), np.std(y))
+    elif varied and np.corrcoef(y, f_)[0, 1] > 0.25:
+        scale = np.std(y)
+        move_units(state, np.mean(y) - scale * np.mean(f_), scale)
+        start_afresh(state, keep_means=True)
+        state["a"], state["b"] = 10, 10 * np.var(y / scale - f_)
         state["followed"][1] += 1
+    else:
+        move_units(state, np.mean(y), np.std(y))
+        start_afresh(state)
+        state["followed"][2] += 1
+    state["var_before"] = values["var"]
 
 
 def move_units(state, shift, scale):
@@ -387,34 +399,15 @@ def move_units(state, shift, scale):
     state["scale"] *= scale
     state["values"]["mean"] = (state["values"]["mean"] - shift) / scale
     state["values"]["var"] /= scale**2
-    state["var_before"] = state["values"]["var"]
 
 
-def start_afresh(model, state):
+def start_afresh(state, keep_means=False):
+    """As before any entry; the means of factors and weights may be kept"""
     fresh = copy.deepcopy(state["fresh"])
+    for part in ("factors", "weights") if keep_means else ():
+        for new, old in zip(fresh[part], state[part], strict=True):
+            new[0] = old[0]
     state |= {part: fresh[part] for part in ("factors", "weights", "sites", "a", "b", "log_noise")}
-    state["running"] = [0.0] * len(state["running"])
-
-
-def rescale(model, state, c):
-    """f -> f/c: bias and last layer divided by c, m by sqrt(c); variances, sites, noise and l start anew"""
-    for k, (mean, var) in enumerate(state["factors"]):
-        for row in mean:
-            bias, m, _ = split(model, row)
-            bias /= c
-            m /= c ** (1 / (len(model["ranks"]) if model["product"] else 2))
-        var[...] = factor_prior_var(model, k)
-    state["weights"][-1][0] /= c
-    for (_, var), site in zip(state["weights"], state["sites"], strict=True):
-        var[...] = model["slab_var"]
-        site["precision"][...], site["precision_mean"][...], site["log_odds"][...] = (
-            1 / model["slab_var"],
-            0,
-            0,
-        )
-    state["a"] = state["b"] = 10
-    for mean, var in state["log_noise"]:
-        mean[...], var[...] = 0, LOG_NOISE_VAR
     state["running"] = [0.0] * len(state["running"])
 
 

@@ -10,7 +10,7 @@ import naive
 from naive import as_float64
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
-from spidertensor.spider.follow import WINDOW, follow
+from spidertensor.spider.follow import DECIDE, WINDOW, follow
 from spidertensor.spider.posterior import Prior
 from test_sequential import Case, assert_same_state, learn_in_pieces, nodes_of, stream, to_oracle
 
@@ -30,9 +30,10 @@ CHANGES = {
     "level": lambda value, at: value + 1000 * (np.arange(len(value)) >= at),
     "scale": lambda value, at: value * np.where(np.arange(len(value)) >= at, 1000, 1),
     "smaller, elsewhere": lambda value, at: np.where(np.arange(len(value)) >= at, 900 + value / 500, value),
+    "unrelated": lambda value, at: np.where(np.arange(len(value)) >= at, 300 * np.roll(value, 7), value),
     "afresh": lambda value, at: np.where(np.arange(len(value)) >= at, value, 0.25),
 }
-COUNT = {"level": 0, "scale": 1, "smaller, elsewhere": 1, "afresh": 2}
+COUNT = {"level": 0, "scale": 1, "smaller, elsewhere": 2, "afresh": 2, "unrelated": 2}
 
 
 def begin(case: Case, change: str = "") -> posterior.State:
@@ -87,21 +88,27 @@ def naive_arrays(tree):
     return [leaf for part in tree for leaf in naive_arrays(part)] if isinstance(tree, tuple) else [tree]
 
 
-@pytest.mark.parametrize("scale", [1e-3, 50.0])
+@pytest.mark.parametrize(
+    ("level", "scale", "count"),
+    [(40.0, 1.0, 0), (0.0, 1e-3, 1), (-7.0, 50.0, 1)],
+    ids=["level", "less", "more"],
+)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_rescaled_model_predicts_the_same(case, scale):
-    """f is linear in biases and last layer and quadratic in the pairs: only the mean residual is added."""
+def test_predictions_follow_the_values(case, level, scale, count):
+    """What happens to the values happens to the predictions."""
     state, _, _ = learn_in_pieces(case.method(WINDOW, PRIOR), begin(case), stream(case, 600))
     index = stream(case, 50, seed=2).index
-    before = case.method(prior=PRIOR).predict(state, index)
-    state.stream.watching[()], state.stream.var_before[()] = 2, 1.0
-    residual = 0.75
-    state.stream.window[:] = (100, 90, 0, scale**2, residual, 1)
+    before = case.method(prior=PRIOR).predict(state, index).mean
+    state.stream.watching[()], state.stream.var_before[()] = DECIDE, 1.0
+    f_mean, f_var = 0.25, 0.64  # of the predictions in the window; y = level + scale f
+    moments = (level + scale * f_mean, f_mean, scale**2 * f_var, f_var, scale * f_var)
+    state.stream.window[:] = (WINDOW, 0, *moments)
     follow(state, case.network, PRIOR)
-    after = case.method(prior=PRIOR).predict(state, index)
-    assert state.stream.followed.tolist() == [0, 1, 0]
-    np.testing.assert_allclose(after.mean, before.mean + residual, rtol=1e-6)
-    assert float(state.stream.scale) == pytest.approx(scale)
+    after = case.method(prior=PRIOR).predict(state, index).mean
+    assert state.stream.followed[count] == 1
+    unit = 1.0 if count == 0 else np.sqrt(f_var)  # new units have the spread of the values
+    wanted = level + scale * f_mean + scale * unit * (before - f_mean)
+    np.testing.assert_allclose(after, wanted, rtol=1e-6, atol=1e-6 * abs(level))
 
 
 def test_a_stream_without_change_is_left_alone():

@@ -1,12 +1,17 @@
 """Following the level and the scale of the values, when the first of them did not speak for the rest.
 
 mathematics.md section 11. Clipping makes single wild values harmless, but a change that lasts would be
-clipped for long. So the entries are counted in windows of at least WINDOW, ended where the prior is refined.
-If too many of a window were clipped, the next window is watched (the one before straddles the change). Then:
+clipped for long. So entries are counted in windows of at least WINDOW, which end where the prior is refined.
+If the typical residual of a window lies beyond the clip, or the spread of the values is far from the scale,
+then the next window is watched: its entries are predicted but not learned. (The window before it straddles
+the change.) At its end,
 
-    the values hardly varied before   start afresh but for the ids: weights are pruned, factors stand at 0
-    their spread is what it was       the mean residual goes into the shift, the noise starts anew
-    else                              the model is rescaled, exactly
+    the values hardly varied before        start afresh but for the ids: weights are pruned, factors at 0
+    their spread is what it was            the level moved: the mean residual goes into the shift
+    predictions still follow the values    all was scaled: the units change
+    else                                   start afresh in new units
+
+In the middle two cases the means of the model are kept, while variances, sites and noise start anew.
 
 A Method's values stay in the units it was given: `Stream.shift` and `Stream.scale` lie between these and the
 units that the model works in.
@@ -24,44 +29,52 @@ from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior, State
 
 WINDOW = 256  # entries
-SHARE = 0.3  # of clipped entries in a window; streams that do not change stay far below
+FAR = 2.5  # clips: a residual counts as no larger than this in a window's mean
 SAME_SCALE = 3.0  # a spread within this factor of 1 is the old one
-NO_SPREAD = 0.01  # of a variance: below this the values did not vary before
+NO_SPREAD = 0.01  # of a variance: below this the values do not vary
+SMALLEST = 1e-9  # of the size of the values: a smaller spread is rounding
+FOLLOWS = 0.25  # correlation of values and predictions that is no chance over a window
 RUNNING = 10_000  # entries over which the moments of the values run
-EQUIVALENT = 10.0  # entries' worth of noise that a new noise starts with
-DECIDE = 2
+EQUIVALENT = 10.0  # a = 10: the worth of 20 entries that a new noise starts with
+LEAST_NOISE = 1e-6  # of the running variance of the values
+WATCH, DECIDE = 1, 2
 
 
 @kernel(**PART)
-def note_value(stream, y, y_true, alpha):
-    """One learned entry, y being clipped: an outlier must not change the running moments either."""
-    n = min(stream.entries[()] + 1, RUNNING)
-    stream.entries[()] = n
-    before = y - stream.mean[()]
-    stream.mean[()] += before / n
-    stream.var[()] += (before * (y - stream.mean[()]) - stream.var[()]) / n
+def note_value(stream, y, y_true, f, total_var, clip):
+    """One entry. y is clipped: an outlier must not change the running moments of the values either."""
     window = stream.window
     window[0] += 1
-    window[1] += y != y_true
-    if stream.watching[()]:
-        for first, x in ((2, y_true), (4, y_true - alpha)):
-            before = x - window[first]
-            window[first] += before / window[0]
-            window[first + 1] += (before * (x - window[first]) - window[first + 1]) / window[0]
+    window[1] += min((y_true - f) ** 2 / total_var, (FAR * clip) ** 2)
+    off_y, off_f = y_true - window[2], f - window[3]
+    window[2] += off_y / window[0]
+    window[3] += off_f / window[0]
+    window[4] += (off_y * (y_true - window[2]) - window[4]) / window[0]
+    window[5] += (off_f * (f - window[3]) - window[5]) / window[0]
+    window[6] += (off_y * (f - window[3]) - window[6]) / window[0]
+    if stream.watching[()] != WATCH:
+        n = min(stream.entries[()] + 1, RUNNING)
+        stream.entries[()] = n
+        off = y - stream.mean[()]
+        stream.mean[()] += off / n
+        stream.var[()] += (off * (y - stream.mean[()]) - stream.var[()]) / n
 
 
 @kernel(**PART)
-def full_window(stream):
+def full_window(stream, clip):
     """At a refinement: end a window that is long enough; True if `follow` has to decide now."""
-    window = stream.window
+    window, var = stream.window, stream.var[()]
     if window[0] < WINDOW:
         return False
-    if stream.watching[()]:
+    if stream.watching[()] == WATCH:
         stream.watching[()] = DECIDE
         return True
-    stream.watching[()] = window[1] > SHARE * window[0]
-    if not stream.watching[()]:
-        stream.var_before[()] = stream.var[()]
+    far = window[1] > clip * clip * window[0]
+    wide, narrow = var > SAME_SCALE**2, 0 < var < SAME_SCALE**-2 or 0 < window[4] < NO_SPREAD
+    if far or wide or narrow:
+        stream.watching[()] = WATCH
+    else:
+        stream.var_before[()] = var
     window[:] = 0
     return False
 
@@ -69,23 +82,28 @@ def full_window(stream):
 def follow(state: State, network: Network, prior: Prior) -> None:
     """Decide what the watched window says, and change the state in place."""
     stream = state.stream
-    _, _, mean, var, r_mean, r_var = stream.window.tolist()
-    spread = math.sqrt(var)
-    before = float(stream.var_before)
+    n, _, mean, f_mean, var, f_var, cov = stream.window.tolist()
+    before, spread = float(stream.var_before), math.sqrt(var)
     stream.watching[()] = 0
     stream.window[:] = 0
-    if before < NO_SPREAD * min(1.0, var):
-        _start_afresh(state, network, prior)
-        _move_units(state, mean, spread)
-        stream.followed[2] += 1
-    elif 1 / SAME_SCALE < spread < SAME_SCALE:
-        _move_units(state, r_mean, 1.0)
-        _restart_noise(state, r_var)
+    stream.entries[()], stream.mean[()], stream.var[()] = n, mean, var
+    if stream.scale * spread <= SMALLEST * abs(stream.shift + stream.scale * mean):
+        pass  # nothing varies yet
+    elif before >= NO_SPREAD * min(1.0, var) and 1 / SAME_SCALE < spread < SAME_SCALE:
+        _move_units(state, mean - f_mean, 1.0)
+        _start_afresh(state, network, prior, keep_means=True)
+        _restart_noise(state, var + f_var - 2 * cov)
         stream.followed[0] += 1
-    elif spread > 0:
-        _rescale(state, network, prior, spread)
-        _move_units(state, r_mean, spread)
+    elif before >= NO_SPREAD * min(1.0, var) and cov > FOLLOWS * spread * math.sqrt(f_var):
+        _move_units(state, mean - spread * f_mean, spread)  # now the mean of the values is f_mean
+        _start_afresh(state, network, prior, keep_means=True)
+        _restart_noise(state, 1 + f_var - 2 * cov / spread)
         stream.followed[1] += 1
+    else:
+        _move_units(state, mean, spread)
+        _start_afresh(state, network, prior)
+        stream.followed[2] += 1
+    stream.var_before[()] = stream.var
 
 
 def _move_units(state: State, shift: float, scale: float) -> None:
@@ -95,46 +113,32 @@ def _move_units(state: State, shift: float, scale: float) -> None:
     stream.scale[()] *= scale
     stream.mean[()] = (stream.mean - shift) / scale
     stream.var[()] /= scale * scale
-    stream.var_before[()] = stream.var
 
 
 def _restart_noise(state: State, var: float) -> None:
     state.posterior.noise.shape[()] = EQUIVALENT
-    state.posterior.noise.rate[()] = EQUIVALENT * var
+    state.posterior.noise.rate[()] = EQUIVALENT * max(var, LEAST_NOISE * float(state.stream.var))
 
 
-def _start_afresh(state: State, network: Network, prior: Prior) -> None:
+def _start_afresh(state: State, network: Network, prior: Prior, *, keep_means: bool = False) -> None:
+    """Everything as before any entry, but for the means if these are kept: the entries that straddled the
+    change have moved them, so they are not as certain as they were."""
     node_noise = bool(state.posterior.log_noise)
     fresh = posterior.init(network, prior, int(state.seed), node_noise=node_noise)
-    capacity = np.array([len(factor.mean) for factor in state.posterior.factors])
-    fresh = posterior.grow(fresh, network, prior, capacity)
+    rows = np.array([len(factor.mean) for factor in state.posterior.factors])
+    fresh = posterior.grow(fresh, network, prior, rows)
+    parts = (*state.posterior.factors, *state.posterior.weights)
+    means = [part.mean.copy() for part in parts]
     _copy(fresh.posterior, state.posterior)
     _copy(fresh.sites, state.sites)
-    state.stream.log_noise[:] = 0
-
-
-def _rescale(state: State, network: Network, prior: Prior, scale: float) -> None:
-    """f -> f / scale: f is linear in the biases and the last layer and quadratic in the pairs. The means are
-    kept, and all that was known of their precision was known at another scale."""
-    fresh = posterior.init(network, prior, int(state.seed), node_noise=bool(state.posterior.log_noise))
-    biases, pairs = slice(0, int(network.bias)), slice(int(network.bias), network.deep_start)
-    degree = network.n_modes if network.product else 2
-    for mode, (mean, var) in enumerate(state.posterior.factors):
-        mean[:, biases] /= scale
-        mean[:, pairs] /= scale ** (1 / degree)
-        var[:] = posterior.factor_prior_var(network, prior, mode)
-    state.posterior.weights[-1].mean[:] /= scale
-    for weight in state.posterior.weights:
-        weight.var[:] = prior.slab_var
-    _copy(fresh.sites, state.sites)
-    _restart_noise(state, 1.0)
-    for mean, var in state.posterior.log_noise:
-        mean[:], var[:] = 0, posterior.NODE_NOISE_VAR
+    if keep_means:
+        for part, mean in zip(parts, means, strict=True):
+            part.mean[:] = mean
     state.stream.log_noise[:] = 0
 
 
 def _copy(source: tuple, target: tuple) -> None:
-    """Arrays of one tree into those of another, however deep they are nested."""
+    """The arrays of one tree of tuples into those of another."""
     for new, old in zip(source, target, strict=True):
         if isinstance(new, tuple):
             _copy(new, old)

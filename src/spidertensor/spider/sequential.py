@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
-from spidertensor.spider.follow import DECIDE, follow, full_window, note_value
+from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
@@ -80,8 +80,15 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
         if y != y_true:
             log_z = evidence(settings.likelihood, y_true, alpha, beta, noise_var)[0]
         out[3, n] = log_z - log_scale
-        if abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE:  # a NaN fails too
+        good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # a NaN fails too
+        if good:
             counts.log_evidence[()] += log_z - log_scale
+        else:
+            counts.refused[()] += 1
+        if good and robust:
+            counts.clipped[()] += y != y_true
+            note_value(stream, y, y_true, alpha, beta + noise_var, settings.clip)
+        if good and stream.watching[()] != WATCH:
             db2 = real(0)
             if settings.curvature:
                 curvature_pass(settings, c)
@@ -97,17 +104,21 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
                 noise.shape[()] = lam * noise.shape[()] + 0.5
                 noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
                 if settings.node_noise:
-                    move_log_noise(places, stream.log_noise, index, n, settings, c, off / noise_var)
-            if robust:
-                counts.clipped[()] += y != y_true
-                note_value(stream, y, y_true, alpha)
-        else:
-            counts.refused[()] += 1
+                    move_log_noise(
+                        places,
+                        stream.log_noise,
+                        index,
+                        n,
+                        settings,
+                        c,
+                        off / noise_var,
+                        noise_var / (beta + noise_var),
+                    )
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c)
             counts.rejected[()] += _refine(places, settings, c.s)
-            if robust and full_window(stream):
+            if robust and full_window(stream, settings.clip):
                 return n + 1
             pack(places, settings, c)
     if learning:
@@ -139,7 +150,6 @@ def _refine(places, settings, like):
 
 
 _DEFAULT = Prior()
-LEAST_NOISE = 1e-6  # of the running variance of the values
 LEAST_LOG_NOISE_MEMORY = 1000  # with a shorter one the noise jitters between half and twice the truth
 SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
 

@@ -506,14 +506,15 @@ def load_log_noise(places, nodes, running, index, n, settings, c):
 
 
 @kernel(**HOT)
-def move_log_noise(places, running, index, n, settings, c, square):
+def move_log_noise(places, running, index, n, settings, c, square, kept):
     """The log_noise of the entry's nodes, and their modes' running means, after an entry whose misfit was
-    `square` times its noise. An entry tells 1/2 of a log variance, whatever it is."""
-    score = 0.5 * (min(square, LARGEST_SQUARE) - 1)
+    `square` times its noise. What it tells of a log variance is 1/2 where the noise is all of the predictive
+    variance, and less where f was uncertain: `kept` is the noise's share."""
+    score, information = 0.5 * (min(square, LARGEST_SQUARE) - 1), 0.5 * kept * kept
     for k in range(len(settings.ranks)):
         v = c.log_noise_var[k]
         v = max(v, min(settings.log_noise_prior, v * settings.log_noise_widening))
-        v = 1 / (1 / v + 0.5)
+        v = 1 / (1 / v + information)
         moved = min(max(c.log_noise[k] + v * score, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
         row = index[n, k]
         elements(places.log_noise_mean[k], c.s)[row] = moved
