@@ -1,0 +1,275 @@
+"""README and docs/ are true: their Python and shell blocks run, links lead somewhere, figures stand in results/.
+
+How a page is read:
+
+    ```python   is run; all Python blocks of a page share their names, top to bottom
+    ```text     right after a Python block: exactly what that block prints
+    ```sh       the `spider` commands in it are run in bash, in the same folder; other lines are only read
+    <!-- not run: REASON -->   before a block: Python is only compiled, and of `spider` commands only the options
+                               are parsed
+    <!-- file: NAME -->        before a block: written to that file, not run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import glob
+import gzip
+import io
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import typer
+
+import spidertensor
+from spidertensor import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = {"command.md", "claims.md"}  # made from the commands and from results/, and tested there
+NEEDS_JAX = {"engines.md", "competitors.md"}
+FENCE = re.compile(r"(?:^<!-- (not run|file): ([^>]*?) -->\n+)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    marker: str
+    about: str  # what stands behind the marker: a reason, or the name of a file
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found[3], found[4], found[1] or "", found[2] or "", text.count("\n", 0, found.start(4)) + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks and comments."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def page_name(page: Path) -> str:
+    return page.name
+
+
+# Code
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with the files that pages take for granted, and a `spider` that is this package."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers((60, 30), size=(1500, 2))
+    stars = (3 + np.sin(ids[:, 0]) + np.cos(ids[:, 1])).round(1)
+    lines = [f"{user},{movie},{rating}" for (user, movie), rating in zip(ids.tolist(), stars, strict=True)]
+    (tmp_path / "ratings.csv").write_text("\n".join(["user,movie,rating", *lines, "42,7,3.5\n"]))
+    (tmp_path / "pairs.csv").write_text("user,movie\n42,7\n42,999\n")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "spider").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m spidertensor "$@"\n')
+    (tools / "spider").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(spidertensor.__file__).parents[1]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in GENERATED], ids=page_name)
+def test_code_runs_and_prints_what_the_page_says(page, folder):
+    if page.name in NEEDS_JAX:
+        pytest.importorskip("jax")
+    names: dict = {"__name__": "page"}
+    printed = None
+    for block in blocks(page):
+        where = f"{page.name}, line {block.line}"
+        if block.language == "text":
+            assert printed is not None, f"{where}: output that follows no Python block"
+            assert printed.rstrip() == block.text.rstrip(), where
+        printed = None
+        if block.marker == "file":
+            (folder / block.about).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            code = compile(block.text, where, "exec")
+            if not block.marker:
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    exec(code, names)
+                printed = out.getvalue()
+        elif block.language == "sh":
+            if block.marker:
+                for command in spider_commands(block.text):
+                    parse(command, where)
+            else:
+                run(block.text, where)
+
+
+def run(text: str, where: str) -> None:
+    lines = [line for line in text.splitlines() if line.startswith("spider ")]
+    for line in lines:
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
+        assert done.returncode == 0, f"{where}: {line}\n{done.stdout}{done.stderr}"
+
+
+def spider_commands(text: str) -> list[list[str]]:
+    """The words behind `spider` in each command of a block; file patterns are those of the repository."""
+    commands = []
+    for line in text.splitlines():
+        for part in re.split(r"\||&&", line):
+            words = shlex.split(part, comments=True)
+            if words[:1] == ["spider"]:
+                commands.append(
+                    [each for word in words[1:] for each in sorted(glob.glob(word, root_dir=ROOT)) or [word]]
+                )
+    return commands
+
+
+def parse(command: list[str], where: str) -> None:
+    """Whether there is such a command with such options, without running it."""
+    found, context = typer.main.get_command(cli.app), None
+    words = command
+    while hasattr(found, "commands"):
+        assert words and words[0] in found.commands, f"{where}: no command spider {' '.join(command)}"
+        context = found.make_context(found.name, words, parent=context)
+        found, words = found.commands[words[0]], words[1:]
+    found.make_context(found.name, list(words), parent=context)
+
+
+def test_a_wrong_option_on_a_page_would_be_found():
+    with pytest.raises(Exception, match="no-such"):
+        parse(["evaluate", "acc", "--no-such"], "here")
+    with pytest.raises(AssertionError, match="no command"):
+        parse(["evolve", "acc"], "here")
+
+
+def test_docstring_examples():
+    found = doctest.testmod(spidertensor)
+    assert found.failed == 0
+
+
+# Links and words
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"`[^`\n]*`", "", prose(page))
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if page.parent.name == "docs":
+            # the site is built from docs/ alone
+            assert target.is_relative_to(ROOT / "docs"), f"{page.name}: {link} leaves docs/"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_every_page_and_image_is_reachable_from_the_readme():
+    seen, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        seen.add(page)
+        if page.suffix != ".md":
+            continue
+        targets = {(page.parent / link.partition("#")[0]).resolve() for link in links(page) if ":" not in link}
+        ahead += [target for target in targets if target not in seen and target.is_file()]
+    images = sorted((ROOT / "docs" / "images").glob("*.png"))
+    lost = [each.name for each in [*PAGES, *images] if each not in seen and each.name != "index.md"]
+    assert not lost
+
+
+def test_the_readme_is_short_and_names_how_to_try_it():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(prose(ROOT / "README.md").split()) < 600
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = set(re.findall(r"\bmake ([a-z]+)\b", text))
+    assert {"demo", "test"} <= named <= set(targets)
+
+
+# Figures
+
+
+def table(page: Path, first_column: str) -> dict[str, list[str]]:
+    """The table that has this row, as cells by the name in the first column; notes in brackets are no name."""
+    text = page.read_text(encoding="utf-8")
+    found = next(each for each in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if first_column in each)
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found.splitlines()[2:]]
+    return {re.sub(r"\*|\(.*\)", "", name).strip(): cells for name, *cells in rows}
+
+
+METHODS = {
+    "spidertensor default": "spider",
+    "spidertensor plain": "spider-plain",
+    "SPIDER-ReLU": "spider-paper",
+    "SPIDER-tanh": "spider-paper-tanh",
+    "POST": "post",
+    "SVB-DTF": "svb-dtf",
+    "SVB-GPTF": "svb-gptf",
+    "SS-GPTF": "ss-gptf",
+    "CP-WOPT": "cp-wopt",
+    "static biases": "static-biases",
+    "online biases": "biases",
+    "mean": "mean",
+}
+COLUMNS = [
+    ("movielens-1m", "paper"),
+    ("acc", "paper", "clean"),
+    ("anime", "paper"),
+    ("dblp", "paper", "clean"),
+    ("flights", "stream"),
+]
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """(method, data, test set) -> score of each seed, at rank 8 and batches of 256, all entries."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for name in ("grid", "svb", "prequential"):
+        with gzip.open(ROOT / "results" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                how = row["settings"]
+                if row["error"] or (how["rank"], how["batch_size"], how["entries"]) != (8, 256, None):
+                    continue
+                for test, score in row["scores"].items():
+                    found.setdefault((how["method"], how["data"], test), {})[how["seed"]] = score["score"]
+    return {key: list(seeds.values()) for key, seeds in found.items()}
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/benchmarks.md"])
+def test_the_accuracy_tables_are_what_the_result_rows_say(name, scores):
+    shown = table(ROOT / name, "| **spidertensor default** |")
+    assert "spidertensor default" in shown
+    for label, cells in shown.items():
+        for (data, *tests), cell in zip(COLUMNS, cells, strict=True):
+            numbers = [scores.get((METHODS[label], data, test)) for test in tests]
+            written = cell.split(" / ") if cell else []
+            assert len(written) == (0 if numbers[0] is None else len(written) or 1), (label, data)
+            for number, text in zip(numbers, written, strict=False):
+                digits = 1 if data == "flights" else 3
+                assert abs(float(text) - statistics.mean(number)) <= 0.51 * 10**-digits, (label, data, text)
