@@ -1,12 +1,12 @@
-"""README and docs/ are true: their Python and shell blocks run, links lead somewhere, figures stand in results/.
+"""README and docs/ are true: code blocks run, links lead somewhere, figures are those of results/.
 
 How a page is read:
 
     ```python   is run; all Python blocks of a page share their names, top to bottom
     ```text     right after a Python block: exactly what that block prints
     ```sh       the `spider` commands in it are run in bash, in the same folder; other lines are only read
-    <!-- not run: REASON -->   before a block: Python is only compiled, and of `spider` commands only the options
-                               are parsed
+    <!-- not run: REASON -->   before a block: Python is only compiled, and the options of `spider` commands
+                               are only parsed
     <!-- file: NAME -->        before a block: written to that file, not run
 """
 
@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = {"command.md", "claims.md"}  # made from the commands and from results/, and tested there
 NEEDS_JAX = {"engines.md", "competitors.md"}
-FENCE = re.compile(r"(?:^<!-- (not run|file): ([^>]*?) -->\n+)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"(?:^<!-- (not run|file): ([^>]*?) -->\n+)?^```(\w*)\n(.*?)^```$", re.S | re.M)
 
 
 class Block(NamedTuple):
@@ -90,12 +91,24 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in GENERATED], ids=page_name)
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=page_name)
 def test_code_runs_and_prints_what_the_page_says(page, folder):
     if page.name in NEEDS_JAX:
         pytest.importorskip("jax")
+    shown = play(page, folder)
+    if page.name == "engines.md":
+        info = " ".join(shown["spider info visits.spider"].split())
+        assert "'shapes': ((16, 3), (16, 16, 8), (16,))" in info
+        assert (folder / "predicted.csv").read_text().startswith("user,place,hour,minutes,mean,std\n")
+
+
+def play(page: Path, folder: Path) -> dict[str, str]:
+    """Run a page from top to bottom; what its shell commands printed, by command."""
     names: dict = {"__name__": "page"}
-    printed = None
+    printed, shown = None, {}
     for block in blocks(page):
         where = f"{page.name}, line {block.line}"
         if block.language == "text":
@@ -107,22 +120,27 @@ def test_code_runs_and_prints_what_the_page_says(page, folder):
         elif block.language == "python":
             code = compile(block.text, where, "exec")
             if not block.marker:
-                with contextlib.redirect_stdout(io.StringIO()) as out:
-                    exec(code, names)
-                printed = out.getvalue()
+                printed = output(code, names)
+        elif block.language == "sh" and block.marker:
+            for command in spider_commands(block.text):
+                parse(command, where)
         elif block.language == "sh":
-            if block.marker:
-                for command in spider_commands(block.text):
-                    parse(command, where)
-            else:
-                run(block.text, where)
+            for line in block.text.splitlines():
+                if line.startswith("spider "):
+                    shown[line] = run(line, where)
+    return shown
 
 
-def run(text: str, where: str) -> None:
-    lines = [line for line in text.splitlines() if line.startswith("spider ")]
-    for line in lines:
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
-        assert done.returncode == 0, f"{where}: {line}\n{done.stdout}{done.stderr}"
+def output(code: CodeType, names: dict) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, names)
+    return out.getvalue()
+
+
+def run(line: str, where: str) -> str:
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
+    assert done.returncode == 0, f"{where}: {line}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def spider_commands(text: str) -> list[list[str]]:
@@ -143,7 +161,7 @@ def parse(command: list[str], where: str) -> None:
     found, context = typer.main.get_command(cli.app), None
     words = command
     while hasattr(found, "commands"):
-        assert words and words[0] in found.commands, f"{where}: no command spider {' '.join(command)}"
+        assert set(words[:1]) <= set(found.commands), f"{where}: no command spider {' '.join(command)}"
         context = found.make_context(found.name, words, parent=context)
         found, words = found.commands[words[0]], words[1:]
     found.make_context(found.name, list(words), parent=context)
@@ -183,7 +201,7 @@ def test_links_lead_somewhere(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name}: {link}"
-        if page.parent.name == "docs":
+        if page.parent == ROOT / "docs":
             # the site is built from docs/ alone
             assert target.is_relative_to(ROOT / "docs"), f"{page.name}: {link} leaves docs/"
         if anchor:
@@ -197,7 +215,8 @@ def test_every_page_and_image_is_reachable_from_the_readme():
         seen.add(page)
         if page.suffix != ".md":
             continue
-        targets = {(page.parent / link.partition("#")[0]).resolve() for link in links(page) if ":" not in link}
+        paths = [link.partition("#")[0] for link in links(page) if ":" not in link]
+        targets = {(page.parent / path).resolve() for path in paths if path}
         ahead += [target for target in targets if target not in seen and target.is_file()]
     images = sorted((ROOT / "docs" / "images").glob("*.png"))
     lost = [each.name for each in [*PAGES, *images] if each not in seen and each.name != "index.md"]
@@ -216,7 +235,7 @@ def test_the_readme_is_short_and_names_how_to_try_it():
 
 
 def table(page: Path, first_column: str) -> dict[str, list[str]]:
-    """The table that has this row, as cells by the name in the first column; notes in brackets are no name."""
+    """The table with this line: cells by the name in the first column, without a note in brackets."""
     text = page.read_text(encoding="utf-8")
     found = next(each for each in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if first_column in each)
     rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found.splitlines()[2:]]
@@ -267,9 +286,9 @@ def test_the_accuracy_tables_are_what_the_result_rows_say(name, scores):
     assert "spidertensor default" in shown
     for label, cells in shown.items():
         for (data, *tests), cell in zip(COLUMNS, cells, strict=True):
-            numbers = [scores.get((METHODS[label], data, test)) for test in tests]
-            written = cell.split(" / ") if cell else []
-            assert len(written) == (0 if numbers[0] is None else len(written) or 1), (label, data)
-            for number, text in zip(numbers, written, strict=False):
-                digits = 1 if data == "flights" else 3
-                assert abs(float(text) - statistics.mean(number)) <= 0.51 * 10**-digits, (label, data, text)
+            where = f"{label} on {data}: {cell!r}"
+            numbers = [scores[key] for test in tests if (key := (METHODS[label], data, test)) in scores]
+            assert bool(cell) == bool(numbers), where
+            digits = 1 if data == "flights" else 3
+            for text, number in zip(cell.split(" / ") if cell else [], numbers, strict=False):
+                assert abs(float(text) - statistics.mean(number)) <= 0.51 * 10**-digits, where
