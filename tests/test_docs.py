@@ -292,3 +292,36 @@ def test_the_accuracy_tables_are_what_the_result_rows_say(name, scores):
             digits = 1 if data == "flights" else 3
             for text, number in zip(cell.split(" / ") if cell else [], numbers, strict=False):
                 assert abs(float(text) - statistics.mean(number)) <= 0.51 * 10**-digits, where
+
+
+def test_the_speed_table_is_what_the_result_rows_say():
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    names, _, cells = (
+        line.strip("|").split("|")
+        for line in re.search(r"^\| spidertensor default \|.*\n.*\n.*", text, re.M)[0].splitlines()
+    )
+    shown = {
+        name.partition(",")[0].strip(): float(cell.replace(",", ""))
+        for name, cell in zip(names, cells, strict=True)
+    }
+    with gzip.open(ROOT / "results" / "time.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [row for row in map(json.loads, lines) if not row["error"]]
+    for row in rows:
+        how, (score, *_) = row["settings"], row["scores"].values()
+        if (how["data"], how["rank"], how["batch_size"]) == ("movielens-1m", 8, 256):
+            label = next(label for label, method in METHODS.items() if method == how["method"])
+            microseconds = 1e6 * row["seconds"] / score["n_entries"]
+            assert shown.pop(label, microseconds) == pytest.approx(microseconds, rel=0.04), label
+    assert not shown
+
+
+def test_the_files_on_the_map_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "spidertensor"
+    for path in re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", text):
+        if "NAME" not in path:
+            assert (package / path).exists() or (ROOT / path).exists(), path
+    for path, functions in re.findall(r"\| `([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+) \|", text):
+        source = (package / path).read_text(encoding="utf-8")
+        for function in re.findall(r"(\w+)`", functions):
+            assert f"def {function}(" in source, f"{path}: {function}"
