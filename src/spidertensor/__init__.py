@@ -1,6 +1,13 @@
 """Streaming Bayesian deep tensor factorization (SPIDER).
 
-Importing the package does nothing: what a name needs is loaded when the name is first used.
+Importing the package loads nothing: a name is loaded when it is first used.
+
+>>> from spidertensor import SpiderRegressor
+>>> model = SpiderRegressor(scaling=(3.0, 1.0))
+>>> update = model.learn([("anna", "Alien"), ("ben", "Alien"), ("anna", "Brazil")], [5.0, 4.0, 2.0])
+>>> mean, std = model.predict([("ben", "Brazil"), ("carl", "Alien")], return_std=True)
+>>> model.n_entries_, model.n_nodes_, mean.shape
+(3, (2, 2), (2,))
 """
 
 from __future__ import annotations
