@@ -44,6 +44,7 @@ KERNEL_FOLDERS = (
 )  # all files in them count as kernel sources: constants are compiled in
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
+_kernels: list[Any] = []
 
 
 def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -53,6 +54,7 @@ def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., An
         dispatcher: Any = numba.njit(**options)(function)
         if cache:
             dispatcher._cache = _cache_of(function)
+            _kernels.append(dispatcher)
         return dispatcher
 
     return decorate
@@ -70,8 +72,14 @@ def stamp() -> str:
 
 
 def cache_folder() -> str | None:
-    """Where the kernels of this file's package are kept; None where they are not."""
+    """Where the kernels of SPIDER are kept; None where no folder can be written."""
     return _cache_of(cache_folder).cache_path
+
+
+def compilations() -> dict[str, int]:
+    """How often each kernel was compiled in this process, because the disk did not have it."""
+    found = ((each, sum(each.stats.cache_misses.values())) for each in _kernels)
+    return {f"{each.__module__.split('.')[-1]}.{each.__name__}": count for each, count in found if count}
 
 
 def _cache_of(function: Callable[..., Any]) -> Any:
