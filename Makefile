@@ -26,8 +26,10 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/accuracy.py
 
+# Fails on a broken link or a missing anchor. The site needs no network: open build/docs/site/index.html.
 docs: .venv/installed
 	$(BIN)/spider docs > docs/command.md
+	$(BIN)/python docs/site/build.py
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
