@@ -76,20 +76,25 @@ def test_the_site(copy):
 
 
 @pytest.mark.parametrize(
-    "link",
+    "links",
     [
-        "[x](nowhere.md)", "[x](quick-start.md#nowhere)", "[x](#nowhere)", "![x](images/nowhere.png)",
-        "[x](../results/nowhere.gz)", "[x](../README.md#nowhere)",
+        ("[x](no-page.md)", "[x](quick-start.md#no-anchor)", "[x](#no-heading)", "[x](../README.md#no-part)"),
+        ("![x](images/no-image.png)", "[x](../results/no-rows.gz)", '<a href="no-page.html">x</a>'),
     ],
-)  # fmt: skip
-def test_a_broken_link_stops_the_build(copy, link):
+    ids=["pages", "files"],
+)
+def test_broken_links_stop_the_build(copy, links):
     page = copy / "docs/method.md"
     text = page.read_text(encoding="utf-8")
     try:
-        page.write_text(f"{text}\n{link}\n", encoding="utf-8")
-        assert build(copy).returncode != 0
+        page.write_text("\n\n".join([text, *links]), encoding="utf-8")
+        done = build(copy)
     finally:
         page.write_text(text, encoding="utf-8")
+    assert done.returncode != 0
+    said = re.sub(r"\x1b\[[\d;]*m", "", done.stderr + done.stdout)  # without colours
+    for link in links:
+        assert re.search(r"no-\w+", link)[0] in said, said
 
 
 def test_links_to_folders_and_files_of_the_repository(copy):

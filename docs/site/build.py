@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "build" / "docs"
@@ -31,7 +33,10 @@ def main() -> None:
     for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))):
         lay_out(ROOT / page)
     check_navigation()
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=STAGE, check=True)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    if subprocess.run(command, cwd=STAGE, check=False).returncode:
+        sys.exit("zensical found something to mend")
+    check_links(STAGE / "site")
 
 
 def lay_out(page: Path) -> None:
@@ -40,14 +45,12 @@ def lay_out(page: Path) -> None:
     def link(match: re.Match[str]) -> str:
         before, path, after = match.groups()
         target = (page.parent / path).resolve()
-        if not target.exists():
-            sys.exit(f"{page.relative_to(ROOT)} links to {path}, which is not there")
         if target == ROOT / "README.md":
             path = path.removesuffix("README.md") + "index.md"
         elif target.is_dir():
             list_folder(target)
             path = f"{path.rstrip('/')}/index.md"
-        elif target.suffix != ".md":
+        elif target.is_file() and target.suffix != ".md":
             copy(target)
         return before + path + after
 
@@ -75,6 +78,38 @@ def list_folder(folder: Path) -> None:
         copy(path)
     lines = [f"# {folder.relative_to(ROOT)}", "", *(f"- [{path.name}]({path.name})" for path in files), ""]
     (PAGES / folder.relative_to(ROOT) / "index.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """What a page of the site links to, and the anchors it has."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = {""}
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value and not re.match(r"[a-z]+:|//", value):
+                self.links.add(unquote(value))
+            elif name in ("id", "name") and value:
+                self.anchors.add(value)
+
+
+def check_links(site: Path) -> None:
+    """Zensical checks links between Markdown pages; this checks all of them, to images and files too."""
+    pages = {file: Page(file) for file in site.rglob("*.html") if file.name != "404.html"}
+    broken = []
+    for file, page in pages.items():
+        for link in page.links:
+            path, _, anchor = link.partition("#")
+            target = (file.parent / path).resolve() if path else file
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (target in pages and anchor not in pages[target].anchors):
+                broken.append(f"{file.relative_to(site)}: {link}")
+    if broken:
+        sys.exit("\n".join(["broken links:", *sorted(broken)]))
 
 
 if __name__ == "__main__":
