@@ -151,7 +151,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(install):
     value, _, log = install.run(before=no_room)
     assert value == -1.2655
     assert [line.split()[0] for line in log] == ["INFO", "WARNING"]
-    assert "could not be saved" in log[1]
+    assert "not saved (File too large)" in log[1]
 
 
 def test_files_that_another_process_removes_meanwhile(install):

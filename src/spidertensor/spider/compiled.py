@@ -86,12 +86,16 @@ def _cache_of(function: Callable[..., Any]) -> Any:
     try:
         return _KernelCache(function)
     except RuntimeError:  # numba found no folder that it can write
-        _say_once(
-            logging.WARNING,
-            "compiled kernels cannot be saved, so every process compiles them again (about 15 s): "
-            "set NUMBA_CACHE_DIR to a folder that can be written",
-        )
+        _say_not_saved("no folder for them can be written")
         return _NoCache()
+
+
+def _say_not_saved(reason: str | None) -> None:
+    _say_once(
+        logging.WARNING,
+        f"compiled kernels are not saved ({reason}), so every process compiles them again, for about 15 s: "
+        "set NUMBA_CACHE_DIR to a folder that can be written",
+    )
 
 
 @cache
@@ -150,7 +154,7 @@ class _KernelCache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:  # read-only after all, or the disk is full: the kernel runs all the same
-            _say_once(logging.WARNING, f"a compiled kernel could not be saved: {error}")
+            _say_not_saved(error.strerror)
         else:
             _remove_stale(Path(self.cache_path))
 
