@@ -25,6 +25,8 @@ from spidertensor import cli, sources
 from spidertensor.cli import common, learning
 from spidertensor.sources import lines
 
+pytestmark = pytest.mark.usefixtures("warm_kernels")
+
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
 

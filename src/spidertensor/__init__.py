@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Batch",
     "CheckpointError",

@@ -25,16 +25,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
+from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN
 from spidertensor.spider.posterior import Counts
-from spidertensor.spider.sequential_passes import COMPILE
 
 LIMIT = 1e30  # on the size of a value: the squares of larger ones would not stay finite
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this
@@ -154,7 +153,7 @@ def _start(rng: np.random.Generator, first: NDArray[np.int64], rank: int) -> NDA
     return A
 
 
-@njit(**COMPILE)
+@kernel(**COMPILE)
 def loss(nodes, value, A, gradient):
     """The loss; its gradient, nodes one under another as in A, is added to `gradient`."""
     K, r = nodes.shape[1], A.shape[1]

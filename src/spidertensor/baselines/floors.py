@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
+from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, with_room
 
@@ -148,7 +148,7 @@ def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
     return state._replace(nodes=nodes, counts=counts)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(cache=True, nogil=True, error_model="numpy")
 def _learn(index, value, state, likelihood, out):
     offset, nodes, noise, counts = state
     K = len(nodes)

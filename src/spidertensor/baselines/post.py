@@ -19,15 +19,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods
+from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import mills
 from spidertensor.spider.posterior import Counts, Gamma, uniforms, with_room
-from spidertensor.spider.sequential_passes import COMPILE
 
 NOISE_START = 1e-3  # a = b before any entry
 LIMIT = 1e30  # on the log evidence of an entry: what is learned from one beyond it would not stay finite
@@ -37,9 +36,6 @@ TINY_VAR = 1e-12  # variances are positive, also where rounding or a node known 
 # node, this is mean 1/2 and variance 1 + 1/12.
 UNSEEN_MEAN = 0.5
 UNSEEN_VAR = 1 + 1 / 12
-
-# Per node: inlined and free of reference counting, which would cost as much as the arithmetic.
-HOT = {**COMPILE, "_nrt": False, "forceinline": True}
 
 
 class Factor(NamedTuple):
@@ -128,7 +124,7 @@ def _moments(state: State, index: NDArray[np.integer]) -> NDArray[np.float64]:
     return out
 
 
-@njit(**COMPILE)
+@kernel(**COMPILE)
 def _evaluate(index, factors, nodes, out):
     r = factors[0].mean.shape[1]
     for n in range(index.shape[0]):
@@ -238,7 +234,7 @@ class _Work(NamedTuple):
     vector: NDArray[np.float64]
 
 
-@njit(**COMPILE)
+@kernel(**COMPILE)
 def _ascend(index, value, first, mean, cov, noise, settings):
     """Coordinate ascent from the prior in `mean` and `cov`, which become the posterior.
 
@@ -274,7 +270,7 @@ def _ascend(index, value, first, mean, cov, noise, settings):
     return sweep, rate, rejected
 
 
-@njit(**COMPILE)
+@kernel(**PART)
 def _natural(nodes, work):
     """The prior as natural parameters; fills in `nodes.second` on the way."""
     L, r = nodes.mean.shape
@@ -295,7 +291,7 @@ def _natural(nodes, work):
     return _Prior(precision, shift, fixed)
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _square(j, nodes):
     for p in range(nodes.mean.shape[1]):
         for q in range(p + 1):
@@ -303,7 +299,7 @@ def _square(j, nodes):
             nodes.second[j, e] = nodes.cov[j, e] + nodes.mean[j, p] * nodes.mean[j, q]
 
 
-@njit(**COMPILE)
+@kernel(**PART)
 def _add_up(index, target, k, nodes, work):
     """For each node of mode k, over its entries: sum_n T_n and sum_n t_n y_n, products over other modes."""
     r, elements = nodes.mean.shape[1], nodes.second.shape[1]
@@ -325,7 +321,7 @@ def _add_up(index, target, k, nodes, work):
             work.sum_T[node, e] += T[e]
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _move(j, tau, prior, nodes, work):
     """cov^-1 = prior_cov^-1 + tau sum T,  mean = cov (prior_cov^-1 prior_mean + tau sum t y) of node j.
 
@@ -356,7 +352,7 @@ def _move(j, tau, prior, nodes, work):
     return step
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _invert(a):
     """The inverse of a, of which the lower triangle is read, in its place; False if not positive definite."""
     r = len(a)
@@ -387,7 +383,7 @@ def _invert(a):
     return True
 
 
-@njit(**COMPILE)
+@kernel(**PART)
 def _square_error(index, value, nodes):
     """sum_n E[(y_n - f_n)^2]: the same as in mathematics.md, here as (y - E f)^2 + var f, never negative."""
     r, elements = nodes.mean.shape[1], nodes.second.shape[1]
@@ -406,7 +402,7 @@ def _square_error(index, value, nodes):
     return total
 
 
-@njit(**COMPILE)
+@kernel(**PART)
 def _auxiliary(index, value, nodes, target):
     """E[z] = f + (2y - 1) phi(f) / Phi((2y - 1) f); with t = (2y - 1) f this is (2y - 1) (t + R(t))."""
     for n in range(len(value)):
@@ -414,7 +410,7 @@ def _auxiliary(index, value, nodes, target):
         target[n] = sign * mills(sign * _f(index, n, nodes))[2]
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _f(index, n, nodes):
     f = 0.0
     for p in range(nodes.mean.shape[1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,8 +12,8 @@ from typing import Annotated
 import typer
 
 import spidertensor
-from spidertensor.cli import evaluation, experiment, fit, model, predict, reference, report
-from spidertensor.cli.common import CommandError
+from spidertensor.cli import evaluation, experiment, fit, model, predict, reference, report, warmup
+from spidertensor.cli.common import CommandError, note
 
 app = typer.Typer(
     name="spider",
@@ -31,7 +32,7 @@ def _help(function: Callable[..., None]) -> str:
 
 for _command in (
     fit.fit, predict.predict, model.recommend, model.info, evaluation.evaluate, experiment.experiment,
-    report.report, evaluation.demo,
+    report.report, evaluation.demo, warmup.warmup,
 ):  # fmt: skip
     app.command(help=_help(_command))(_command)
 app.add_typer(evaluation.data, name="data")
@@ -65,6 +66,7 @@ def docs() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and leave with its exit code; an error is one line and code 2."""
+    _show_log()
     try:
         code = app(arguments, prog_name="spider", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -79,6 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("spider:", " ".join(message.split()), file=sys.stderr)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+def _show_log() -> None:
+    """What the package logs, such as that it compiles kernels, is a line on standard error."""
+    log = logging.getLogger("spidertensor")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(each, _ToStderr) for each in log.handlers):
+        log.addHandler(_ToStderr())
 
 
 def _message(error: Exception) -> str | None:

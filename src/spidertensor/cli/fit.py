@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,6 +116,8 @@ def fit(
     for each in written.values():
         _check_target(each, may_exist=resume or add or force)
     seconds = common.seconds(checkpoint_every)
+    if quiet:
+        logging.getLogger("spidertensor").setLevel(logging.WARNING)
     if network is not None and (hidden is not None or activation is not None):
         raise CommandError("--network takes the place of --hidden and --activation")
     if network is not None and engine is None:

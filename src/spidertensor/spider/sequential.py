@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import likelihoods, posterior
+from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.sequential_passes import (
-    COMPILE,
-    PART,
     Settings,
     bend_weights,
     curvature_pass,
@@ -29,7 +27,7 @@ from spidertensor.spider.sequential_passes import (
 from spidertensor.spider.spike_slab import refine_layer
 
 
-@njit(**COMPILE)
+@kernel(**COMPILE)
 def _learn(index, value, posterior, sites, counts, settings, out):
     """All entries of a batch, in order; refines the prior sites whenever `refine_every` entries are full."""
     factors, weights, noise = posterior
@@ -70,7 +68,7 @@ def _learn(index, value, posterior, sites, counts, settings, out):
     unpack(weights, c)
 
 
-@njit(**PART)
+@kernel(**PART)
 def _n_elements(posterior):
     n = 0
     for factor in posterior.factors:
@@ -80,7 +78,7 @@ def _n_elements(posterior):
     return n
 
 
-@njit(**COMPILE)
+@kernel(**COMPILE)
 def _predict(index, posterior, nodes, settings, out):
     c = scratch(posterior.weights, posterior.factors, settings)
     for n in range(index.shape[0]):

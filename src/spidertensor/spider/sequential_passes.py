@@ -15,12 +15,12 @@ What makes it fast:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from spidertensor.spider.compiled import HOT, PART, kernel
 from spidertensor.spider.sequential_simd import (
     LANES,
     bend_rows,
@@ -31,17 +31,6 @@ from spidertensor.spider.sequential_simd import (
     weighted_sums,
 )
 
-# Not fastmath=True: nnan and ninf would delete the guards (trap 6).
-COMPILE: dict[str, Any] = {
-    "cache": True,
-    "error_model": "numpy",
-    "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
-}
-# What only other kernels call needs no way in from Python: that way costs more to compile than the function.
-PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-# Everything per entry is inlined and free of reference counting: passing the scratch from function to
-# function and counting its arrays would cost as much as the arithmetic.
-HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 
@@ -90,7 +79,7 @@ class Scratch(NamedTuple):
     Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
 
 
-@njit(**PART)
+@kernel(**PART)
 def _zeros(first, second, third, like):
     """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
     size = first * second * third
@@ -99,7 +88,7 @@ def _zeros(first, second, third, like):
     return raw[skip : skip + size].reshape(first, second, third)
 
 
-@njit(**PART)
+@kernel(**PART)
 def scratch(weights, factors, settings):
     """Fresh working memory with the weights packed into it."""
     like, inputs, K = weights[0].mean, settings.inputs, len(factors)
@@ -136,7 +125,7 @@ def scratch(weights, factors, settings):
     return c
 
 
-@njit(**PART)
+@kernel(**PART)
 def pack(weights, c):
     for m in range(len(weights) - 1):
         mean, var = weights[m]
@@ -150,7 +139,7 @@ def pack(weights, c):
         c.v[j] = var[0, j]
 
 
-@njit(**PART)
+@kernel(**PART)
 def unpack(weights, c):
     for m in range(len(weights) - 1):
         mean, var = weights[m]
@@ -164,7 +153,7 @@ def unpack(weights, c):
         var[0, j] = c.v[j]
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _activate(kind, n, h, slope, bend):
     """h holds the pre-activations and becomes act(a); slope and bend are act' and act''."""
     if kind == _RELU:
@@ -194,7 +183,7 @@ def _activate(kind, n, h, slope, bend):
             h[i], slope[i], bend[i] = a * cdf, cdf + a * pdf, pdf * (2 - a * a)
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def load(factors, nodes, index, n, settings, c):
     """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0]."""
     deep, at = settings.bias + settings.multilinear, 0
@@ -215,7 +204,7 @@ def load(factors, nodes, index, n, settings, c):
             at += 1
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _forward(settings, c):
     """f of the deep part, and p of every layer (p of the output layer is returned)."""
     L = c.W.shape[0]
@@ -235,7 +224,7 @@ def _forward(settings, c):
     return c.s[L] * f, c.s[L] * c.s[L] * p
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _backward(settings, c):
     """delta of every layer, back[0] = df/dx, and what the hidden weights add to beta."""
     L = c.W.shape[0]
@@ -254,7 +243,7 @@ def _backward(settings, c):
     return beta
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _factor_gradients(settings, c):
     """g = df/du; returns what bias and multilinear add to f, and what all factors add to beta."""
     K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
@@ -282,7 +271,7 @@ def _factor_gradients(settings, c):
     return f, beta
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def evaluate(settings, c):
     """alpha and beta of the loaded entry, with every gradient left in the scratch."""
     f, beta_out = _forward(settings, c)
@@ -291,7 +280,7 @@ def evaluate(settings, c):
     return f + f_factors, beta_out + beta_hidden + beta_factors
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def curvature_pass(settings, c):
     """H (var * g), the half of dbeta/dmu: Hd for the factors, R_h and R_delta hold it for the weights."""
     L, K = c.W.shape[0], c.u.shape[0]
@@ -327,7 +316,7 @@ def curvature_pass(settings, c):
     _curvature_of_factors(settings, c)
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _curvature_of_factors(settings, c):
     K, bias, deep = c.u.shape[0], settings.bias, settings.bias + settings.multilinear
     at = 0
@@ -347,7 +336,7 @@ def _curvature_of_factors(settings, c):
                     c.Hd[k, e] += product
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def narrow_weights(c, da, narrowing):
     """The weights, where no variance can turn negative: mean += da var g, var -= c (var g)²."""
     L = c.W.shape[0]
@@ -361,7 +350,7 @@ def narrow_weights(c, da, narrowing):
         c.v[j] -= narrowing * (vg * vg)
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def bend_weights(settings, c, da, db2, narrowing):
     """The weights with curvature (db2 = 2 db; 0 without) and a guard per element; how many were rejected."""
     L, rejected = c.W.shape[0], 0
@@ -379,7 +368,7 @@ def bend_weights(settings, c, da, db2, narrowing):
     return rejected
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def move_factors(factors, index, n, c, da, db2, narrowing):
     rejected = 0
     for k in range(len(factors)):
@@ -393,7 +382,7 @@ def move_factors(factors, index, n, c, da, db2, narrowing):
     return rejected
 
 
-@njit(**HOT)
+@kernel(**HOT)
 def _moved(mean, var, g, bend, da, c):
     """One element after the entry, and 0; as it was, and 1, if its variance would not stay positive.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from spidertensor.spider.compiled import kernel
 from spidertensor.spider.posterior import Site
 
 WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(cache=True, error_model="numpy")
 def refine_layer(weight, site, slab_var, rho0):
     """Refine one layer's sites and posterior in place; returns how many elements were rejected.
 

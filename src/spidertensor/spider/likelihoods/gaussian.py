@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods.base import Likelihood
 
 CODE = 0
@@ -40,7 +40,7 @@ class Gaussian(Likelihood):
 GAUSSIAN = Gaussian()
 
 
-@njit(cache=True)
+@kernel(cache=True)
 def evidence(y, alpha, beta, noise):
     s = beta + noise
     r = y - alpha
@@ -48,7 +48,7 @@ def evidence(y, alpha, beta, noise):
     return log_z, r / s, 0.5 * (r * r / s - 1.0) / s, 1.0 / s
 
 
-@njit(cache=True)
+@kernel(cache=True)
 def misfit(y, alpha, beta, noise, paper):
     """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
 

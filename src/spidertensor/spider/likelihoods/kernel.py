@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods import gaussian, probit
 
 GAUSSIAN, PROBIT = gaussian.CODE, probit.CODE
 _gaussian, _probit = gaussian.evidence, probit.evidence
 
 
-@njit(cache=True)
+@kernel(cache=True)
 def evidence(likelihood, y, alpha, beta, noise):
     """log_z, da, db, c of one entry (see the package); `noise` is b/a and only the gaussian looks at it."""
     if likelihood == GAUSSIAN:

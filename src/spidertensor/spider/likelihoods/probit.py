@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from scipy.special import log_ndtr, ndtr
 
+from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods.base import Likelihood
 
 CODE = 1
@@ -42,7 +42,7 @@ def _t(mean, var):
     return np.asarray(mean, np.float64) / np.sqrt(1 + np.asarray(var, np.float64))
 
 
-@njit(cache=True)
+@kernel(cache=True)
 def mills(t):
     """log Phi(t), R = phi(t) / Phi(t) and R + t, exact to about 1e-10 in both tails."""
     if t < -30.0:
@@ -59,7 +59,7 @@ def mills(t):
     return log_cdf, ratio, ratio + t
 
 
-@njit(cache=True)
+@kernel(cache=True)
 def evidence(y, alpha, beta):
     z = 2.0 * y - 1.0
     width = 1.0 + beta

@@ -1,0 +1,176 @@
+"""How kernels are compiled by numba, and where the compiled code is kept on disk.
+
+Every kernel of the package is made by `kernel` with one of the sets of options below; no other file calls
+numba's decorators, so numba's private flags stand here only.
+
+numba's own cache looks at the file that a function stands in, so a change in another file that the function
+calls goes unseen. Here the file names of the cache contain a hash of all sources that a kernel can depend on
+(`stamp`): compiled code is never used with other sources than its own. numba chooses the folder: the variable
+NUMBA_CACHE_DIR, else the `__pycache__` beside the source, else the user's cache folder. Where none of these
+can be written the kernels are compiled in every process, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+
+# For functions that Python calls. Not fastmath=True: nnan and ninf would delete the guards against NaN.
+COMPILE: dict[str, Any] = {
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
+}
+# For functions that only other kernels call: without the wrappers for Python and C, which take longer to
+# compile than the function itself. Not cached: the compiled caller contains them.
+PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# For what runs once per entry or node: inlined, and without reference counting (`_nrt`, a private flag of
+# numba), which would cost as much as the arithmetic.
+HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
+
+KERNEL_FOLDERS = (
+    "spider",
+    "baselines",
+)  # all files in them count as kernel sources: constants are compiled in
+_PACKAGE = Path(__file__).parents[1]
+_log = logging.getLogger(__name__)
+_kernels: list[Any] = []
+
+
+def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit with a disk cache that notices every change of the kernel sources: `@kernel(**COMPILE)`."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher: Any = numba.njit(**options)(function)
+        if cache:
+            dispatcher._cache = _cache_of(function)
+            _kernels.append(dispatcher)
+        return dispatcher
+
+    return decorate
+
+
+@cache
+def stamp() -> str:
+    """Hash of all kernel sources and of the compiler's versions."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for folder in KERNEL_FOLDERS:
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            source = path.read_bytes()
+            digest.update(f"\n{path.relative_to(_PACKAGE).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> str | None:
+    """Where the kernels of SPIDER are kept; None where no folder can be written."""
+    return _cache_of(cache_folder).cache_path
+
+
+def compilations() -> dict[str, int]:
+    """How often each kernel was compiled in this process, because the disk did not have it."""
+    found = ((each, sum(each.stats.cache_misses.values())) for each in _kernels)
+    return {f"{each.__module__.split('.')[-1]}.{each.__name__}": count for each, count in found if count}
+
+
+def _cache_of(function: Callable[..., Any]) -> Any:
+    try:
+        return _KernelCache(function)
+    except RuntimeError:  # numba found no folder that it can write
+        _say_not_saved("no folder for them can be written")
+        return _NoCache()
+
+
+def _say_not_saved(reason: str | None) -> None:
+    _say_once(
+        logging.WARNING,
+        f"compiled kernels are not saved ({reason}), so every process compiles them again, for about 15 s: "
+        "set NUMBA_CACHE_DIR to a folder that can be written",
+    )
+
+
+@cache
+def _say_once(level: int, message: str) -> None:
+    _log.log(level, message)
+
+
+def _say_compiling() -> None:
+    _say_once(logging.INFO, "compiling kernels, once per installation, about 15 s")
+
+
+def _or_warmed(locator: Any) -> Any:
+    """A numba locator that also accepts a folder that cannot be written, if it holds our compiled kernels.
+
+    A container may run with its files read-only: what was compiled when its image was built must be used.
+    """
+
+    class OrWarmed(locator):
+        def ensure_cache_path(self) -> None:
+            try:
+                super().ensure_cache_path()
+            except OSError:
+                if not any(Path(self.get_cache_path()).glob(f"{_prefix()}*.nbi")):
+                    raise
+
+    return OrWarmed
+
+
+def _prefix() -> str:
+    return f"spidertensor-{stamp()}-"
+
+
+class _Files(CompileResultCacheImpl):
+    """The names of the files: ours and of these sources, `spidertensor-<stamp>-<module>.<function>.py311`."""
+
+    _locator_classes = [_or_warmed(each) for each in CompileResultCacheImpl._locator_classes]  # noqa: RUF012
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"{_prefix()}{fullname}.{_python(abiflags)}"
+
+
+def _python(abiflags: str = getattr(sys, "abiflags", "")) -> str:
+    return f"py{sys.version_info[0]}{sys.version_info[1]}{abiflags}"
+
+
+class _KernelCache(FunctionCache):
+    _impl_class = _Files
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            _say_compiling()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # read-only after all, or the disk is full: the kernel runs all the same
+            _say_not_saved(error.strerror)
+        else:
+            _remove_stale(Path(self.cache_path))
+
+
+class _NoCache(NullCache):
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        _say_compiling()
+
+
+@cache
+def _remove_stale(folder: Path) -> None:
+    """Delete what was compiled from other sources for this Python, once per process and folder.
+
+    Another process may be using these files: numba treats a file that is gone as one that was never there.
+    """
+    for path in folder.glob(f"spidertensor-*.{_python()}.*nb[ic]"):
+        if not path.name.startswith(_prefix()):
+            with suppress(OSError):  # another process was faster, or has the file open on Windows
+                path.unlink()
