@@ -1,6 +1,6 @@
 """Streaming Bayesian deep tensor factorization (SPIDER).
 
-Importing the package does nothing: what a name needs is loaded when the name is first used.
+Importing the package loads nothing: a name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
-    from spidertensor.estimator.inputs import EntryError
+    from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
 
@@ -25,6 +25,7 @@ __all__ = [
     "Prediction",
     "SpiderClassifier",
     "SpiderRegressor",
+    "SpiderWarning",
     "Update",
     "load",
 ]
@@ -33,11 +34,12 @@ _HOME = {
     "Batch": "method",
     "CheckpointError": "checkpoint",
     "CustomNetwork": "spider.custom_network",
-    "EntryError": "estimator.inputs",
+    "EntryError": "faults",
     "Method": "method",
     "Prediction": "method",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
+    "SpiderWarning": "faults",
     "Update": "method",
     "load": "estimator",
 }

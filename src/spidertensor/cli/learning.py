@@ -1,12 +1,12 @@
-"""The loop behind `spider fit`: chunks in, a model with its position out, and signals in between.
+"""The loop of `spider fit`: reads chunks, learns them, saves the model with its position, obeys signals.
 
-A position is what `save` stores beside the model, so that both always agree:
+The position is stored in the model file, so that both always agree:
 
-    source, head    the file's name, and what it is recognised by if it is moved (None: standard input)
-    row             up to which row everything has been learned or left out, and `bad`, how many were left out
-    last            the digest of that row's line, which must not change; None: not a source of lines
+    source, head    the file's name, and what recognises the file if it is moved (None: standard input)
+    row, bad        the last row that was learned or left out, and how many were left out so far
+    last            the digest of that row's line, which must not change; None if the source has no lines
     value           the column of the values
-    all_text        per mode, whether "42" on a line is the text; None before a text source was read
+    all_text        per mode, whether "42" is a text; None as long as every source had types
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spidertensor.cli import common
-from spidertensor.cli.common import BadRows, CommandError
+from spidertensor.cli import files, output
+from spidertensor.cli.bad_rows import BadRows
+from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.progress import Progress, Tally, summary
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.estimator.fitted import FARTHEST
-from spidertensor.estimator.inputs import EntryError
-from spidertensor.estimator.parameters import LARGEST
+from spidertensor.estimator.inputs import Columns
+from spidertensor.faults import EntryError, Fault
 from spidertensor.sources import BadRow, Chunk, Source, read
 
 
@@ -51,18 +50,17 @@ class Learner:
     tally: Tally = field(init=False)
 
     def __post_init__(self) -> None:
-        self.binary = isinstance(self.estimator, SpiderClassifier)
-        self.tally = Tally(self.binary)
+        self.tally = Tally(self.estimator.likelihood)
         self.head = self.source.head()
 
     @property
     def place(self) -> str:
-        return f"{self.source.unit} {self.row:,} of {self.source.name}"
+        return f"{self.source.format.unit} {self.row:,} of {self.source.name}"
 
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
-            self.source, self.modes, self.value, binary=self.binary, all_text=self.all_text,
-            skip=self.row, last=self.last,
+            self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
+            all_text=self.all_text, skip=self.row, last=self.last,
         )  # fmt: skip
         return _large_first(chunks, self.estimator.batch_size) if self.new else chunks
 
@@ -74,21 +72,25 @@ class Learner:
             assert chunk.values is not None
             try:
                 with _warnings_noted():
-                    update = self.estimator.learn(common.entries_of(chunk), chunk.values)
-            except EntryError as error:  # a value far beyond the scale: only the estimator knows it
-                if error.row is None:
+                    update = self.estimator.learn(self._ids(chunk), chunk.values)
+            except EntryError as error:  # values that only the estimator can judge, by their scale
+                if not error.rows:
                     raise
                 chunk, bad = _without(chunk, error, self)
                 rejected.take(bad)
-            except (ValueError, ModuleNotFoundError) as error:  # a setting that cannot be, here or at all
-                raise CommandError(_as_options(str(error))) from None
+            except (ValueError, ModuleNotFoundError) as error:  # an impossible setting, or no JAX
+                raise CommandError(str(error)) from None
             else:
                 break
-        # at once: from here on the chunk is learned, whatever fails
+        # before anything else can fail: from here on the chunk counts as learned
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
         if update is not None:
-            self.tally.add(chunk.values, update.mean, update.log_evidence, self.estimator._fitted().shift)
+            self.tally.add(chunk.values, update.mean, update.log_evidence, self.estimator.shift_)
+
+    def _ids(self, chunk: Chunk) -> Columns:
+        # Names only for a new model: one that was saved without names learns its columns by position.
+        return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
     def save(self) -> None:
         position = {
@@ -114,34 +116,33 @@ def start(
     **settings: Any,
 ) -> Learner:
     if modes is None or value is None:
-        raise CommandError("--modes and --value are needed to start a model")
+        raise CommandError("a new model needs --modes and --value")
     kind = SpiderClassifier if binary else SpiderRegressor
     if binary and "scaling" in settings:
         raise CommandError("--scaling is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
-    estimator.feature_names_in_ = np.array(modes, dtype=object)
-    typed = source.format in ("jsonl", "parquet")
-    return Learner(estimator, path, source, modes, value, None if typed else [False] * len(modes))
+    texts = None if source.format.typed else [False] * len(modes)
+    return Learner(estimator, path, source, modes, value, texts)
 
 
 def reopen(path: Path, source: Source, value: str | None, *, add: bool, network: str | None) -> Learner:
-    """The model of an earlier run; `add`: for another source, from its start."""
-    estimator = common.load_model(path, network)
+    """The model of an earlier run. add: it learns `source` from the start, whatever it learned before."""
+    estimator = files.load_model(path, network)
     position = _position(estimator)
     if position is None and not add:
-        raise CommandError(f"{path}: was not made by spider fit, --add learns a source on top of it")
+        raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
     value = position["value"] if position else value
     if value is None:
-        raise CommandError(f"{path}: does not say which column has the value, use --value")
+        raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None
-    if source.format in ("csv", "tsv") or (position and position["all_text"]):
-        texts = common.all_text(estimator)
-    learner = Learner(estimator, path, source, common.mode_names(estimator), value, texts, new=False)
+    if not source.format.typed or (position and position["all_text"]):
+        texts = files.all_text(estimator)
+    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, new=False)
     if position and not add:
         if not source.has_head(position["head"]):
             raise CommandError(
-                f"{path}: stands in another source ({position['source']}), "
-                f"--add learns {source.name} from its start on top of it"
+                f"{path}: has learned another source ({position['source']}): "
+                f"use --add to learn {source.name} on top of it"
             )
         learner.row, learner.bad, learner.last = position["row"], position["bad"], position.get("last")
     return learner
@@ -171,12 +172,12 @@ def check_same(
     paper: bool,
     **settings: Any,
 ) -> None:
-    """What the command line says about a model that is there already must be what the model says."""
+    """Options that describe a model must agree with the model that exists."""
     estimator = learner.estimator
     facts = {
         "modes": learner.modes,
         "value": learner.value,
-        "binary": learner.binary,
+        "binary": isinstance(estimator, SpiderClassifier),
         **estimator.get_params(),
     }
     if paper:
@@ -191,9 +192,9 @@ def _listed(value: Any) -> Any:
 
 
 def _large_first(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
-    """The first chunk made n entries long, if there are so many: the scale of the values comes from them.
+    """Chunks joined until the first has n entries, from which the scale of the values is taken.
 
-    A pipe may give less at once, and how its reads fell must not change the model.
+    A pipe may give fewer at once, and how much arrived at once must not change the model.
     """
     first: Chunk | None = None
     for chunk in chunks:
@@ -223,41 +224,21 @@ def _concatenated(a: Any, b: Any) -> Any:
 
 
 def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, list[BadRow]]:
-    """The chunk without the refused row and all that would be refused for the same reason."""
-    assert error.row is not None
+    """The chunk without the rows of the error, and these as bad rows."""
     assert chunk.values is not None
-    refused = _refused(learner.estimator, chunk.values)
-    if not refused[error.row]:
-        refused = np.arange(len(chunk.rows)) == error.row
-    names, shown = [*learner.modes, learner.value], f"value {chunk.values[error.row]:g} "
+    names = [*learner.modes, learner.value]
     bad = []
-    for place in np.flatnonzero(refused).tolist():
-        value = chunk.values[place]
+    for place in error.rows:
+        value = float(chunk.values[place])
         raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
-        reason = _as_options(error.reason.replace(shown, f"value {value:g} ", 1))
-        bad.append(BadRow(int(chunk.rows[place]), reason, common.plain(raw)))
+        reason = told(error.but(row=None, value=value))
+        bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
+    good = np.ones(len(chunk.rows), bool)
+    good[list(error.rows)] = False
     rest = chunk._replace(
-        columns=[column[~refused] for column in chunk.columns],
-        values=chunk.values[~refused],
-        rows=chunk.rows[~refused],
+        columns=[column[good] for column in chunk.columns], values=chunk.values[good], rows=chunk.rows[good]
     )
     return rest, bad
-
-
-def _refused(estimator: Any, value: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which values are too large to take the scale from or, if none is, too far beyond the scale."""
-    if estimator.__sklearn_is_fitted__():
-        shift, scale = estimator._fitted().shift, estimator._fitted().scale
-    else:
-        large = np.abs(value) > LARGEST
-        large &= np.cumsum(~large) < estimator.batch_size  # the scale comes from the first others
-        if large.any() and getattr(estimator, "scaling", None) is None:
-            return large
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # told when it is learned
-            shift, scale = estimator._first_scaling(value)
-    with np.errstate(over="ignore"):
-        return np.abs((value - shift) / scale) > FARTHEST
 
 
 @contextmanager
@@ -266,20 +247,12 @@ def _warnings_noted() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        common.note(f"note: {_as_options(str(each.message))}")
-
-
-def _as_options(text: str) -> str:
-    """What the estimators advise, in the words of the command."""
-    text = text.replace(
-        "pass scaling=(shift, scale) or make the first call larger", "pass --scaling SHIFT,SCALE"
-    )
-    text = text.replace("scaling=(shift, scale)", "--scaling SHIFT,SCALE")
-    return text.replace('engine="vectorized"', "--engine vectorized")
+        text = told(each.message) if isinstance(each.message, Fault) else str(each.message)
+        output.note(f"note: {text}")
 
 
 def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
-    """Learn to the end or to a signal, save, and tell; the exit code."""
+    """Learn up to the end or a signal, save, print a summary; returns the exit code."""
     began = perf_counter()
     with Signals() as signals:
         try:
@@ -297,21 +270,25 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
             raise CommandError(f"{learner.source.name}: no good rows to learn")
     if signals.caught:
         name = signal.Signals(signals.caught).name
-        saved = f"saved {learner.path}, --resume goes on" if learner.tally.entries else "nothing learned yet"
-        common.note(f"stopped by {name} after {learner.place}: {saved}")
+        saved = (
+            f"saved {learner.path}, continue with --resume"
+            if learner.tally.entries
+            else "nothing learned yet"
+        )
+        output.note(f"stopped by {name} after {learner.place}: {saved}")
         return 128 + signals.caught
     summary(learner, perf_counter() - began, as_json=as_json)
     return 0
 
 
 def _save_on_the_way_out(learner: Learner) -> None:
-    """Guarded: what went wrong first is what the user has to know."""
+    """A failure here is only noted: the user has to see the error that came first."""
     try:
         learner.save()
     except Exception as error:
-        common.note(f"could not save {learner.path} ({error})")
+        output.note(f"could not save {learner.path} ({error})")
     else:
-        common.note(f"saved {learner.path} after {learner.place}; --resume goes on from there")
+        output.note(f"saved {learner.path} after {learner.place}; continue with --resume")
 
 
 def _learn_all(
