@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 import spidertensor
 from spidertensor import cli, sources
-from spidertensor.cli import learning, options, output
+from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.sources import lines, parquet_file
 
@@ -507,7 +507,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     monkeypatch.setattr(lines, "BLOCK", 3000)
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
-    add = learning.Tally.add
+    add = learner.Tally.add
     learn = spidertensor.SpiderRegressor.learn
     calls = []
 
@@ -520,7 +520,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     for before in (True, False):  # the chunk at hand is learned wholly or not at all
         calls.clear()
         with monkeypatch.context() as patch:
-            where = (spidertensor.SpiderRegressor, "learn") if before else (learning.Tally, "add")
+            where = (spidertensor.SpiderRegressor, "learn") if before else (learner.Tally, "add")
             patch.setattr(*where, broken)
             with pytest.raises((SystemExit, type(error))):
                 cli.main(command)
@@ -623,7 +623,7 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
 
 def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):
     monkeypatch.setattr(
-        learning, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
+        learner, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
     )
     code, _, err = spider("fit", ratings, *FIT)
     assert code == 143

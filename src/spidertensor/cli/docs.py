@@ -58,7 +58,7 @@ def _help(command: Any) -> str:
 
 
 def _metavar(parameter: Any) -> str:
-    return parameter.metavar or parameter.name.upper()
+    return (parameter.metavar or parameter.name.upper()) + ("..." if parameter.nargs == -1 else "")
 
 
 def _name(parameter: Any) -> str:

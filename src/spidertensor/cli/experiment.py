@@ -21,7 +21,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_
 
 
 def experiment(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="TOML files that describe grids.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="TOML files that describe grids.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder for results. By default runs, with --quick runs-quick."),

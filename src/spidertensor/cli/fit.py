@@ -121,18 +121,19 @@ def fit(
     settings = _settings(rank, hidden, activation, engine, scaling, batch_size, seed)
     from spidertensor import sources  # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning
+    from spidertensor.cli.learner import check_same, reopen, start
 
     opened = sources.named(source, format, None if columns is None else options.words(columns))
     names = None if modes is None else options.words(modes)
     if add and not path.exists():
         raise CommandError(f"{path}: no such model to add to")
     if (resume and path.exists()) or add:
-        learner = learning.reopen(path, opened, value, add=add, network=network)
-        learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
+        learner = reopen(path, opened, value, add=add, network=network)
+        check_same(learner, names, value, binary=binary, paper=paper, **settings)
     else:
         if network is not None:
             settings["network"] = files.named_network(network)
-        learner = learning.start(path, opened, names, value, binary=binary, paper=paper, **settings)
+        learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
     after = learner.row if resume else None
     rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
     raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))

@@ -14,7 +14,7 @@ def report(
     results: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULTS...", help="Results of spider experiment: .jsonl or .jsonl.gz files, or folders."
+            metavar="RESULTS", help="Results of spider experiment: .jsonl or .jsonl.gz files, or folders."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page and its figures.")] = Path(
