@@ -960,7 +960,6 @@ def test_help_fits_a_terminal_and_names_no_types(spider, monkeypatch, command):
 def test_every_command_is_listed_with_a_whole_sentence(spider, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     listed = spider("--help")[1].partition("Commands:")[2]
-    assert listed.split("\n")[1:-1] == [line for line in listed.split("\n") if line]
     for command in cli.COMMANDS:
         assert (f"\n  {command} " in listed) == (command != "docs")
     assert "..." not in listed

@@ -34,6 +34,7 @@ from spidertensor import (
     checkpoint,
 )
 from spidertensor.estimator import base
+from spidertensor.estimator.inputs import Columns
 from spidertensor.spider import posterior
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 8}
@@ -725,6 +726,32 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
     back = SpiderRegressor.load(tmp_path / "model")  # which checks that everything fits together
     assert back.n_entries_ == (70 if moment == "after" else 10)
     back.partial_fit(*more)
+
+
+def test_a_state_grows_once_for_new_ids_and_never_for_known_ones(monkeypatch):
+    X, y = stream(60)
+    model = fresh(SpiderRegressor).fit(X, y)
+    grown = []
+    with_room = posterior.with_room
+    monkeypatch.setattr(posterior, "with_room", lambda *args: (grown.append(args[1]), with_room(*args))[1])
+    model.partial_fit(X, y)
+    assert not grown
+    model.partial_fit([(500, 3), (501, 4)], [1.0, 2.0])
+    assert [each.tolist() for each in grown] == [list(model.n_nodes_)]
+
+
+def test_columns_give_the_same_model():
+    """Ids that come in columns go to the kernel as they are."""
+    X, y = stream(60)
+    plain = fresh(SpiderRegressor).fit(X, y)
+    assert file_bytes(
+        fresh(SpiderRegressor).fit(Columns([X[:, 0].copy(), X[:, 1].tolist()]), y)
+    ) == file_bytes(plain)
+    named = fresh(SpiderRegressor).fit(Columns([X[:, 1], X[:, 0]], ("item", "user")), y)
+    assert named.mode_names_ == ["item", "user"]
+    turned = Columns([X[:, 0], X[:, 1]], ("user", "item"))
+    np.testing.assert_array_equal(named.predict(turned), named.predict(X[:, ::-1]))
+    assert named.seen(turned).all()
 
 
 # --- frames ---

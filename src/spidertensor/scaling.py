@@ -31,10 +31,6 @@ class Scaling(NamedTuple):
         with np.errstate(over="ignore"):
             return (value - self.shift) / self.scale
 
-    def too_far(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(n,) which values are too far from the shift to be learned."""
-        return np.abs(self.scaled(value)) > FARTHEST
-
     def user_units(
         self, mean: NDArray[np.float64], var: NDArray[np.float64], noise: NDArray[np.float64]
     ) -> Prediction:
@@ -51,6 +47,11 @@ def spread(value: NDArray[np.float64]) -> float:
     """Standard deviation; 0 if it is nothing but the rounding error of equal values, or too small to use."""
     std = float(value.std())
     return std if std > 1e-14 * np.abs(value).max() and std > 1 / LARGEST else 0.0
+
+
+def too_far(scaled: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(n,) which scaled values are too far from the shift to be learned."""
+    return np.abs(scaled) > FARTHEST
 
 
 def too_large(value: NDArray[np.float64], n: int) -> NDArray[np.bool_]:

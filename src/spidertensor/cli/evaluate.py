@@ -45,7 +45,7 @@ def evaluate(
         Test,
         typer.Option(
             metavar="paper|clean",
-            help="Test set of acc and dblp: as published, or with zeros that cannot be told by their ids.",
+            help="Test set of acc and dblp: as published, or with zeros drawn uniformly.",
         ),
     ] = Test.PAPER,
     engine: Annotated[

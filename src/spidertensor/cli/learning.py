@@ -32,11 +32,8 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
             raise CommandError(f"{learner.source.name}: no good rows to learn")
     if signals.caught:
         name = signal.Signals(signals.caught).name
-        saved = (
-            f"saved {learner.path}, continue with --resume"
-            if learner.tally.entries
-            else "nothing learned yet"
-        )
+        done = f"saved {learner.path}, continue with --resume"
+        saved = done if learner.tally.entries else "nothing learned yet"
         output.note(f"stopped by {name} after {learner.place}: {saved}")
         return 128 + signals.caught
     summary(learner, perf_counter() - began, as_json=as_json)

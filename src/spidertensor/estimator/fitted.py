@@ -11,7 +11,7 @@ from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.parameters import Model
 from spidertensor.faults import EntryError
-from spidertensor.scaling import Scaling
+from spidertensor.scaling import Scaling, too_far
 from spidertensor.spider import posterior
 from spidertensor.spider.posterior import State
 
@@ -28,7 +28,8 @@ class Fitted(NamedTuple):
 
 def scaled_values(value: NDArray[np.float64], scaling: Scaling) -> NDArray[np.float64]:
     """The values as the method sees them; EntryError if one is too far from the shift."""
-    far = scaling.too_far(value)
+    scaled = scaling.scaled(value)
+    far = too_far(scaled)
     if far.any():
         rows = np.flatnonzero(far).tolist()
         raise EntryError(
@@ -40,7 +41,7 @@ def scaled_values(value: NDArray[np.float64], scaling: Scaling) -> NDArray[np.fl
             rows=tuple(rows),
             of_value=True,
         )
-    return scaling.scaled(value)
+    return scaled
 
 
 def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64]]:
