@@ -14,6 +14,8 @@ from typing import Any
 
 from spidertensor.cli.errors import CommandError
 
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
 
 @contextmanager
 def written(out: Path | None) -> Iterator[Any]:
@@ -23,7 +25,7 @@ def written(out: Path | None) -> Iterator[Any]:
     from spidertensor.sources import named
 
     if out is None:
-        yield _csv_writer(sys.stdout, ",")
+        yield _csv_writer(sys.stdout, DELIMITERS["csv"])
         return
     target = named(str(out))
     kind = target.format.name
@@ -37,8 +39,7 @@ def written(out: Path | None) -> Iterator[Any]:
                 pa.output_stream(part, compression=target.compression) as stream,
                 io.TextIOWrapper(stream, encoding="utf-8", newline="") as file,
             ):
-                delimiter = "\t" if kind == "tsv" else ","
-                yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, delimiter)
+                yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind])
         os.replace(part, out)
     finally:
         part.unlink(missing_ok=True)

@@ -158,11 +158,12 @@ class Spider(Parameters, BaseEstimator):
 
     @property
     def shift_(self) -> float:
-        """What is subtracted from a value before it is divided by `scale_` and learned."""
+        """What is subtracted from a value before it is learned."""
         return self._fitted().scaling.shift
 
     @property
     def scale_(self) -> float:
+        """What a value is divided by, after `shift_` was subtracted, before it is learned."""
         return self._fitted().scaling.scale
 
     @property

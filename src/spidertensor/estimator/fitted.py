@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.ids import NodeIndex, to_index
-from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.inputs import Columns, refuse
 from spidertensor.estimator.parameters import Model
-from spidertensor.faults import EntryError
 from spidertensor.scaling import Scaling, too_far
 from spidertensor.spider import posterior
 from spidertensor.spider.posterior import State
@@ -29,18 +28,13 @@ class Fitted(NamedTuple):
 def scaled_values(value: NDArray[np.float64], scaling: Scaling) -> NDArray[np.float64]:
     """The values as the method sees them; EntryError if one is too far from the shift."""
     scaled = scaling.scaled(value)
-    far = too_far(scaled)
-    if far.any():
-        rows = np.flatnonzero(far).tolist()
-        raise EntryError(
-            f"is more than a million times the scale {scaling.scale:g} away from {scaling.shift:g}",
-            rows[0],
-            kind="too far",
-            value=float(value[rows[0]]),
-            remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
-            rows=tuple(rows),
-            of_value=True,
-        )
+    refuse(
+        value,
+        too_far(scaled),
+        f"is more than a million times the scale {scaling.scale:g} away from {scaling.shift:g}",
+        kind="too far",
+        remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
+    )
     return scaled
 
 

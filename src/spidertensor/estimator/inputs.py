@@ -85,6 +85,18 @@ def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
     return array
 
 
+def refuse(
+    value: NDArray[np.float64], wrong: NDArray[np.bool_], reason: str, *, kind: str, remedy: str
+) -> None:
+    """EntryError if a value is wrong; `reason` continues the sentence "value 3 ..."."""
+    if wrong.any():
+        rows = np.flatnonzero(wrong).tolist()
+        first = float(value[rows[0]])
+        raise EntryError(
+            reason, rows[0], kind=kind, value=first, remedy=remedy, rows=tuple(rows), of_value=True
+        )
+
+
 def _numbers(y: Any, n: int) -> NDArray[np.float64]:
     if y is None:
         raise EntryError("learning requires y to be passed, but the target y is None")

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from spidertensor.estimator.base import PAPER, Spider
-from spidertensor.faults import EntryError, SpiderWarning
+from spidertensor.estimator.inputs import refuse
+from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
 from spidertensor.spider.likelihoods import GAUSSIAN
 
@@ -74,17 +75,8 @@ class SpiderRegressor(RegressorMixin, Spider):
         if self.scaling is not None:
             shift, scale = map(float, self.scaling)
             return Scaling(shift, scale)
-        rows = np.flatnonzero(too_large(value, self.batch_size)).tolist()
-        if rows:
-            raise EntryError(
-                "is too large",
-                rows[0],
-                kind="too large",
-                value=float(value[rows[0]]),
-                remedy="measure it in a larger unit",
-                rows=tuple(rows),
-                of_value=True,
-            )
+        large = too_large(value, self.batch_size)
+        refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
         first = value[: self.batch_size]
         if not spread(first):
             how_many = "value does" if len(first) == 1 else f"{len(first)} values do"
