@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
-    from spidertensor.estimator.inputs import EntryError
+    from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
 
@@ -32,6 +32,7 @@ __all__ = [
     "Prediction",
     "SpiderClassifier",
     "SpiderRegressor",
+    "SpiderWarning",
     "Update",
     "load",
 ]
@@ -40,11 +41,12 @@ _HOME = {
     "Batch": "method",
     "CheckpointError": "checkpoint",
     "CustomNetwork": "spider.custom_network",
-    "EntryError": "estimator.inputs",
+    "EntryError": "faults",
     "Method": "method",
     "Prediction": "method",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
+    "SpiderWarning": "faults",
     "Update": "method",
     "load": "estimator",
 }
