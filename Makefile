@@ -26,8 +26,11 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/accuracy.py
 
+# Fails on a broken link or a missing anchor. To read it: python -m http.server -d build/docs/site
+# (the pages open as files too, but browsers allow the search only from a server).
 docs: .venv/installed
 	$(BIN)/spider docs > docs/command.md
+	$(BIN)/python docs/site/build.py
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

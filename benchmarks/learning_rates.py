@@ -15,8 +15,8 @@ from pathlib import Path
 
 from spidertensor.baselines import gp, ss_gptf, svb_dtf, svb_gptf
 from spidertensor.baselines.svb_dtf import RATES
-from spidertensor.estimator.inputs import shift_and_scale
 from spidertensor.method import Batch, Method, Update
+from spidertensor.scaling import Scaling
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.study import datasets, grid, protocols, rows
@@ -42,8 +42,7 @@ def first_tenth(data: Dataset) -> Batch:
 def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
     """What each rate predicted, for values that are scaled as the harness does it."""
     if not data.binary:
-        shift, scale = shift_and_scale(stream.value[:BATCH_SIZE])
-        stream = Batch(stream.index, (stream.value - shift) / (scale or 1.0))
+        stream = Batch(stream.index, Scaling.of(stream.value[:BATCH_SIZE]).scaled(stream.value))
     likelihood, n_modes = PROBIT if data.binary else GAUSSIAN, len(data.shape)
     if name == "svb-dtf":
         network = Network((RANK,) * n_modes, HIDDEN)

@@ -24,7 +24,7 @@ import numpy as np
 from spidertensor import SpiderRegressor
 from spidertensor.checkpoint import flatten
 from spidertensor.estimator import inputs
-from spidertensor.estimator.ids import NodeIndex, rows
+from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.spider.posterior import trim
 
 N = 200_000
@@ -90,7 +90,7 @@ def main() -> None:
 
     def mapping() -> None:
         for i in range(0, N, BATCH):
-            rows(nodes, inputs.columns(few[0][i : i + BATCH])[0], add=True)
+            to_index(nodes, inputs.columns(few[0][i : i + BATCH]), add=True)
 
     mapping()
     state = trim(plain._fitted().state)

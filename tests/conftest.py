@@ -29,6 +29,14 @@ def data_folder() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def warm_kernels() -> None:
+    """For tests of what the command prints: the line about compiling does not come in between."""
+    from spidertensor.cli.warmup import warmup
+
+    warmup(modes="2", hidden="4")
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes are named by their argument, not written out: gzip puts the second it ran into them, and test
     processes that collect in different seconds would disagree about the tests there are. A likelihood is

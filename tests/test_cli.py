@@ -22,8 +22,11 @@ from pyarrow import parquet
 
 import spidertensor
 from spidertensor import cli, sources
-from spidertensor.cli import common, learning
-from spidertensor.sources import lines
+from spidertensor.cli import learner, learning, options, output
+from spidertensor.cli.errors import CommandError
+from spidertensor.sources import lines, parquet_file
+
+pytestmark = pytest.mark.usefixtures("warm_kernels")
 
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
@@ -177,6 +180,7 @@ def test_advice_is_in_the_words_of_the_command(folder, spider, fails):
     (folder / "equal.csv").write_text(csv_text([(1, 2, 3), (2, 2, 3)]))
     _, _, err = spider("fit", "equal.csv", *FIT)
     assert "pass --scaling SHIFT,SCALE" in err
+    assert "scaling=(" not in err
     (folder / "far.csv").write_text(csv_text([*table(), (1, "m1", 1e9)]))
     err = fails("fit", "far.csv", *FIT)
     assert "pass a fitting --scaling SHIFT,SCALE" in err
@@ -258,7 +262,10 @@ def test_predict_writes_every_format(ratings, folder, spider):
     (folder / "c.jsonl").write_text('{"user": 1, "movie": "m1"}\n{"user": 2, "movie": "m2", "x": 1}\n')
     for name in ("r.csv", "r.parquet"):
         code, _, err = spider("predict", "m.spider", "c.jsonl", "--out", name)
-        assert (code, err) == (2, "spider: a row has 'x', which the first has not: write jsonl instead\n")
+        assert (code, err) == (
+            2,
+            "spider: a row has 'x', which the first row does not have: write jsonl instead\n",
+        )
         assert not (folder / name).exists()
     assert spider("predict", "m.spider", "c.jsonl", "--out", "r.jsonl")[0] == 0
     assert not list(folder.glob(".*part"))
@@ -283,7 +290,7 @@ BAD = "user,movie,rating\n" + "1,m1,2\n1,m2,3\n" * 150 + "1,m1,\n1,m1\n" + "2,m2
 def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     (folder / "bad.csv").write_text(BAD)
     assert fails("fit", "bad.csv", *FIT) == (
-        "spider: bad.csv line 302: rating is missing (--on-bad skip or file goes on without such rows)\n"
+        "spider: bad.csv line 302: rating is missing (to go on without bad rows: --on-bad skip or file)\n"
     )
     assert not (folder / "bad.spider").exists()
     code, out, _ = spider("fit", "bad.csv", *FIT, "--on-bad", "skip", "--json")
@@ -308,7 +315,7 @@ def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     assert not (folder / "p.csv").exists()
     code, out, err = spider("predict", "bad.spider", "pairs.csv", "--on-bad", "file")
     assert (code, out.count("\n")) == (0, 2)
-    assert "1 bad rows left out" in err
+    assert "1 bad row left out" in err
 
 
 def rejected_rows(name="bad.rejects.jsonl") -> list[int]:
@@ -321,7 +328,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     old = '{"source": "other.csv", "row": 900, "reason": "old", "raw": ""}\n'
     rejects = folder / "bad.rejects.jsonl"
     rejects.write_text(old)
-    assert "bad.rejects.jsonl exists: --resume" in fails(*command)
+    assert "bad.rejects.jsonl exists: use --resume" in fails(*command)
     assert "no column" in fails("fit", "bad.csv", "--modes", "a", "--value", "b", *command[-2:], "--force")
     assert rejects.read_text() == old
     assert spider(*command, "--force")[0] == 0
@@ -332,7 +339,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     predict = ("predict", "bad.spider", "pairs.csv", "--on-bad", "file", "--rejects", rejects)
     code, _, err = spider(*predict)
     assert code == 0
-    assert f"1 bad rows left out and written to {rejects}" in err
+    assert f"1 bad row left out and written to {rejects}" in err
     assert rejected_rows() == [302, 303, 604, 302, 303, 604, 3]
     (folder / "bad.csv").write_text("user,movie,rating\n1,m1,2\n1,m2,3\n")
     assert spider(*command, "--force")[0] == 0
@@ -463,7 +470,7 @@ def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, nu
     else:
         assert running.returncode == 128 + number
         assert f"stopped by {number.name} after line" in message
-        assert "saved m.spider, --resume goes on" in message
+        assert "saved m.spider, continue with --resume" in message
     stopped = spidertensor.load("m.spider")
     assert 256 <= stopped.n_entries_ < 3000
     assert piped(text, "fit", "-", *FIT, "--model", "m.spider", "--resume")[0] == 0
@@ -502,7 +509,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     monkeypatch.setattr(lines, "BLOCK", 3000)
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
-    add = learning.Tally.add
+    add = learner.Tally.add
     learn = spidertensor.SpiderRegressor.learn
     calls = []
 
@@ -515,7 +522,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     for before in (True, False):  # the chunk at hand is learned wholly or not at all
         calls.clear()
         with monkeypatch.context() as patch:
-            where = (spidertensor.SpiderRegressor, "learn") if before else (learning.Tally, "add")
+            where = (spidertensor.SpiderRegressor, "learn") if before else (learner.Tally, "add")
             patch.setattr(*where, broken)
             with pytest.raises((SystemExit, type(error))):
                 cli.main(command)
@@ -590,11 +597,11 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         if "csv" in name:
             text = csv_text([tuple("" if x is None else x for x in row.values()) for row in rows])
-        compression = sources.Source.named(name).compression
+        compression = sources.named(name).compression
         with pa.output_stream(name, compression=compression) as file:
             file.write(text.encode())
     monkeypatch.setattr(lines, "BLOCK", 900)  # less than 256 rows: the first chunk is made of several
-    monkeypatch.setattr(sources, "ROWS", 70)
+    monkeypatch.setattr(parquet_file, "ROWS", 70)
     command = ("fit", name, *FIT, "--on-bad", "file", "--model", "m.spider")
     assert spider(*command)[0] == 0
     model, rejects = (folder / "m.spider").read_bytes(), (folder / "m.rejects.jsonl").read_bytes()
@@ -605,10 +612,10 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
             stop_after(patch, chunks, number)
             code, _, err = spider(*command, "--resume")  # there is nothing to resume: starts
             assert code == 128 + number
-            assert "--resume goes on" in err
+            assert "continue with --resume" in err
         assert spidertensor.load("m.spider").n_entries_ < 1100
         monkeypatch.setattr(lines, "BLOCK", 1100)  # blocks that end elsewhere change nothing
-        monkeypatch.setattr(sources, "ROWS", 111)
+        monkeypatch.setattr(parquet_file, "ROWS", 111)
         assert spider(*command, "--resume")[0] == 0
         assert (folder / "m.spider").read_bytes() == model
         assert (folder / "m.rejects.jsonl").read_bytes() == rejects
@@ -618,7 +625,7 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
 
 def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):
     monkeypatch.setattr(
-        learning, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
+        learner, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
     )
     code, _, err = spider("fit", ratings, *FIT)
     assert code == 143
@@ -641,22 +648,24 @@ def test_appended_rows_and_another_file(ratings, folder, spider, fails):
     probe = [(1, "m1"), (4, "m5")]
     model = spidertensor.load("m.spider")
     np.testing.assert_array_equal(model.predict(probe), spidertensor.load("whole.spider").predict(probe))
-    assert "stands in another source (grows.csv)" in fails("fit", ratings, "--model", "m.spider", "--resume")
+    assert "has learned another source (grows.csv)" in fails(
+        "fit", ratings, "--model", "m.spider", "--resume"
+    )
     code, out, _ = spider("fit", ratings, "--model", "m.spider", "--add", "--json")
     assert (json.loads(out)["entries"], json.loads(out)["entries_now"]) == (3200, 1200)
     grows.write_text(whole[:3000])
-    assert "stands in another source" in fails("fit", grows, "--model", "m.spider", "--resume")
+    assert "has learned another source" in fails("fit", grows, "--model", "m.spider", "--resume")
 
 
 def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
     assert spider("fit", ratings, *FIT)[0] == 0
     model = (folder / "ratings.spider").read_bytes()
-    assert "exists: --resume" in fails("fit", ratings, *FIT)
+    assert "exists: use --resume" in fails("fit", ratings, *FIT)
     for other, reason in [
         (("--rank", "3"), "has rank 2, the command says 3"), (("--value", "user"), "has value 'rating'"),
         (("--modes", "movie,user"), "has modes"), (("--binary",), "has binary False"),
         (("--paper",), "has bias True"), (("--seed", "7"), "has random_state 0"),
-        (("--hidden", "4,4"), "has hidden"), (("--force",), "only one of"),
+        (("--hidden", "4,4"), "has hidden"), (("--force",), "use only one of"),
     ]:  # fmt: skip
         assert reason in fails("fit", ratings, "--resume", *other)
     assert (folder / "ratings.spider").read_bytes() == model
@@ -735,7 +744,7 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
         ((*predict, "--network", "lost:net"), "ModuleNotFoundError: No module named 'no_such_thing'"),
         ((*predict, "--network", "broken:net"), "ZeroDivisionError: division by zero"),
         (("info", "whole.spider", "--network", "my_networks:other"), "not CustomNetwork"),
-        ((*fresh, *network, "--engine", "sequential"), "needs --engine vectorized"),
+        ((*fresh, *network, "--engine", "sequential"), "a custom network needs the vectorized engine"),
         ((*fresh, *network, "--hidden", "4"), "--network takes the place of --hidden"),
         ((*fresh, "--engine", "steam"), "steam"),
         ((*fresh, *network, "--rank", "3"), "fails on weights of shapes"),
@@ -773,15 +782,15 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     (folder / "twice.csv").write_text("user,movie,mean\n1,2,3\n")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
-        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';', convert it to csv first"),
-        (("fit", "tabs.csv", *FIT), "separated by '\\t', --format tsv reads it"),
+        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': convert it to csv first"),
+        (("fit", "tabs.csv", *FIT), "separated by '\\t': use --format tsv"),
         (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
-        (("fit", "headless.csv", *FIT), "if its first line is no header, --columns names them"),
+        (("fit", "headless.csv", *FIT), "if the first line is not a header, name the columns with --columns"),
         (("fit", ratings, *FIT, "--model", "typo.spider", "--add"), "typo.spider: no such model to add to"),
         (("predict", "m.spider", "twice.csv"), "has a column 'mean' already: rename or drop it first"),
-        (("predict", "m.spider", ratings, "--out", "no/p.csv"), "its folder must be there"),
+        (("predict", "m.spider", ratings, "--out", "no/p.csv"), "its folder must exist"),
         (("fit", ".", *FIT), "unknown format"),
-        (("fit", ratings, "--value", "rating"), "--modes and --value are needed"),
+        (("fit", ratings, "--value", "rating"), "a new model needs --modes and --value"),
         (("fit", ratings, "--modes", "user,film", "--value", "rating"), "no column 'film' (there are: user"),
         (("fit", ratings, *FIT, "--activation", "cubic"), "cubic"),
         (("fit", ratings, *FIT, "--rank", "0"), "rank"),
@@ -843,7 +852,7 @@ def test_recommend(ratings, spider):
     assert [each["id"] for each in answer["nodes"]] == movies[:4]
     assert done.stderr == ""
     code, _, err = spider("recommend", "m.spider", "--given", "user=999", "--over", "movie")
-    assert (code, err) == (0, "note: user=999 was never seen, and is answered from the prior\n")
+    assert (code, err) == (0, "note: user=999 was never seen: predicted from the prior\n")
     for explore in ("ucb", "thompson"):
         arguments = ("--given", "user=3", "--over", "movie", "-n", "3", "--explore", explore, "--seed", "1")
         code, out, _ = spider("recommend", "m.spider", *arguments)
@@ -920,7 +929,7 @@ def test_data(spider, monkeypatch, folder):
     assert code == 2
     assert "Get it from" in err
     code, out, err = spider("data", "get", "synthetic")
-    assert (code, out) == (0, "made, not read\n")
+    assert (code, out) == (0, "generated, no file\n")
 
 
 def test_demo():
@@ -941,6 +950,36 @@ def test_help_version_and_no_arguments(spider):
         assert f" spider {command} " in out.partition("Options")[0].partition("Usage")[2].partition("\n")[2]
 
 
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "data list", "data info", "data get"])
+def test_help_fits_a_terminal_and_names_no_types(spider, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = spider(*command.split(), "--help")
+    assert code == 0
+    assert "<bool>" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_every_command_is_listed_with_a_whole_sentence(spider, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = spider("--help")[1].partition("Commands:")[2]
+    for command in cli.COMMANDS:
+        assert (f"\n  {command} " in listed) == (command != "docs")
+    assert "..." not in listed
+
+
+def test_methods(spider):
+    from spidertensor.study.registry import METHODS
+
+    shown = json.loads(spider("methods", "--json")[1])
+    assert list(shown) == list(METHODS)
+    assert all(shown.values())
+    assert all(name in spider("methods")[1] for name in METHODS)
+
+
+def test_counted():
+    assert [output.counted(n, "row") for n in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+
+
 def test_the_command_starts_quickly():
     """Parsing the command line loads none of the heavy libraries."""
     heavy = "numpy numba scipy sklearn pyarrow pandas matplotlib jax"
@@ -956,14 +995,14 @@ def test_the_reference_is_up_to_date(spider):
 
 
 def test_words():
-    assert common.words(" a, b c ,,d") == ["a", "b c", "d"]
-    assert [common.seconds(text) for text in ("30s", "5m", "1.5h", "7", "never")] == [
+    assert options.words(" a, b c ,,d") == ["a", "b c", "d"]
+    assert [options.seconds(text) for text in ("30s", "5m", "1.5h", "7", "never")] == [
         30,
         300,
         5400,
         7,
         math.inf,
     ]
-    with pytest.raises(common.CommandError):
-        common.seconds("-1s")
-    assert common.plain({"a": [np.float64("nan"), np.int64(3), "x"]}) == {"a": [None, 3, "x"]}
+    with pytest.raises(CommandError):
+        options.seconds("-1s")
+    assert output.plain({"a": [np.float64("nan"), np.int64(3), "x"]}) == {"a": [None, 3, "x"]}

@@ -164,10 +164,10 @@ def vector(weights, x):
 
 def test_combinations_that_cannot_be():
     for changes, words in (
-        ({"engine": "sequential"}, 'a network of your own needs engine="vectorized"'),
+        ({"engine": "sequential"}, "a custom network needs the vectorized engine"),
         ({"network": tiny}, "network must be a CustomNetwork, or None"),
-        ({"hidden": (8,)}, "hidden is not for a network of your own"),
-        ({"activation": "tanh"}, "activation is not for a network of your own"),
+        ({"hidden": (8,)}, "hidden describes the built-in network"),
+        ({"activation": "tanh"}, "activation describes the built-in network"),
         ({"rank": 3}, "'tiny' fails on weights of shapes"),
         ({"network": CustomNetwork(norm, ((1,),))}, "gradient of 'norm' is not finite where it starts"),
         ({"network": CustomNetwork(whole, ((4,),))}, "'whole' fails on weights of shapes"),

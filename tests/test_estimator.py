@@ -25,8 +25,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from spidertensor import CustomNetwork, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor import (
+    CustomNetwork,
+    EntryError,
+    SpiderClassifier,
+    SpiderRegressor,
+    SpiderWarning,
+    checkpoint,
+)
 from spidertensor.estimator import base
+from spidertensor.estimator.inputs import Columns
 from spidertensor.spider import posterior
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 8}
@@ -241,6 +249,16 @@ def test_what_is_learned():
     before = file_bytes(model)
     users.mean[:] = 0  # a copy
     assert file_bytes(model) == before
+    assert model.mode_names_ == ["0", "1"]
+    assert model.id_kinds_ == [("int",), ("int",)]
+    config = config_of(model)
+    assert (model.shift_, model.scale_, model.settings_) == (
+        config["shift"], config["scale"], config["params"],
+    )  # fmt: skip
+    assert model.seen([(X[0, 0], X[0, 1]), (X[0, 0], -5), (-5, -5)]).tolist() == [
+        [True, True], [True, False], [False, False],
+    ]  # fmt: skip
+    assert model.n_nodes_ == (9, 5)
 
 
 def test_rejections_are_counted():
@@ -341,9 +359,13 @@ def test_values_that_do_not_vary(value, n):
     X, _ = stream(n)
     y = np.append(np.full(min(n, 8), value), value + np.arange(n - min(n, 8)))
     model = SpiderRegressor(**SMALL)
-    with pytest.warns(UserWarning, match=rf"the first {min(n, 8)} values do not vary") as caught:
+    words = "the first value does not vary" if n == 1 else f"the first {min(n, 8)} values do not vary"
+    with pytest.warns(SpiderWarning, match=words) as caught:
         model.fit(X, y)
     assert caught[0].filename == __file__
+    warning = caught[0].message
+    assert isinstance(warning, UserWarning)
+    assert (warning.kind, "scaling=(shift, scale)" in warning.remedy) == ("no scale", True)
     assert config_of(model)["scale"] == 1
     assert config_of(model)["shift"] == pytest.approx(value)
     with warnings.catch_warnings():
@@ -379,7 +401,11 @@ def test_far_values_are_refused_and_less_far_ones_survived():
                 EntryError, match=r"row 1: value .* more than a million times the scale 2"
             ) as caught:
                 model.partial_fit(X[:2], [3.0, bad])
-            assert caught.value.row == 1
+            error = caught.value
+            assert (error.kind, error.row, error.rows, error.value) == ("too far", 1, (1,), bad)
+        with pytest.raises(EntryError, match="row 1: ") as caught:
+            model.partial_fit(X[:4], [3.0, 1e9, 3.0, -1e9])
+        assert caught.value.rows == (1, 3)
         assert file_bytes(model) == before
         extreme = np.where(np.arange(60) % 2, 3 + 1.99e6, 3 - 1.99e6)
         update = model.learn(X, extreme)
@@ -468,7 +494,7 @@ BAD_INPUT = {
     "dates": (np.full((3, 2), "2020-01-01", "M8[D]"), [1, 0, 1], None, "cannot be an id"),
 }
 BAD_LABELS = {
-    "label 2": (GOOD, [1, 0, 2], 2, "label 2 is neither 0 nor 1"),
+    "label 2": (GOOD, [1, 0, 2], 2, "label 2 is not 0 or 1"),
     "label -1": (GOOD, [-1, 1, 1], 0, "label -1"),
     "share": (GOOD, [1, 0.5, 1], 1, "continuous value 0.5"),
 }
@@ -578,7 +604,7 @@ BAD_PARAMS = [
     ("batch_size", None, "batch_size must be a whole number of entries"),
     ("batch_size", 2**63, "batch_size must be a whole number of entries"),
     ("network", "mlp", "network must be a CustomNetwork"),
-    ("network", CustomNetwork(len, ((2, 2),)), 'a network of your own needs engine="vectorized"'),
+    ("network", CustomNetwork(len, ((2, 2),)), "a custom network needs the vectorized engine"),
     ("random_state", -1, "random_state must be a seed"),
     ("random_state", 2**63, "random_state must be a seed"),
     ("random_state", "zero", "cannot be used to seed"),
@@ -700,6 +726,32 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
     back = SpiderRegressor.load(tmp_path / "model")  # which checks that everything fits together
     assert back.n_entries_ == (70 if moment == "after" else 10)
     back.partial_fit(*more)
+
+
+def test_a_state_grows_once_for_new_ids_and_never_for_known_ones(monkeypatch):
+    X, y = stream(60)
+    model = fresh(SpiderRegressor).fit(X, y)
+    grown = []
+    with_room = posterior.with_room
+    monkeypatch.setattr(posterior, "with_room", lambda *args: (grown.append(args[1]), with_room(*args))[1])
+    model.partial_fit(X, y)
+    assert not grown
+    model.partial_fit([(500, 3), (501, 4)], [1.0, 2.0])
+    assert [each.tolist() for each in grown] == [list(model.n_nodes_)]
+
+
+def test_columns_give_the_same_model():
+    """Ids that come in columns go to the kernel as they are."""
+    X, y = stream(60)
+    plain = fresh(SpiderRegressor).fit(X, y)
+    assert file_bytes(
+        fresh(SpiderRegressor).fit(Columns([X[:, 0].copy(), X[:, 1].tolist()]), y)
+    ) == file_bytes(plain)
+    named = fresh(SpiderRegressor).fit(Columns([X[:, 1], X[:, 0]], ("item", "user")), y)
+    assert named.mode_names_ == ["item", "user"]
+    turned = Columns([X[:, 0], X[:, 1]], ("user", "item"))
+    np.testing.assert_array_equal(named.predict(turned), named.predict(X[:, ::-1]))
+    assert named.seen(turned).all()
 
 
 # --- frames ---

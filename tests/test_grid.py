@@ -449,7 +449,7 @@ def test_errors_of_the_command_are_one_line(spider, file, tmp_path):
     for words, reason in (
         (["nowhere.toml"], "nowhere.toml: No such file"),
         ([file("[[grid]]\n", "empty.toml")], "grid 1: no method"),
-        ([file(TINY), file(TINY, "other/tiny.toml")], "two files of the same name"),
+        ([file(TINY), file(TINY, "other/tiny.toml")], "two files have the same name"),
     ):
         code, out, err = spider("experiment", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -468,7 +468,7 @@ def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_pa
     process.send_signal(how)
     _, said = process.communicate()
     assert process.returncode == (130 if how == signal.SIGINT else -how)
-    assert how == signal.SIGKILL or "goes on from there" in said
+    assert how == signal.SIGKILL or "the same command continues" in said
     kept = lines(out)
     assert 2 <= len(kept) < 60
     done = subprocess.run(command, capture_output=True, text=True, check=True)

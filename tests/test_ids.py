@@ -1,4 +1,4 @@
-"""ids: raw ids to rows against a plain dict, ids that are refused, and hostile saved ids."""
+"""ids: raw ids to numbers against a plain dict, ids that are refused, and hostile saved ids."""
 
 import copy
 import datetime as dt
@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spidertensor.estimator import ids as module
-from spidertensor.estimator.ids import NodeIndex, rows
-from spidertensor.estimator.inputs import EntryError, columns
+from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.estimator.inputs import Columns, columns
+from spidertensor.faults import EntryError
 from spidertensor.method import Batch
 
 settings.register_profile("ids", derandomize=True, deadline=None, max_examples=150, database=None)
@@ -65,12 +66,12 @@ def index_of(ids) -> NodeIndex:
     return index
 
 
-# --- rows against the dict ---
+# --- numbers against the dict ---
 
 
 @reproducible
 @given(calls)
-def test_rows_equal_the_dict(calls):
+def test_numbers_equal_the_dict(calls):
     index, known = NodeIndex(), {}
     for ids in calls:
         before = len(index)
@@ -243,7 +244,7 @@ def test_refused_ids_name_row_and_mode_and_add_nothing(bad, word):
             act(poor)
         assert caught.value.row == 2
     with pytest.raises(EntryError, match=rf"row 2: mode 1: .*{word}") as caught:
-        rows(nodes, [good, poor], add=True)
+        to_index(nodes, Columns([good, poor]), add=True)
     assert caught.value.row == 2
     assert (nodes[0].ids, nodes[1].ids) == ([1], ["a"])
 
@@ -252,7 +253,7 @@ def test_refused_ids_name_row_and_mode_and_add_nothing(bad, word):
 def test_refused_arrays(dtype):
     X = np.zeros((2, 2), dtype=dtype)
     with pytest.raises(EntryError, match=r"mode 0: .*convert to str or int first"):
-        rows([NodeIndex(), NodeIndex()], columns(X)[0], add=True)
+        to_index([NodeIndex(), NodeIndex()], columns(X), add=True)
 
 
 def test_deepest_allowed_tuple_is_saved():
@@ -263,32 +264,32 @@ def test_deepest_allowed_tuple_is_saved():
 # --- several modes at once ---
 
 
-def test_rows_of_all_modes():
+def test_numbers_of_all_modes():
     nodes = [NodeIndex(), NodeIndex()]
     X = [("a", 10), ("b", 10), ("a", 20)]
-    index = rows(nodes, columns(X)[0], add=True)
+    index = to_index(nodes, columns(X), add=True)
     assert index.tolist() == [[0, 0], [1, 0], [0, 1]]
     assert index.dtype == np.int64
     assert index.flags.c_contiguous
-    assert rows(nodes, columns([("a", 30), ("z", 20)])[0], add=False).tolist() == [[0, -1], [-1, 1]]
+    assert to_index(nodes, columns([("a", 30), ("z", 20)]), add=False).tolist() == [[0, -1], [-1, 1]]
     assert [len(mode) for mode in nodes] == [2, 2]
     assert Batch(index, np.zeros(3)).index is index
 
 
-def test_rows_of_nothing():
+def test_numbers_of_nothing():
     nodes = [NodeIndex(), NodeIndex()]
     for X in ([], (), np.empty((0, 2)), np.empty((0, 2), dtype=np.int64), pd.DataFrame({"a": [], "b": []})):
         for add in (True, False):
-            assert rows(nodes, columns(X)[0], add=add).shape == (0, 2)
+            assert to_index(nodes, columns(X), add=add).shape == (0, 2)
     assert [len(mode) for mode in nodes] == [0, 0]
 
 
-def test_rows_want_one_column_per_mode_of_one_length():
+def test_to_index_wants_one_column_per_mode_of_one_length():
     nodes = [NodeIndex(), NodeIndex()]
     with pytest.raises(EntryError, match=r"X has 3 features, but SPIDER is expecting 2"):
-        rows(nodes, columns(np.zeros((4, 3), dtype=int))[0], add=True)
+        to_index(nodes, columns(np.zeros((4, 3), dtype=int)), add=True)
     with pytest.raises(EntryError, match=r"length: \[1, 2\]"):
-        rows(nodes, [[1], [1, 2]], add=True)
+        to_index(nodes, columns(Columns([[1], [1, 2]])), add=True)
     with pytest.raises(EntryError, match="1-D"):
         nodes[0].find_or_add(np.zeros((2, 2), dtype=int))
     assert [len(mode) for mode in nodes] == [0, 0]

@@ -1,4 +1,4 @@
-"""entries: every input and every error."""
+"""inputs: every kind of input and every error."""
 
 import datetime as dt
 import pickle
@@ -14,8 +14,11 @@ import pytest
 import scipy.sparse
 from sklearn.exceptions import DataConversionWarning
 
-from spidertensor.estimator.ids import NodeIndex, rows
-from spidertensor.estimator.inputs import EntryError, columns, values
+from spidertensor.estimator import inputs
+from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.estimator.inputs import Columns, columns, values
+from spidertensor.faults import EntryError
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
 
 def test_error_text_and_pickle():
@@ -35,10 +38,11 @@ def typed(raw):
 
 def ids_in(X, names=None):
     """Every entry of X as a row of plain ids, through the public functions."""
-    found, seen = columns(X, names)
-    nodes = [NodeIndex() for _ in found]
-    index = rows(nodes, found, add=True)
-    return [tuple(mode.ids[row] for mode, row in zip(nodes, entry, strict=True)) for entry in index], seen
+    found = columns(X, names)
+    nodes = [NodeIndex() for _ in found.ids]
+    index = to_index(nodes, found, add=True)
+    ids = [tuple(mode.ids[number] for mode, number in zip(nodes, entry, strict=True)) for entry in index]
+    return ids, found.names
 
 
 @pytest.mark.parametrize(
@@ -143,10 +147,44 @@ def test_sparse_input(build):
 
 
 def test_empty_input_has_as_many_columns_as_known():
-    assert columns([]) == ([], None)
-    assert columns([], ["a", "b"]) == ([[], []], None)
-    assert len(columns(np.empty((0, 3)))[0]) == 3
-    assert columns(pl.DataFrame({"a": [], "b": []}))[1] == ("a", "b")
+    assert columns([]) == Columns([])
+    assert columns([], ["a", "b"]) == Columns([[], []])
+    assert len(columns(np.empty((0, 3))).ids) == 3
+    assert columns(pl.DataFrame({"a": [], "b": []})).names == ("a", "b")
+
+
+def test_columns_are_taken_as_they_are():
+    """What has columns already: by position without names, else by name, and with nothing copied."""
+    users, items = np.array([7, 8, 7]), ["x", "y", "y"]
+    plain = columns(Columns([users, items]), ("user", "item"))
+    assert plain.ids[0] is users
+    assert plain.ids[1] is items
+    turned = columns(Columns([items, users], ("item", "user")), ("user", "item"))
+    assert (turned.ids[0] is users, turned.names) == (True, ("user", "item"))
+    assert ids_in(turned)[0] == [(7, "x"), (8, "y"), (7, "y")]
+    for wrong, words in [
+        (Columns([users]), "X has 1 features, but SPIDER is expecting 2"),
+        (Columns([users, items[:2]]), r"columns differ in length: \[3, 2\]"),
+        (Columns([users, items], ("user", "film")), "missing columns: item"),
+    ]:
+        with pytest.raises(EntryError, match=words):
+            columns(wrong, ("user", "item"))
+
+
+def test_a_fault_has_parts():
+    """So that whoever shows it can word it; `rows` has all rows with the same fault."""
+    with pytest.raises(EntryError) as caught:
+        ids_in(pl.DataFrame({"user": [1, 2], "item": ["a", None]}))
+    error = caught.value
+    assert (error.kind, error.row, error.column, error.value) == ("id", 1, "item", None)
+    with pytest.raises(EntryError) as caught:
+        values([0, 1, 2], 3, PROBIT)
+    error = caught.value
+    assert (error.kind, error.row, error.value) == ("value", 2, 2.0)
+    assert error.remedy == "Only binary classification is supported."
+    assert error.text("say it otherwise") == "row 2: label 2 is not 0 or 1: say it otherwise"
+    twin = pickle.loads(pickle.dumps(error))
+    assert (str(twin), vars(twin)) == (str(error), vars(error))
 
 
 FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
@@ -177,7 +215,7 @@ def test_frames_with_other_columns(library):
 @pytest.mark.parametrize("values", [[1, None], ["a", None], [1.5, None], [True, None], [b"a", None]])
 def test_nulls_in_frames_are_missing(library, values):
     frame = FRAMES[library]({"user": [7, 8], "item": values})
-    with pytest.raises(EntryError, match="row 1: mode 1: missing"):
+    with pytest.raises(EntryError, match="row 1: column item: missing"):
         ids_in(frame)
 
 
@@ -214,19 +252,27 @@ def test_column_types(column, expected):
 def test_frame_refusals():
     with pytest.raises(EntryError, match="same name"):
         columns(pd.DataFrame([[1, 2]], columns=["a", "a"]))
-    with pytest.raises(EntryError, match="row 0: mode 0: time"):
+    with pytest.raises(EntryError, match="row 0: column a: time"):
         ids_in(pl.DataFrame({"a": [dt.time(1)]}))
-    with pytest.raises(EntryError, match="row 0: mode 0: list"):
+    with pytest.raises(EntryError, match="row 0: column a: list"):
         ids_in(pl.DataFrame({"a": [[1]]}))
-    with pytest.raises(EntryError, match="mode 0: missing"):
+    with pytest.raises(EntryError, match="column a: missing"):
         ids_in(pl.DataFrame({"a": [None]}))
-    assert columns(pd.DataFrame(np.eye(2, dtype=int)))[1] == ("0", "1")
+    assert columns(pd.DataFrame(np.eye(2, dtype=int))).names == ("0", "1")
 
 
-def test_importing_entries_loads_no_frame_library():
-    frames = "{'narwhals', 'pandas', 'polars'}"
-    code = f"import sys, spidertensor.estimator.inputs; print({frames} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+def test_importing_inputs_loads_no_frame_library():
+    """The module by itself: scikit-learn, which the rest of its package needs, may load some."""
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("alone", {inputs.__file__!r})
+sys.modules["alone"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+assert module.columns([(1, 2)]).n_entries == 1
+print({{'narwhals', 'pandas', 'polars'}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 # --- values ---
@@ -252,8 +298,8 @@ def test_importing_entries_loads_no_frame_library():
     ids=lambda y: type(y).__name__,
 )
 def test_values(y):
-    for binary in (True, False):
-        got = values(y, 3, binary=binary)
+    for likelihood in (PROBIT, GAUSSIAN):
+        got = values(y, 3, likelihood)
         assert got.dtype == np.float64
         assert got.flags.c_contiguous
         assert got.tolist() == [1, 0, 1]
@@ -273,7 +319,7 @@ def test_values(y):
 )
 def test_a_column_of_values_is_taken_with_a_warning(y):
     with pytest.warns(DataConversionWarning, match="column-vector y"):
-        assert values(y, 2, binary=True).tolist() == [1, 0]
+        assert values(y, 2, PROBIT).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -307,20 +353,20 @@ def test_a_column_of_values_is_taken_with_a_warning(y):
 def test_refused_values(y, row, word):
     n = 4 if word.startswith("4") else len(y) if hasattr(y, "__len__") else 1
     with pytest.raises(EntryError, match=word) as caught:
-        values(y, n, binary=False)
+        values(y, n, GAUSSIAN)
     assert caught.value.row == row
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (2, "label 2 is neither 0 nor 1. Only binary classification is supported"),
-        (-1, "label -1 is neither"),
-        (0.5, "continuous value 0.5 is neither"),
+        (2, "label 2 is not 0 or 1: Only binary classification is supported"),
+        (-1, "label -1 is not 0 or 1"),
+        (0.5, "continuous value 0.5 is not 0 or 1"),
         (float("nan"), "not finite"),
     ],
 )
 def test_binary_values(bad, words):
     with pytest.raises(EntryError, match=rf"row 1: .*{words}"):
-        values([0, bad, 1], 3, binary=True)
-    assert values([], 0, binary=True).shape == (0,)
+        values([0, bad, 1], 3, PROBIT)
+    assert values([], 0, PROBIT).shape == (0,)

@@ -61,7 +61,7 @@ def test_thompson_draws_from_the_posterior():
 def test_sample_has_the_posterior_s_moments():
     """Of weights, of a known node, and of an unseen one, which is drawn from the prior."""
     learned = regressor()._fitted()
-    network, prior, _ = learned.model
+    network, prior = learned.model.network, learned.model.prior
     rows = [np.array([2, -1]), np.array([0])]
     samples = [
         posterior.sample(learned.state, network, prior, rows, np.random.default_rng(s)).posterior

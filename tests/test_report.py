@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from spidertensor.baselines import floors
-from spidertensor.cli.common import CommandError
+from spidertensor.cli.errors import CommandError
 from spidertensor.cli.report import report as command
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import report

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spidertensor import sources
-from spidertensor.sources import Chunk, Source, SourceError, lines, read
+from spidertensor.sources import Chunk, SourceError, lines, named, parquet_file, read
+from spidertensor.spider.likelihoods import PROBIT
 
 MODES = ["user", "movie"]
 
@@ -32,19 +32,19 @@ def all_of(chunks) -> Chunk:
 def from_text(tmp_path, text, *, name="a.csv", modes=MODES, value: str | None = "rating", **how):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return all_of(read(Source.named(str(path)), modes, value, **how))
+    return all_of(read(named(str(path)), modes, value, **how))
 
 
 def write(path, records):
     """Records in the format of the file's name."""
-    kind = Source.named(str(path))
-    if kind.format == "parquet":
+    kind = named(str(path))
+    if kind.format.name == "parquet":
         parquet.write_table(pa.Table.from_pylist(records), path)
         return
-    if kind.format == "jsonl":
+    if kind.format.name == "jsonl":
         text = "".join(json.dumps(record) + "\n" for record in records)
     else:
-        comma = "\t" if kind.format == "tsv" else ","
+        comma = "\t" if kind.format.name == "tsv" else ","
         text = "".join(
             comma.join(map(str, row)) + "\n" for row in [records[0], *(r.values() for r in records)]
         )
@@ -72,11 +72,11 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_gives_the_same_entries(tmp_path, monkeypatch, name, block):
     monkeypatch.setattr(lines, "BLOCK", block)
-    monkeypatch.setattr(sources, "ROWS", block)
+    monkeypatch.setattr(parquet_file, "ROWS", block)
     write(tmp_path / name, RECORDS)
-    source = Source.named(str(tmp_path / name))
+    source = named(str(tmp_path / name))
     whole = all_of(read(source, MODES, "rating"))
-    first = 2 if source.format in ("csv", "tsv") else 1  # the line after the header
+    first = 2 if source.format.name in ("csv", "tsv") else 1  # the line after the header
     assert whole.columns == [[r["user"] for r in RECORDS], [r["movie"] for r in RECORDS]]
     assert whole.values == [r["rating"] for r in RECORDS]
     assert whole.rows == list(range(first, 2000 + first))
@@ -147,7 +147,7 @@ def test_typed_files_keep_their_types(tmp_path):
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
 
     def of(*modes):
-        return all_of(read(Source.named(str(tmp_path / "a.parquet")), modes, "rating"))
+        return all_of(read(named(str(tmp_path / "a.parquet")), modes, "rating"))
 
     assert of("text").columns == [["1", "2"]]
     assert of("code").columns == [["1", "1"]]
@@ -231,39 +231,42 @@ def test_bad_rows_of_json_lines(tmp_path, monkeypatch):
 
 
 def test_labels(tmp_path):
-    found = from_text(tmp_path, "user,movie,rating\n1,1,1\n1,2,0.0\n1,3,0.5\n1,4,2\n", binary=True)
+    found = from_text(tmp_path, "user,movie,rating\n1,1,1\n1,2,0.0\n1,3,0.5\n1,4,2\n", likelihood=PROBIT)
     assert found.values == [1, 0]
     assert [each.reason for each in found.bad] == ["rating 0.5 is not 0 or 1", "rating 2 is not 0 or 1"]
     text = '{"user": 1, "rating": true}\n{"user": 1, "rating": 2}\n'
-    found = from_text(tmp_path, text, name="a.jsonl", modes=["user"], binary=True)
+    found = from_text(tmp_path, text, name="a.jsonl", modes=["user"], likelihood=PROBIT)
     assert (found.values, len(found.bad)) == ([1], 1)
 
 
 def test_columns_are_found_by_name(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('"b b",x,x,a\n1,2,3,4\n')
-    source = Source.named(str(path))
+    source = named(str(path))
     assert all_of(read(source, ["a", "b b"])).columns == [[4], [1]]
     with pytest.raises(SourceError, match=r"no column 'c' \(there are: b b, x, x, a\)"):
         list(read(source, ["c"]))
+    with pytest.raises(SourceError) as caught:
+        list(read(source, ["c"]))
+    assert (caught.value.kind, caught.value.value) == ("no header", "c")
     with pytest.raises(SourceError, match="more than one column 'x'"):
         list(read(source, ["x"]))
     with pytest.raises(SourceError, match="named twice"):
         list(read(source, ["a"], "a"))
-    headless = Source.named(str(path), names=["p", "q", "r", "s"])
+    headless = named(str(path), names=["p", "q", "r", "s"])
     assert all_of(read(headless, ["s", "p"])).columns == [["a", 4], ["b b", 1]]
 
 
 def test_rows_can_be_kept_whole(tmp_path):
     text = "user,note,movie\n1,007,2\n,x,2\n3,é,4\n"
     (tmp_path / "a.csv").write_text(text)
-    (chunk,) = read(Source.named(str(tmp_path / "a.csv")), MODES, keep=True)
+    (chunk,) = read(named(str(tmp_path / "a.csv")), MODES, keep=True)
     assert chunk.values is None
     assert chunk.records.to_pydict() == {"user": ["1", "3"], "note": ["007", "é"], "movie": ["2", "4"]}
     (tmp_path / "a.jsonl").write_text(
         '{"user": 1, "movie": "a", "x": [1]}\n{"user": 2}\n{"user": "b", "movie": 3}\n'
     )
-    (chunk,) = read(Source.named(str(tmp_path / "a.jsonl")), MODES, keep=True)
+    (chunk,) = read(named(str(tmp_path / "a.jsonl")), MODES, keep=True)
     assert chunk.records == [{"user": 1, "movie": "a", "x": [1]}, {"user": "b", "movie": 3}]
     assert [column.tolist() for column in chunk.columns] == [[1, "b"], ["a", 3]]
 
@@ -273,23 +276,23 @@ def test_names_and_formats():
         ("a.csv", "csv", None), ("x/b.TSV.GZ", "tsv", "gzip"), ("a.b.ndjson.zst", "jsonl", "zstd"),
         ("a.pq", "parquet", None), ("-", "csv", None),
     ]:  # fmt: skip
-        source = Source.named(name)
-        assert (source.format, source.compression) == (kind, compression)
-    assert Source.named("-", "jsonl.gz").format == "jsonl"
+        source = named(name)
+        assert (source.format.name, source.compression) == (kind, compression)
+    assert named("-", "jsonl.gz").format.name == "jsonl"
     for name in ("a.txt", "a.gz", "a", "a.parquet.gz"):
         with pytest.raises(SourceError, match="unknown format"):
-            Source.named(name)
-    with pytest.raises(SourceError, match="cannot be Parquet"):
-        Source.named("-", "parquet")
+            named(name)
+    with pytest.raises(SourceError, match="cannot be parquet"):
+        named("-", "parquet")
     with pytest.raises(SourceError, match="has names"):
-        Source.named("a.jsonl", names=["a"])
+        named("a.jsonl", names=["a"])
 
 
 def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
     def fails(name, content: bytes, match, error: type[Exception] = SourceError):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(error, match=match):
-            list(read(Source.named(str(tmp_path / name)), MODES, "rating"))
+            list(read(named(str(tmp_path / name)), MODES, "rating"))
 
     whole = gzip.compress(BAD_CSV.encode() * 1000)
     fails("a.csv", b"", "no header")
@@ -301,10 +304,10 @@ def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MAX_LINE", 1000)
     fails("long.csv", b"x" * 3000, "a line of more than")
     with pytest.raises(FileNotFoundError):
-        list(read(Source.named(str(tmp_path / "none.csv")), MODES))
+        list(read(named(str(tmp_path / "none.csv")), MODES))
     parquet.write_table(pa.table({"user": [1], "movie": pa.array([1], pa.date32()), "rating": ["1"]}),
                         tmp_path / "d.parquet")  # fmt: skip
-    source = Source.named(str(tmp_path / "d.parquet"))
+    source = named(str(tmp_path / "d.parquet"))
     with pytest.raises(SourceError, match="date32"):
         list(read(source, MODES))
     with pytest.raises(SourceError, match="not a number"):
@@ -318,7 +321,7 @@ def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
     monkeypatch.setattr(lines, "BLOCK", block)
     row = "1,2,3" if name == "a.csv" else '{"user": 1, "movie": 2, "rating": 3}'
     text = ("user,movie,rating\n" if name == "a.csv" else "") + f"{row}\n\n{row}"
-    path, source = tmp_path / name, Source.named(str(tmp_path / name))
+    path, source = tmp_path / name, named(str(tmp_path / name))
 
     def rest(text, skip, last):
         path.write_text(text)
@@ -340,14 +343,14 @@ def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
 def test_a_header_alone_is_no_rows(tmp_path):
     for text in ("user,movie,rating", "user,movie,rating\r\n"):
         (tmp_path / "a.csv").write_text(text)
-        assert list(read(Source.named(str(tmp_path / "a.csv")), MODES, "rating")) == []
+        assert list(read(named(str(tmp_path / "a.csv")), MODES, "rating")) == []
     (tmp_path / "a.jsonl").write_text("")
-    assert list(read(Source.named(str(tmp_path / "a.jsonl")), MODES)) == []
+    assert list(read(named(str(tmp_path / "a.jsonl")), MODES)) == []
 
 
 def test_a_file_is_recognised_by_its_start(tmp_path):
     (tmp_path / "a.csv").write_text("user\n1\n")
-    source = Source.named(str(tmp_path / "a.csv"))
+    source = named(str(tmp_path / "a.csv"))
     head = source.head()
     with (tmp_path / "a.csv").open("a") as file:
         file.write("2\n")
@@ -355,8 +358,8 @@ def test_a_file_is_recognised_by_its_start(tmp_path):
     (tmp_path / "a.csv").write_text("user\n")
     assert not source.has_head(head)
     assert not source.has_head(None)
-    assert Source.named("-").has_head(None)
-    assert not Source.named("-").has_head(head)
+    assert named("-").has_head(None)
+    assert not named("-").has_head(head)
 
 
 def test_the_fast_way_and_the_slow_way_agree(tmp_path, monkeypatch):
@@ -384,7 +387,7 @@ def test_reading_takes_constant_memory_and_the_wanted_columns(tmp_path):
             )
     before = pa.total_allocated_bytes()
     most = 0
-    for chunk in read(Source.named(str(path)), MODES, "rating"):
+    for chunk in read(named(str(path)), MODES, "rating"):
         most = max(most, pa.total_allocated_bytes() - before)
         assert len(chunk.columns) == 2
     assert most < 4 << 20  # the file has 6 MiB

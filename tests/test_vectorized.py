@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
-import shlex
 import subprocess
 import sys
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +25,6 @@ import jax.numpy as jnp  # noqa: E402
 
 import naive  # noqa: E402
 import test_contract as contract  # noqa: E402
-from spidertensor import cli  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider import likelihoods, posterior, vectorized_updates  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
@@ -619,27 +615,3 @@ def test_prior_is_the_default_of_the_state():
     )
     assert contract.bits(seq.init(3)) == contract.bits(vec.init(3))
     assert copy.deepcopy(vec.init(3)).seed == 3
-
-
-def test_documented_example(tmp_path, monkeypatch, capsys):
-    """The network in docs/engines.md, what is done with it in Python, and the commands, as they stand."""
-    page = (Path(__file__).resolve().parents[1] / "docs" / "engines.md").read_text(encoding="utf-8")
-    module, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    commands = re.findall(r"^    spider (.*)$", page, re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    Path("networks.py").write_text(module, encoding="utf-8")
-    names: dict = {}
-    exec(code, names)
-    evidence = names["update"].log_evidence
-    assert evidence[-1000:].mean() > evidence[:1000].mean() + 0.2
-    assert names["mean"].shape == names["std"].shape == (5,)
-    table = np.column_stack([names["entries"], names["value"]])
-    np.savetxt("visits.csv", table, "%d,%d,%d,%.17g", header="user,place,hour,minutes", comments="")
-    assert len(commands) == 3
-    for command in commands:
-        with pytest.raises(SystemExit) as stop:
-            cli.main(shlex.split(command))
-        assert stop.value.code == 0
-    assert "'shapes': ((16, 3), (16, 16, 8), (16,))" in " ".join(capsys.readouterr().out.split())
-    assert Path("predicted.csv").read_text().startswith("user,place,hour,minutes,mean,std\n")

@@ -1,6 +1,13 @@
 """Streaming Bayesian deep tensor factorization (SPIDER).
 
-Importing the package does nothing: what a name needs is loaded when the name is first used.
+Importing the package loads nothing: a name is loaded when it is first used.
+
+>>> from spidertensor import SpiderRegressor
+>>> model = SpiderRegressor(scaling=(3.0, 1.0))
+>>> update = model.learn([("anna", "Alien"), ("ben", "Alien"), ("anna", "Brazil")], [5.0, 4.0, 2.0])
+>>> mean, std = model.predict([("ben", "Brazil"), ("carl", "Alien")], return_std=True)
+>>> model.n_entries_, model.n_nodes_, mean.shape
+(3, (2, 2), (2,))
 """
 
 from __future__ import annotations
@@ -11,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
-    from spidertensor.estimator.inputs import EntryError
+    from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Batch",
     "CheckpointError",
@@ -25,6 +32,7 @@ __all__ = [
     "Prediction",
     "SpiderClassifier",
     "SpiderRegressor",
+    "SpiderWarning",
     "Update",
     "load",
 ]
@@ -33,11 +41,12 @@ _HOME = {
     "Batch": "method",
     "CheckpointError": "checkpoint",
     "CustomNetwork": "spider.custom_network",
-    "EntryError": "estimator.inputs",
+    "EntryError": "faults",
     "Method": "method",
     "Prediction": "method",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
+    "SpiderWarning": "faults",
     "Update": "method",
     "load": "estimator",
 }

@@ -1,10 +1,10 @@
 """One file for a whole state: an open format, no pickle, a version, a checksum, written atomically.
 
-docs/file-format.md describes the bytes. `flatten` and `restore` go between a state (nested tuples and
-NamedTuples of arrays) and the named arrays of a file; neither knows what a state means.
+docs/file-format.md describes the bytes. `flatten` turns a state (nested tuples and NamedTuples of arrays)
+into the named arrays of a file, and `restore` turns them back; neither knows what a state means.
 
-`load` answers everything that is wrong with a file with one error, CheckpointError. What is wrong with the
-access to it (a missing file, no permission) stays the OSError that it is.
+Whatever is wrong with the content of a file, `load` raises CheckpointError. If the file cannot be opened (it
+is missing, or not readable) that stays an OSError.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from spidertensor.faults import Fault
+
 FORMAT_VERSION = 1
-MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and a transfer that rewrites line ends breaks it
+MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and damaged by a transfer that converts line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
 ALIGN = 64
-# Parsed JSON takes up to 30 times its text: the limit is what keeps a hostile header from filling memory.
+# Parsed JSON takes up to 30 times the memory of its text: this limit stops a hostile header.
 HEADER_LIMIT = 4 << 20
 MAX_NDIM = 32  # numpy 1; numpy 2 has 64
 
@@ -38,8 +40,8 @@ _CHUNK = 1 << 20
 T = TypeVar("T")
 
 
-class CheckpointError(ValueError):
-    """Not a checkpoint that can be used: truncated, damaged, foreign, too new, or of another model."""
+class CheckpointError(Fault, ValueError):
+    """Not a usable checkpoint: truncated, damaged, foreign, too new, or of another model."""
 
 
 class Checkpoint(NamedTuple):
@@ -54,19 +56,19 @@ def save(
     config: Mapping[str, Any],
     position: Any = None,
 ) -> None:
-    """Write or replace `path`; a kill at any instant leaves the old file or the new one.
+    """Write or replace `path`; a kill at any instant leaves either the old file or the new one.
 
-    `config` and `position` are JSON: tuples come back as lists and keys as strings; NaN and infinity are a
-    ValueError. The same content gives the same bytes. A symbolic link stays and its target is replaced; the
-    permissions of a file that is replaced stay.
+    `config` and `position` are JSON: tuples are read back as lists and keys as strings; NaN and infinity
+    raise ValueError. The same content gives the same bytes. If `path` is a symbolic link, its target is
+    replaced. A file that is replaced keeps its permissions.
     """
     header, offsets = _header(arrays, config, position)
     target = os.path.realpath(path)
     mode = _mode(target)
     folder, name = os.path.split(target)
-    # Random, so that neither two threads nor what a killed process with the same id left can collide.
+    # Random: two threads, or a file left by a killed process with the same id, must not collide.
     temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    # Private from its first byte when it replaces a file that may be private.
+    # The file that it replaces may be private, so it is private from its first byte.
     created = 0o666 if mode is None else 0o600
     try:
         with open(temporary, "xb", opener=lambda file, flags: os.open(file, flags, created)) as handle:
@@ -78,7 +80,7 @@ def save(
                 handle.write(part)
             handle.write(digest.digest())
             handle.flush()
-            os.fsync(handle.fileno())  # before the rename, or a power cut can leave a new name on no content
+            os.fsync(handle.fileno())  # before the rename: a power cut must not leave a name without content
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -88,7 +90,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read and check a file; takes no more memory than the file is long, and a bounded amount."""
+    """Read and check a file, in memory of the size of the file and a bounded amount more."""
     try:
         # Before opening: opening a pipe would wait for a writer.
         _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
@@ -99,14 +101,14 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             records, config, position = _parse(header, size - start - _DIGEST)
             arrays = {record["name"]: _read(handle, start, record) for record in records}
     except CheckpointError as error:
-        raise CheckpointError(f"{os.fspath(path)}: {error}") from error.__cause__
+        raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from error.__cause__
     return Checkpoint(arrays, config, position)
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """The arrays of nested tuples and NamedTuples, named by fields and positions: "factors/0/mean".
 
-    No copies. Empty tuples leave no name behind; `restore` takes them from its template.
+    Arrays are not copied. Empty tuples have no names; `restore` takes them from its template.
     """
     if isinstance(tree, tuple):
         children = zip(_names(tree, prefix), tree, strict=True)
@@ -119,9 +121,9 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
 def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> T:
     """The structure of `template` with the arrays of a file, as fresh writable C-contiguous native arrays.
 
-    Names, dtypes and shapes must be those of the template, no name under `prefix` missing or left over. One
-    exception: where the template has 0 rows (an array that grows, before any node) the file may have any
-    number of rows. That arrays which grow together have equally many rows is for the caller to check.
+    Names, dtypes and shapes must be those of the template, with no name under `prefix` missing or left over.
+    One exception: where the template has 0 rows (an array that grows, before any node) the file may have any
+    number of rows. The caller checks that arrays which grow together have equally many.
     """
     inside = f"{prefix}/" if prefix else ""
     extra = {name for name in arrays if name.startswith(inside)} - flatten(template, prefix).keys()
@@ -176,12 +178,12 @@ def _header(arrays: Mapping[str, np.ndarray], config: Any, position: Any) -> tup
             {"name": name, "dtype": dtype, "shape": array.shape, "offset": offset, "nbytes": array.nbytes}
         )
     content = {"arrays": records, "config": dict(config), "position": position}
-    # ASCII with escapes: also carries what UTF-8 cannot, such as a file name that is not valid text.
+    # ASCII with escapes also holds what UTF-8 cannot, such as a file name that is not valid text.
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     header = text.ljust(_aligned(_FIXED.size + len(text)) - _FIXED.size)
     if len(header) > HEADER_LIMIT:
         raise ValueError(f"config and position take {len(header)} bytes, the limit is {HEADER_LIMIT}")
-    _parse(header, end)  # nothing is written that `load` would refuse
+    _parse(header, end)  # so that nothing is written that `load` would reject
     return header, {record["name"]: record["offset"] for record in records}
 
 
@@ -191,14 +193,14 @@ def _parts(header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, i
     for name, offset in offsets.items():
         yield bytes(offset - end)
         array = np.asarray(arrays[name])
-        # One array at a time: only one that is not contiguous little-endian already is copied.
+        # Copied only if it is not contiguous and little-endian already, and one array at a time.
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         end = offset + array.nbytes
         yield array.reshape(-1).view(np.uint8)
 
 
 def _mode(target: str) -> int | None:
-    """Permissions of the file to be replaced; None if there is none yet."""
+    """Permissions of the file to be replaced; None if there is no such file."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -209,7 +211,7 @@ def _mode(target: str) -> int | None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the rename itself survive a power cut, where folders can be opened (not on Windows)."""
+    """Make the rename survive a power cut, where folders can be opened (not on Windows)."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -220,7 +222,7 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-# --- reading: nothing in a file is believed before it is checked, and no size is allocated before either ---
+# --- reading: everything is checked before it is used, and every size before memory is allocated for it ---
 
 
 def _verified_header(handle: BufferedReader, size: int) -> bytes:
@@ -272,7 +274,7 @@ def _wrong(record: Any, end: int, names: set[str]) -> str:
     if not isinstance(record, dict) or record.keys() != {"name", "dtype", "shape", "offset", "nbytes"}:
         return "missing or unknown keys"
     if not isinstance(record["name"], str) or record["name"] in names:
-        return "the name is not a string or is there twice"
+        return "the name is not a string or appears twice"
     if record["dtype"] not in DTYPES:
         return "unknown dtype"
     shape = record["shape"]
@@ -305,6 +307,6 @@ def _read(handle: BufferedReader, start: int, record: dict[str, Any]) -> np.ndar
     flat = array.reshape(-1).view(np.uint8)
     count = handle.readinto(flat.data)
     _check(count == flat.size, "truncated while it was read")
-    if record["dtype"] == "|b1":  # any other byte is neither true nor false to numpy
+    if record["dtype"] == "|b1":  # numpy does not accept other bytes as truth values
         _check(flat.max(initial=0) <= 1, "a truth value is neither 0 nor 1")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,40 +1,57 @@
-"""The command `spider`: parse, call, print. What a command needs is loaded when that command runs."""
+"""The command `spider`: parse, call, print. Heavy packages are imported when a command runs.
+
+A new command: its file, and its name in COMMANDS.
+"""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import spidertensor
-from spidertensor.cli import evaluation, experiment, fit, model, predict, reference, report
-from spidertensor.cli.common import CommandError
+from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.output import note
+
+# Each in a file of its own, in the order of `spider --help`.
+COMMANDS = (
+    "fit", "predict", "recommend", "info", "evaluate", "methods", "data", "experiment", "report", "demo",
+    "warmup", "docs",
+)  # fmt: skip
 
 app = typer.Typer(
     name="spider",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _help(function: Callable[..., None]) -> str:
-    """Each paragraph on one line, for the terminal to break; examples, after a \\b, stay as they are."""
+    """Each paragraph on one line, to be wrapped by the terminal; examples, after a \\b, stay as they are."""
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs)
 
 
-for _command in (
-    fit.fit, predict.predict, model.recommend, model.info, evaluation.evaluate, experiment.experiment,
-    report.report, evaluation.demo,
-):  # fmt: skip
-    app.command(help=_help(_command))(_command)
-app.add_typer(evaluation.data, name="data")
+def _register(name: str) -> None:
+    """A command is the function, or the Typer group, with the name of its module."""
+    module = import_module(f"spidertensor.cli.{name}")
+    command = getattr(module, name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False))(command)
+
+
+for _name in COMMANDS:
+    _register(_name)
 
 
 @app.callback(invoke_without_command=True)
@@ -57,20 +74,15 @@ def spider(
         print(context.get_help())
 
 
-@app.command(hidden=True)
-def docs() -> None:
-    """Print docs/command.md."""
-    print(reference.markdown(typer.main.get_command(app)), end="")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and leave with its exit code; an error is one line and code 2."""
+    """Run the command and exit with its code. An error is one line, and code 2."""
+    _show_log()
     try:
         code = app(arguments, prog_name="spider", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # `spider predict ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+    except BrokenPipeError:  # `spider predict ... | head`: the reader has stopped reading
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails again
         code = 141
     except Exception as error:
         message = _message(error)
@@ -81,20 +93,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+def _show_log() -> None:
+    """What the package logs, such as that it compiles kernels, is a line on standard error."""
+    log = logging.getLogger("spidertensor")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(each, _ToStderr) for each in log.handlers):
+        log.addHandler(_ToStderr())
+
+
 def _message(error: Exception) -> str | None:
-    """What to tell the user; None if it is a mistake of this program and not of the input."""
-    if hasattr(error, "format_message"):  # of the command line: typer's own or click's, by its version
+    """What to tell the user; None for a mistake of this program."""
+    if hasattr(error, "format_message"):  # an error of the command line, from typer or click
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         return error.format_message().rstrip(".") + hint  # pyright: ignore[reportAttributeAccessIssue]
-    from spidertensor.checkpoint import CheckpointError
-    from spidertensor.estimator.inputs import EntryError
-    from spidertensor.sources import SourceError
+    from spidertensor.faults import Fault
     from spidertensor.study.datasets import DatasetError
     from spidertensor.study.rows import ExperimentError, ResultsError
 
-    of_input = CommandError | SourceError | EntryError | CheckpointError | DatasetError
-    if isinstance(error, of_input | ExperimentError | ResultsError):
+    if isinstance(error, Fault):
+        return told(error)
+    if isinstance(error, CommandError | DatasetError | ExperimentError | ResultsError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

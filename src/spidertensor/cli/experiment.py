@@ -1,4 +1,4 @@
-"""`spider experiment`: a grid of runs from a file, to rows on the disk."""
+"""`spider experiment`: run a grid of methods and data sets."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from typing import Annotated, Any
 
 import typer
 
-from spidertensor.cli import common
-from spidertensor.cli.common import CommandError
+from spidertensor.cli import output
+from spidertensor.cli.errors import CommandError
 
 LINE_EVERY = 30.0  # seconds, where there is no terminal to draw a bar on
-# For the processes of runs, unless the user has said otherwise: threads of several runs fight for the cores,
-# and one run does not take all of a GPU's memory.
+# For the processes of runs, unless the user has set them: several runs must not compete for the cores with
+# threads, nor one of them take all of a GPU's memory.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def experiment(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Grids of runs, in TOML.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="TOML files that describe grids.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where rows go, by default runs, or with --quick runs-quick."),
+        typer.Option(metavar="FOLDER", help="Folder for results. By default runs, with --quick runs-quick."),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of runs at the same time.")] = 1,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Seeds 0, 1, ... in place of the file's.")
+        int | None, typer.Option(metavar="N", min=1, help="Use seeds 0 to N-1 instead of those in the file.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small version of it, as the file says.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed the last time.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run the small version that the file describes.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
 ) -> None:
-    """Run every method on every data set of a grid; killed and started again, it goes on where it was.
+    """Run every method on every data set of a grid.
 
     Each run is one line in FOLDER/NAME.jsonl, with its settings, scores, running curve, time, machine and
-    version. A run that fails leaves its error there.
+    version. If a run fails, its line has the error. Runs that are done are not repeated when the command is
+    started again.
 
     \b
     spider experiment experiments/*.toml --quick --jobs 2
@@ -48,7 +51,7 @@ def experiment(
 
     folder = out or Path("runs-quick" if quick else "runs")
     if len({file.stem for file in files}) < len(files):
-        raise CommandError("two files of the same name would write to the same results")
+        raise CommandError("two files have the same name and would write the same results")
     plans = {file: module.plan(file, seeds=seeds, quick=quick) for file in files}
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -65,19 +68,19 @@ def experiment(
                         if row["error"]:
                             errors[f"{row['settings']['method']}: {row['error']}"] = None
                 except KeyboardInterrupt:
-                    common.note(f"stopped. {path} has what is done: the same command goes on from there.")
+                    output.note(f"stopped. {path} has the runs that are done: the same command continues.")
                     raise
         failed = len(written.missing(runs, retry=True))
         said = f"{len(runs) - failed} of {len(runs)} runs done, {len(missing) - progress.failed} of them now"
         pairs.append((str(path), said + (f", {failed} failed" if failed else "")))
-    common.print_pairs("", pairs)
-    common.note(f"spider report {folder} --out report draws it.")
+    output.print_pairs("", pairs)
+    output.note(f"draw the results: spider report {folder} --out report")
     if errors:
-        raise CommandError("; ".join(errors) + " (--retry runs what failed again)")
+        raise CommandError("; ".join(errors) + " (run these again with --retry)")
 
 
 class _Progress:
-    """A bar on a terminal, else a line now and then; both with the time that is left."""
+    """A bar on a terminal, else a line now and then; both show the remaining time."""
 
     def __init__(self, title: str, rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, Any]]) -> None:
         from rich.console import Console
@@ -108,10 +111,10 @@ class _Progress:
         self.bar.update(self.task, advance=1, description=text)
         if not sys.stderr.isatty() and perf_counter() - self.told > LINE_EVERY:
             self.told = perf_counter()
-            common.note(f"{self.title}: {len(self.missing)} runs to go, {text}")
+            output.note(f"{self.title}: {output.counted(len(self.missing), 'run')} to go, {text}")
 
     def _left(self) -> float:
-        """A run takes what runs like it took; of a kind that was not run yet, what the mean run took."""
+        """Seconds, if a run takes as long as runs of its kind did, or as the mean run if there were none."""
         took: dict[Any, list[float]] = {}
         for row in self.rows:
             for kind in (_kind(row["settings"]), None):

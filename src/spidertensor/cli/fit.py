@@ -1,43 +1,40 @@
-"""`spider fit`: stream a source through an estimator, and stop and go on without losing or doubling a row."""
+"""`spider fit`: learn a source, and stop and go on without losing or repeating a row."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spidertensor.cli import common
-from spidertensor.cli.common import CommandError, OnBad
-from spidertensor.cli.evaluation import Engine
+from spidertensor.cli import bad_rows, files, options
+from spidertensor.cli.bad_rows import BadRows, OnBad
+from spidertensor.cli.errors import CommandError
+from spidertensor.cli.options import Engine
 
-Modes = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="The columns that hold ids, with commas: user,movie.")
-]
-Value = Annotated[str | None, typer.Option(metavar="NAME", help="The column that holds the value.")]
-Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: learn probabilities.")]
+Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")]
+Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
 Model = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The model file. By default SOURCE with another ending.")
+    Path | None,
+    typer.Option(metavar="FILE", help="The model file. By default SOURCE with the ending .spider."),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on where the model stopped, if there is one; refused if the last line learned has changed.",
+        help="Continue where the model stopped; start a new one if there is none.",
     ),
 ]
-Add = Annotated[
-    bool, typer.Option("--add", help="Learn SOURCE from its start on top of the model, which must be there.")
-]
+Add = Annotated[bool, typer.Option("--add", help="Learn all of SOURCE on top of an existing model.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
 ]
-Every = Annotated[
-    str, typer.Option(metavar="TIME", help="How often to save on the way: 30s, 5m, 1h or never.")
-]
+Every = Annotated[str, typer.Option(metavar="TIME", help="Time between saves: 30s, 5m, 1h or never.")]
 Rank = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Elements of a node's factors for the network: 8, or per mode: 8,4."),
+    typer.Option(metavar="N", help="Length of a node's factors: 8, or per mode: 8,4."),
 ]
 Hidden = Annotated[str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers: 50,50.")]
 Activation = Annotated[
@@ -48,10 +45,10 @@ OnEngine = Annotated[
     typer.Option(
         "--engine",
         metavar="sequential|vectorized",
-        help="Entry by entry, compiled, the default; or a batch at once with JAX, the default of --network.",
+        help="Entry by entry, compiled (default); or a batch at once with JAX (default with --network).",
     ),
 ]
-Paper = Annotated[bool, typer.Option("--paper", help="The paper's settings.")]
+Paper = Annotated[bool, typer.Option("--paper", help="Use the settings of the paper.")]
 Scaling = Annotated[
     str | None,
     typer.Option(
@@ -62,12 +59,12 @@ Scaling = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the starting weights.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def fit(
-    source: common.SourceName,
+    source: options.SourceName,
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
@@ -76,23 +73,25 @@ def fit(
     add: Add = False,
     force: Force = False,
     checkpoint_every: Every = "30s",
-    on_bad: common.OnBadOption = OnBad.RAISE,
-    rejects: common.Rejects = None,
-    format: common.Format = None,  # noqa: A002
-    columns: common.Columns = None,
+    on_bad: bad_rows.OnBadOption = OnBad.RAISE,
+    rejects: bad_rows.Rejects = None,
+    format: options.Format = None,  # noqa: A002
+    columns: options.Columns = None,
     rank: Rank = None,
     hidden: Hidden = None,
     activation: Activation = None,
-    network: common.NetworkName = None,
+    network: options.NetworkName = None,
     engine: OnEngine = None,
     paper: Paper = False,
     scaling: Scaling = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
     quiet: Quiet = False,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Learn the rows of SOURCE in their order, in one pass and constant memory, and write a model.
+    """Learn the rows of a source and write a model.
+
+    Rows are learned in their order, in one pass and in constant memory.
 
     \b
     spider fit ratings.csv --modes user,movie --value rating
@@ -101,48 +100,54 @@ def fit(
     spider fit a.csv --modes user,movie --value rating --network networks:costco
     zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
 
-    Ctrl-C or SIGTERM saves and stops. With --resume the same command goes on at the first row not yet learned
-    after a signal, a crash or new rows at the end of SOURCE; the model is as if it had never stopped (but for
-    a batch of --engine vectorized that the signal cut in two).
-    A last line without its end is learned as it is: if it is longer when SOURCE has grown, --resume refuses.
+    Ctrl-C and SIGTERM save and stop. After a signal, a crash, or new rows at the end of SOURCE, the same
+    command with --resume continues with the first row that was not learned. The model is the same as without
+    the stop, except that --engine vectorized may have its batches cut differently.
+
+    A last line without a line end is learned as it is. If that line has changed since, --resume refuses.
     """
     if resume + add + force > 1:
-        raise CommandError("only one of --resume, --add and --force is possible")
+        raise CommandError("use only one of --resume, --add and --force")
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
-    common.check_apart({"SOURCE": None if source == "-" else source, **written})
+    files.check_apart({"SOURCE": None if source == "-" else source, **written})
     for each in written.values():
         _check_target(each, may_exist=resume or add or force)
-    seconds = common.seconds(checkpoint_every)
+    seconds = options.seconds(checkpoint_every)
+    if quiet:
+        logging.getLogger("spidertensor").setLevel(logging.WARNING)
     if network is not None and (hidden is not None or activation is not None):
         raise CommandError("--network takes the place of --hidden and --activation")
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
     settings = _settings(rank, hidden, activation, engine, scaling, batch_size, seed)
-    from spidertensor.cli import learning  # the heavy part, after the cheap mistakes
-    from spidertensor.sources import Source
+    from spidertensor import sources  # imported late: slow, and mistakes above are found at once
+    from spidertensor.cli import learning
+    from spidertensor.cli.learner import check_same, reopen, start
 
-    opened = Source.named(source, format, None if columns is None else common.words(columns))
-    names = None if modes is None else common.words(modes)
+    opened = sources.named(source, format, None if columns is None else options.words(columns))
+    names = None if modes is None else options.words(modes)
     if add and not path.exists():
         raise CommandError(f"{path}: no such model to add to")
     if (resume and path.exists()) or add:
-        learner = learning.reopen(path, opened, value, add=add, network=network)
-        learning.check_same(learner, names, value, binary=binary, paper=paper, **settings)
+        learner = reopen(path, opened, value, add=add, network=network)
+        check_same(learner, names, value, binary=binary, paper=paper, **settings)
     else:
         if network is not None:
-            settings["network"] = common.named_network(network)
-        learner = learning.start(path, opened, names, value, binary=binary, paper=paper, **settings)
+            settings["network"] = files.named_network(network)
+        learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
     after = learner.row if resume else None
-    rejected = common.BadRows(opened, on_bad, rejects, after=after, replace=force)
+    rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
     raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 
 def _check_target(path: Path, *, may_exist: bool) -> None:
     if path.exists() and not may_exist:
-        raise CommandError(f"{path} exists: --resume goes on with it, --add adds to it, --force replaces it")
-    common.check_writable(path)
+        raise CommandError(
+            f"{path} exists: use --resume to continue it, --add to add to it, --force to replace it"
+        )
+    files.check_writable(path)
 
 
 def _settings(
@@ -154,14 +159,14 @@ def _settings(
     batch_size: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    """Those that are given, as the estimators take them."""
-    ranks = None if rank is None else common.numbers("--rank", rank)
+    """The options that were given, as parameters of an estimator."""
+    ranks = None if rank is None else options.numbers("--rank", rank)
     settings = {
         "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
-        "hidden": None if hidden is None else tuple(common.numbers("--hidden", hidden)),
+        "hidden": None if hidden is None else tuple(options.numbers("--hidden", hidden)),
         "activation": activation,
         "engine": engine and engine.value,
-        "scaling": None if scaling is None else tuple(common.numbers("--scaling", scaling, float)),
+        "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
         "batch_size": batch_size,
         "random_state": seed,
     }

@@ -1,67 +1,15 @@
-"""How `spider fit` is doing: a bar on a terminal, else a line now and then; and the summary at the end."""
+"""Progress of `spider fit`: a bar on a terminal, else a line now and then; and the summary at the end."""
 
 from __future__ import annotations
 
 import sys
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from spidertensor.baselines import floors
-from spidertensor.cli import common
-from spidertensor.method import Batch
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
-
-if TYPE_CHECKING:
-    from spidertensor.cli.learning import Learner
+from spidertensor.cli import output
+from spidertensor.cli.learner import Learner
 
 LINE_EVERY = 10.0  # seconds
-NAMES = {"rmse": "RMSE", "log_loss": "log loss"}
-
-
-class Tally:
-    """Scores of this run, each entry by what was predicted before it was learned."""
-
-    def __init__(self, binary: bool) -> None:
-        self.binary = binary
-        self.entries = 0
-        self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
-        # seconds; the first chunk, with what is compiled for it, counts as `starting`
-        self.reading = self.starting = self.learning = 0.0
-        self.timed = 0  # entries learned in `learning`
-        self._floor = floors.mean(PROBIT if binary else GAUSSIAN)
-        self._floor_state = self._floor.init(0)
-
-    def add(self, value: Any, mean: Any, log_evidence: Any, shift: float) -> None:
-        """shift: what the model takes for the mean before the first entry, and so must the floor"""
-        batch = Batch(np.empty((len(value), 0), np.int64), value)
-        self._floor_state, floor = self._floor.update(self._floor_state, batch)
-        if not self.entries:
-            floor.mean[0] = shift
-        self.entries += len(value)
-        self.log_evidence += float(log_evidence.sum())
-        self.floor_log_evidence += float(floor.log_evidence.sum())
-        if not self.binary:
-            self.squares += float(np.sum((value - mean) ** 2))
-            self.floor_squares += float(np.sum((value - floor.mean) ** 2))
-
-    @property
-    def metric(self) -> str:
-        return "log_loss" if self.binary else "rmse"
-
-    @property
-    def score(self) -> float:
-        return self._score(self.squares, self.log_evidence)
-
-    @property
-    def floor(self) -> float:
-        """The score of the mean of all entries before."""
-        return self._score(self.floor_squares, self.floor_log_evidence)
-
-    def _score(self, squares: float, log_evidence: float) -> float:
-        n = max(self.entries, 1)
-        return -log_evidence / n if self.binary else (squares / n) ** 0.5
 
 
 class Progress:
@@ -82,7 +30,7 @@ class Progress:
             )
             self.bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
             self.task = self.bar.add_task(
-                "starting; the first time on a machine it compiles for 20 s", total=None
+                "starting; the first run on a machine compiles for 20 s", total=None
             )
 
     def __enter__(self) -> Progress:
@@ -100,14 +48,14 @@ class Progress:
             self.bar.update(self.task, description=self._text(), **done)
         elif self.plain and perf_counter() - self.told > LINE_EVERY:
             self.told = perf_counter()
-            common.note(self._text())
+            output.note(self._text())
 
     def _text(self) -> str:
         tally = self.learner.tally
         n = max(tally.entries, 1)
         speed = tally.timed / tally.learning if tally.timed else tally.entries / (perf_counter() - self.began)
-        score = f"{NAMES[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
-        bad = f"  {self.learner.bad:,} bad rows" if self.learner.bad else ""
+        score = f"{output.METRICS[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
+        bad = f"  {output.counted(self.learner.bad, 'bad row')}" if self.learner.bad else ""
         return (
             f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  evidence {tally.log_evidence / n:.4f}{bad}"
         )
@@ -136,9 +84,9 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "entries_per_second": tally.timed / tally.learning if tally.timed else None,
     }
     if as_json:
-        common.print_json(record)
+        output.print_json(record)
     else:
-        common.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record))
+        output.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record))
 
 
 def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -146,7 +94,7 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
     score = "nothing new to learn"
     if now:
         floor = record["floors"]["mean"]
-        score = f"{NAMES[record['metric']]} {record['score']:.4f}, with the mean of all before {floor:.4f}"
+        score = f"{output.METRICS[record['metric']]} {record['score']:.4f}, predicting the mean: {floor:.4f}"
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
     spent = f"reading {parts['reading']}, the first rows (and compiling) {parts['starting']}"
@@ -159,6 +107,10 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
         ("score", f"{score} (each entry predicted before it was learned)" if now else score),
-        *([("rejected", f"{record['rejected']:,} updates of single elements")] if record["rejected"] else []),
+        *(
+            [("rejected", f"{output.counted(record['rejected'], 'update')} of single elements")]
+            if record["rejected"]
+            else []
+        ),
         ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]

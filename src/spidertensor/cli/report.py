@@ -1,4 +1,4 @@
-"""`spider report`: the rows of experiments as a page."""
+"""`spider report`: the results of experiments as a page."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from spidertensor.cli.common import CommandError
+from spidertensor.cli.errors import CommandError
 
 
 def report(
     results: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULTS...", help="Files of spider experiment, .jsonl or .jsonl.gz, or folders of them."
+            metavar="RESULTS", help="Results of spider experiment: .jsonl or .jsonl.gz files, or folders."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page and its figures.")] = Path(
         "report"
     ),
 ) -> None:
-    """Make one HTML page of the rows of experiments, the claims in Markdown and a PNG of every figure.
+    """Make an HTML page from the results of experiments.
 
-    Prints their paths.
+    Also writes the claims in Markdown and a PNG of every figure, and prints the paths.
 
     \b
     spider report results --out report

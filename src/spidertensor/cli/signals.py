@@ -1,4 +1,4 @@
-"""A stop that loses nothing."""
+"""SIGINT and SIGTERM: stop without losing anything."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """By a signal, while waiting."""
+    """A signal arrived."""
 
 
 class Signals:
-    """SIGINT and SIGTERM: at once while waiting for input, else after the chunk at hand.
+    """Stops at once while waiting for input, else after the current chunk.
 
-    A second one acts as it always does: the model file is never half written.
+    A second signal has its usual effect; a model file is never half written.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a job in the background of a script
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored: nohup, or a background job of a script
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -41,7 +41,7 @@ class Signals:
             raise Stopped
 
     def next(self, chunks: Iterator[T]) -> T | None:
-        """The next chunk, with a wait that a signal ends; None after the last."""
+        """The next chunk, or None after the last; a signal ends the wait."""
         self.waiting = True
         try:
             return next(chunks, None)

@@ -1,5 +1,7 @@
 """The estimators, the only stateful classes: raw ids, names of columns, the scale of the values, files."""
 
-from spidertensor.estimator.base import SpiderClassifier, SpiderRegressor, load, look
+from spidertensor.estimator.classifier import SpiderClassifier
+from spidertensor.estimator.loading import load, look
+from spidertensor.estimator.regressor import SpiderRegressor
 
 __all__ = ["SpiderClassifier", "SpiderRegressor", "load", "look"]

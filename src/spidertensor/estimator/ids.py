@@ -1,8 +1,11 @@
-"""The nodes of a mode: raw ids become rows 0, 1, 2, ... in order of first appearance.
+"""The nodes of a mode: raw ids are numbered 0, 1, 2, ... in order of first appearance.
 
 An id is an int, str, bytes, float or bool, or a tuple of these; NumPy scalars and subclasses become the plain
 Python object. Anything else could not be saved without pickle, so it is an error. Ids compare as Python
 compares them: 1, 1.0 and True are one node, which keeps the id that came first.
+
+A node's number is its row in the arrays of a state; here it is called its number, and "row" in an error is a
+row of the input.
 """
 
 import json
@@ -14,10 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.inputs import Column, EntryError, no_id, wrong_width
+from spidertensor.estimator.inputs import Column, Columns, no_id, wrong_width
+from spidertensor.faults import EntryError
 
 TABLE_LIMIT = 2**22  # ids below it may have a slot in a direct table: at most 16 MiB per mode
-BLOCK = 2**16  # ints mapped at once: bounds temporary memory, and a block finds what the one before it added
+BLOCK = (
+    2**16
+)  # ints mapped at once: bounds temporary memory, and each block knows the ids that the last one added
 MAX_DEPTH = 32  # of nested tuples
 
 _PLAIN = frozenset({int, str, bytes, bool})  # exactly these types: nothing to convert, nothing to check
@@ -33,55 +39,56 @@ _READ = {"int": int, "float": float, "bool": _BOOLS.__getitem__, "str": str, "by
 _WRITE = {int: hex, float: float.hex, bytes: bytes.hex}  # str and bool are JSON already
 
 
-class _Rows(dict[Any, int]):
-    """id -> row. Subscripting adds an unseen id, and stays in C for a known one; `get` never adds."""
+class _Numbers(dict[Any, int]):
+    """id -> number. Subscripting adds an unseen id, and stays in C for a known one; `get` never adds."""
 
     def __missing__(self, raw: Any) -> int:
-        self[raw] = row = len(self)
-        return row
+        self[raw] = number = len(self)
+        return number
 
 
 class NodeIndex:
-    """The nodes of one mode: raw ids -> rows 0, 1, 2, ... in order of first appearance.
+    """The nodes of one mode: raw ids -> numbers 0, 1, 2, ... in order of first appearance.
 
-    The dict is the truth. The table repeats it for small non-negative ints, many times faster: `table[id]` is
-    the row, or -1 for "ask the dict". Its last slot stays -1 and stands for every int outside the table.
+    The dict holds all of them. The table is a copy for small non-negative ints, many times faster:
+    `table[id]` is the number, or -1 for "ask the dict". Its last slot stays -1 and stands for every int
+    outside the table.
     """
 
     def __init__(self) -> None:
-        self._rows = _Rows()
+        self._numbers = _Numbers()
         self._table = np.full(1, -1, dtype=np.int32)
         self._last = np.uint64(0)  # slot of the table
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._numbers)
 
     @property
     def ids(self) -> list[Any]:
-        """The raw ids in row order."""
-        return list(self._rows)
+        """The raw ids in the order of their numbers."""
+        return list(self._numbers)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of id this mode has, sorted; of: bool, bytes, float, int, str, tuple."""
-        return tuple(sorted(kind.__name__ for kind in set(map(type, self._rows))))
+        """The types of this mode's ids, sorted, by their names: bool, bytes, float, int, str, tuple."""
+        return tuple(sorted(kind.__name__ for kind in set(map(type, self._numbers))))
 
     def find(self, ids: Column) -> NDArray[np.int64]:
-        """The row of each id, -1 for one never seen. Adds nothing."""
+        """The number of each id, -1 for an unseen one. Adds nothing."""
         return self._map(_checked(ids), add=False)
 
     def find_or_add(self, ids: Column) -> NDArray[np.int64]:
-        """The row of each id, a new one for each id never seen. After an error nothing was added."""
+        """The number of each id; unseen ids are added. After an error nothing was added."""
         return self._map(_checked(ids), add=True)
 
     def truncate(self, n: int) -> None:
-        """Forget the nodes from row n on: undoes a `find_or_add` that something later came to nothing."""
-        while len(self._rows) > n:
-            self._rows.popitem()
+        """Forget all nodes but the first n: undoes a `find_or_add` when a later step has failed."""
+        while len(self._numbers) > n:
+            self._numbers.popitem()
         self._table[self._table >= n] = -1
 
     def parse(self, text: str) -> Any:
-        """The id of this mode that a text from a command line means; the text itself if it means none.
+        """The id of this mode that a text from a command line means; the text itself if there is no such id.
 
         Read as the kinds this mode has: int, float, bool, str, bytes, then tuple (as Python prints it).
         """
@@ -92,12 +99,12 @@ class NodeIndex:
                     raw = read(text)
                 except (ValueError, KeyError):
                     continue
-                if raw in self._rows:
+                if raw in self._numbers:
                     return raw
-        return next((raw for raw in self._rows if type(raw) is tuple and str(raw) == text), text)
+        return next((raw for raw in self._numbers if type(raw) is tuple and str(raw) == text), text)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The ids, types included, as arrays that need no pickle; `from_arrays` gives them back exactly."""
+        """The ids, types included, as arrays that need no pickle; `from_arrays` restores them exactly."""
         ids, kinds = self.ids, self.kinds
         if kinds in ((), ("int",)) and all(-(2**63) <= raw < 2**63 for raw in ids):
             return {"int": np.array(ids, dtype=np.int64)}
@@ -110,7 +117,7 @@ class NodeIndex:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "NodeIndex":
-        """The inverse of `to_arrays`. Trusts nothing: ValueError for what `to_arrays` does not write."""
+        """The inverse of `to_arrays`. ValueError for anything that `to_arrays` does not write."""
         index = cls()
         try:
             ids = _ids_from(arrays)
@@ -122,7 +129,7 @@ class NodeIndex:
         return index
 
     def _map(self, ids: Column, *, add: bool) -> NDArray[np.int64]:
-        """Rows of ids that `_checked` has passed."""
+        """Numbers of ids that `_checked` has passed."""
         if not isinstance(ids, np.ndarray):
             return self._ask_dict(ids, add=add)
         if len(ids) <= BLOCK:
@@ -133,54 +140,48 @@ class NodeIndex:
     def _map_ints(self, ids: NDArray[np.int64], *, add: bool) -> NDArray[np.int64]:
         # As unsigned a negative id is huge, so one minimum sends every id outside the table to the last slot.
         slots = np.minimum(ids.view(np.uint64), self._last).view(np.int64)
-        rows = self._table[slots].astype(np.int64)
-        unknown = (rows < 0).nonzero()[0]
+        numbers = self._table[slots].astype(np.int64)
+        unknown = (numbers < 0).nonzero()[0]
         if unknown.size:
             asked = ids[unknown]
-            rows[unknown] = answer = self._ask_dict(asked.tolist(), add=add)
+            numbers[unknown] = answer = self._ask_dict(asked.tolist(), add=add)
             if add:
                 self._tabulate(asked, answer)
-        return rows
+        return numbers
 
     def _ask_dict(self, ids: Sequence[Any], *, add: bool) -> NDArray[np.int64]:
-        rows = map(self._rows.__getitem__, ids) if add else map(self._rows.get, ids, repeat(-1))
-        return np.fromiter(rows, np.int64, len(ids))
+        numbers = map(self._numbers.__getitem__, ids) if add else map(self._numbers.get, ids, repeat(-1))
+        return np.fromiter(numbers, np.int64, len(ids))
 
-    def _tabulate(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def _tabulate(self, ids: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         small = ids.view(np.uint64) < TABLE_LIMIT
         if not small.any():
             return
-        ids, rows = ids[small], rows[small]
+        ids, numbers = ids[small], numbers[small]
         top = int(ids.max())
         if top >= self._last:
             grown = np.full(2 ** top.bit_length() + 1, -1, dtype=np.int32)
             grown[: len(self._table)] = self._table
             self._table, self._last = grown, np.uint64(len(grown) - 1)
-        self._table[ids] = rows
+        self._table[ids] = numbers
 
 
-def rows(
-    nodes: Sequence[NodeIndex], columns: Sequence[Column], *, add: bool, names: Sequence[str] | None = None
-) -> NDArray[np.int64]:
-    """Each column of ids through the nodes of its mode: (n, K) rows, -1 for an unseen id unless `add`.
+def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDArray[np.int64]:
+    """(n, K) the number of each id among the nodes of its mode, -1 for an unseen id unless `add`.
 
-    All or nothing: every id of every mode is checked before the first is added. names: of the columns
+    All or nothing: every id of every mode is checked before the first is added.
     """
-    if not columns:  # an empty list of entries does not say how many modes it has
+    if not columns.ids:  # an empty list of entries does not say how many modes it has
         return np.empty((0, len(nodes)), dtype=np.int64)
-    if len(columns) != len(nodes):
-        raise EntryError(wrong_width(len(nodes), len(columns)))
-    lengths = [len(column) for column in columns]
-    if lengths.count(lengths[0]) != len(lengths):
-        raise EntryError(f"columns differ in length: {lengths}")
+    if len(columns.ids) != len(nodes):
+        raise wrong_width(len(nodes), len(columns.ids))
     checked = []
-    for mode, column in enumerate(columns):
+    for mode, column in enumerate(columns.ids):
         try:
             checked.append(_checked(column))
         except EntryError as error:
-            where = f"mode {mode}" if names is None else f"column {names[mode]}"
-            raise EntryError(f"{where}: {error.reason}", error.row) from None
-    index = np.empty((lengths[0], len(nodes)), dtype=np.int64)
+            raise error.but(column=mode if columns.names is None else columns.names[mode]) from None
+    index = np.empty((columns.n_entries, len(nodes)), dtype=np.int64)
     for mode, ids in enumerate(checked):
         index[:, mode] = nodes[mode]._map(ids, add=add)
     return index
@@ -195,11 +196,11 @@ def _checked(ids: Column) -> Column:
             return ids
         kind = ids.dtype.kind
         if kind == "c":
-            raise EntryError(f"Complex data not supported: {no_id(str(ids.dtype))}")
+            raise no_id(f"Complex data not supported: {ids.dtype}")
         if kind == "i" or (kind == "u" and ids.max(initial=0) < 2**63):
             return ids.astype(np.int64)
         if kind in "mMV":  # before tolist, which turns nanoseconds into ints
-            raise EntryError(no_id(str(ids.dtype)))
+            raise no_id(str(ids.dtype))
         ids = ids.tolist()
     kinds = set(map(type, ids))
     if kinds == {int}:
@@ -214,7 +215,7 @@ def _checked(ids: Column) -> Column:
         try:
             plain.append(_plain(raw))
         except EntryError as error:
-            raise EntryError(error.reason, row) from None
+            raise error.but(row=row) from None
     return plain
 
 
@@ -225,21 +226,21 @@ def _plain(raw: Any, depth: int = 0) -> Any:
     if isinstance(raw, np.generic) and raw.dtype.kind in "biufSU":
         raw = raw.item()
     if isinstance(raw, float) and not isfinite(raw):
-        raise EntryError("missing id (NaN)" if isnan(raw) else "infinite id")
+        raise EntryError("missing id (NaN)" if isnan(raw) else "infinite id", kind="id", value=raw)
     for kind, exact in _EXACT.items():
         if isinstance(raw, kind):
             return exact(raw)
     if isinstance(raw, tuple):
         if depth == MAX_DEPTH:
-            raise EntryError(f"id nested more than {MAX_DEPTH} tuples deep")
+            raise EntryError(f"id nested more than {MAX_DEPTH} tuples deep", kind="id", value=raw)
         return tuple(_plain(part, depth + 1) for part in raw)
     if raw is None or type(raw).__name__ in ("NAType", "NaTType"):  # pandas' own, without importing pandas
-        raise EntryError(f"missing id ({raw})")
-    raise EntryError(no_id(type(raw).__name__))
+        raise EntryError(f"missing id ({raw})", kind="id", value=raw)
+    raise no_id(type(raw).__name__, raw)
 
 
 def _encode(text: str) -> bytes:
-    # surrogatepass: a lone surrogate (a file name, a broken source) is a legal str and must come back
+    # surrogatepass: a str may hold a lone surrogate (from a file name, or a damaged source)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -248,7 +249,7 @@ def _decode(data: bytes) -> str:
 
 
 def _tag(raw: Any) -> list[Any]:
-    """An id for JSON: its kind and its value, in hexadecimal where JSON would lose or refuse digits."""
+    """An id for JSON: its type and its value, in hexadecimal where JSON would lose digits."""
     kind = type(raw)
     if kind is tuple:
         return ["tuple", [_tag(part) for part in raw]]
@@ -272,7 +273,7 @@ def _untag(tagged: Any) -> Any:
 
 def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Column:
     """The ids in the arrays of `to_arrays`, not yet checked one by one."""
-    arrays = dict(arrays)  # once: an .npz reads its file at every access
+    arrays = dict(arrays)  # copied: an .npz reads its file at every access
     dtypes = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
     int64, uint8 = (np.dtype(np.int64), 1), (np.dtype(np.uint8), 1)
     if dtypes == {"int": int64}:

@@ -1,70 +1,103 @@
-"""Raw entries in, as users have them: ids in columns, values as numbers, everything checked.
+"""What users pass as X and y, checked once: ids in columns, values as numbers.
 
-X --columns--> one column of ids per mode --ids.rows--> (n, K) rows        y --values--> (n,) floats
+X --columns--> Columns, one column of ids per mode --ids.to_index--> (n, K) node numbers
+y --values---> (n,) floats
+
+"row" is a row of X or y, counted from 0.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.faults import EntryError
+from spidertensor.spider.likelihoods.base import Likelihood
+
 Column = NDArray[Any] | Sequence[Any]
 
-
-class EntryError(ValueError):
-    """Bad input: the `reason`, and the zero-based `row` within the call (None: the whole input)."""
-
-    def __init__(self, reason: str, row: int | None = None):
-        super().__init__(reason, row)
-        self.reason = reason
-        self.row = row
-
-    def __str__(self) -> str:
-        return self.reason if self.row is None else f"row {self.row}: {self.reason}"
+# scikit-learn's words about values that a likelihood does not take: its users and its checks know them.
+_ADVICE = {"probit": "Only binary classification is supported."}
 
 
-def shift_and_scale(value: NDArray[np.float64]) -> tuple[float, float]:
-    """Mean and standard deviation; the latter 0 if it is but the rounding error of equal values."""
-    shift, scale = float(value.mean()), float(value.std())
-    return shift, scale if scale > 1e-14 * np.abs(value).max() else 0.0
+@dataclass(frozen=True)
+class Columns:
+    """Entries in columns: the ids of each mode, equally many, and the names of the modes if known.
+
+    `columns` makes this of every input. What has columns already, such as a file, passes it as X and saves
+    the way through a 2-D array.
+    """
+
+    ids: Sequence[Column]
+    names: tuple[str, ...] | None = None
+
+    @property
+    def n_entries(self) -> int:
+        return len(self.ids[0]) if self.ids else 0
 
 
-def columns(
-    X: Any, names: Sequence[str] | None = None, width: int | None = None
-) -> tuple[list[Column], tuple[str, ...] | None]:
-    """X as one column of ids per mode, and the names of its columns if it has them.
+def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Columns:
+    """X as one column of ids per mode.
 
-    X is a 2-D array (or something that becomes one), a list of entries, or an eager frame (pandas, polars,
-    pyarrow). `names` are those of the first fit: a frame's columns are matched by name. `width` is the number
-    of modes, where it is known.
+    X is a 2-D array (or something that becomes one), a list of entries, an eager frame (pandas, polars,
+    pyarrow) or Columns. `names` are those of the first fit: columns with names are matched by name. `width`
+    is the number of modes, where it is known.
     """
     width = width if names is None else len(names)
-    found: list[Column]
     if isinstance(X, np.ma.MaskedArray):
         X = X.tolist()  # a masked id becomes None: missing
     if isinstance(X, list | tuple):
-        return _transpose(X, width), None
-    if isinstance(X, np.ndarray):
-        found, seen = _array_columns(X, f"shape {X.shape}"), None
+        return Columns(_transpose(X, width))
+    if isinstance(X, Columns):
+        found = _given_columns(X, names)
+    elif isinstance(X, np.ndarray):
+        found = _array_columns(X, f"shape {X.shape}")
     elif (series := _series(X)) is not None:
-        found, seen = _frame_columns(series, names)
+        found = _frame_columns(series, names)
     elif "sparse" in type(X).__module__:
         raise EntryError("sparse input is not supported: X holds one id per mode, not the tensor")
     elif hasattr(X, "__array__"):
         array = np.asarray(X)
-        found, seen = _array_columns(array, f"a {type(X).__name__} of shape {array.shape}"), None
+        found = _array_columns(array, f"a {type(X).__name__} of shape {array.shape}")
     else:
-        raise EntryError(_not_2d(f"{type(X).__name__}, not an array, list or eager frame"))
-    if width is not None and len(found) != width:
-        raise EntryError(wrong_width(width, len(found)))
-    return found, seen
+        raise _not_2d(f"{type(X).__name__}, not an array, list or eager frame")
+    if width is not None and len(found.ids) != width:
+        raise wrong_width(width, len(found.ids))
+    return found
 
 
-def values(y: Any, n: int, *, binary: bool) -> NDArray[np.float64]:
-    """y as n finite floats, each 0 or 1 if `binary`."""
+def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
+    """y as n floats, all of which the likelihood allows."""
+    array = _numbers(y, n)
+    good = likelihood.allows(array)
+    if not good.all():
+        row = int(good.argmin())
+        value = float(array[row])
+        if not isfinite(value):
+            raise EntryError(f"value {value:g} is not finite", row, kind="value", value=value)
+        noun = "value" if likelihood.scaled else "label" if value.is_integer() else "continuous value"
+        reason = f"{noun} {value:g} is not {likelihood.allowed}"
+        raise EntryError(reason, row, kind="value", value=value, remedy=_ADVICE.get(likelihood.name, ""))
+    return array
+
+
+def refuse(
+    value: NDArray[np.float64], wrong: NDArray[np.bool_], reason: str, *, kind: str, remedy: str
+) -> None:
+    """EntryError if a value is wrong; `reason` continues the sentence "value 3 ..."."""
+    if wrong.any():
+        rows = np.flatnonzero(wrong).tolist()
+        first = float(value[rows[0]])
+        raise EntryError(
+            reason, rows[0], kind=kind, value=first, remedy=remedy, rows=tuple(rows), of_value=True
+        )
+
+
+def _numbers(y: Any, n: int) -> NDArray[np.float64]:
     if y is None:
         raise EntryError("learning requires y to be passed, but the target y is None")
     if isinstance(y, np.ma.MaskedArray):
@@ -78,7 +111,7 @@ def values(y: Any, n: int, *, binary: bool) -> NDArray[np.float64]:
     if array.dtype.kind in "mMV":
         raise EntryError(f"values must be numbers, got {array.dtype}")
     if array.dtype.kind not in "biuf":
-        array = np.asarray(y, dtype=object)  # again from y: a str among numbers has made all of them str
+        array = np.asarray(y, dtype=object)  # again from y: one str among numbers has turned all into str
     if array.ndim == 2 and array.shape[1] == 1:
         array = _raveled(array)
     if array.ndim != 1:
@@ -87,70 +120,80 @@ def values(y: Any, n: int, *, binary: bool) -> NDArray[np.float64]:
         raise EntryError(f"{n} entries but {len(array)} values")
     if array.dtype == object:
         array = [_number(value, row) for row, value in enumerate(array)]
-    with np.errstate(over="ignore"):  # a long double may become inf, found below
-        array = np.ascontiguousarray(array, dtype=np.float64)
-    good = np.isfinite(array)
-    if binary:
-        good &= (array == 0) | (array == 1)
-    if not good.all():
-        row = int(good.argmin())
-        value = float(array[row])
-        if not isfinite(value) or not binary:
-            raise EntryError(f"value {value:g} is not finite", row)
-        kind = "label" if value.is_integer() else "continuous value"
-        raise EntryError(
-            f"the {kind} {value:g} is neither 0 nor 1. Only binary classification is supported.", row
-        )
-    return array
+    with np.errstate(over="ignore"):  # a long double may become inf, which no likelihood allows
+        return np.ascontiguousarray(array, dtype=np.float64)
 
 
 def _raveled(column: NDArray[Any]) -> NDArray[Any]:
-    from sklearn.exceptions import DataConversionWarning  # here: rarely needed, and slow to import
+    from sklearn.exceptions import DataConversionWarning  # imported here: rarely needed, and slow
 
     warnings.warn(
         "A column-vector y was passed when a 1d array was expected: pass y.ravel(), or one column of a frame",
         DataConversionWarning,
-        stacklevel=5,
+        stacklevel=6,  # the caller of fit, partial_fit or learn
     )
     return column.ravel()
 
 
 def _number(value: Any, row: int) -> float:
     try:
-        if isinstance(value, str | bytes):  # float would read it
+        if isinstance(value, str | bytes):  # float() would parse it
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise EntryError(f"value of type {type(value).__name__} is not a finite number", row) from None
+        reason = f"value of type {type(value).__name__} is not a finite number"
+        raise EntryError(reason, row, kind="value", value=value) from None
 
 
 def _transpose(entries: Sequence[Any], width: int | None) -> list[Column]:
     if not entries:
         return [[] for _ in range(width or 0)]
     for kind in set(map(type, entries)):
-        if not issubclass(kind, list | tuple | np.ndarray):  # a str has a length too, and is not an entry
-            raise EntryError(_not_2d(f"a {type(entries).__name__} of {kind.__name__}"))
+        if not issubclass(kind, list | tuple | np.ndarray):  # a str has a length too, but is no entry
+            raise _not_2d(f"a {type(entries).__name__} of {kind.__name__}")
     lengths = list(map(len, entries))
     width = lengths[0] if width is None else width
     if lengths.count(width) != len(lengths):
         row = next(row for row, length in enumerate(lengths) if length != width)
         raise EntryError(f"expected {width} ids, one per mode, got {lengths[row]}", row)
     if not width:
-        raise EntryError(_no_columns(len(entries)))
+        raise _no_columns(len(entries))
     return list(zip(*entries, strict=True))
 
 
-def _array_columns(X: NDArray[Any], got: str) -> list[Column]:
+def _given_columns(X: Columns, names: Sequence[str] | None) -> Columns:
+    lengths = [len(column) for column in X.ids]
+    if lengths and lengths.count(lengths[0]) != len(lengths):
+        raise EntryError(f"columns differ in length: {lengths}")
+    if X.names is None:
+        return X
+    by_name = dict(zip(X.names, X.ids, strict=True))
+    wanted = _matched(by_name, names)
+    return Columns([by_name[name] for name in wanted], wanted)
+
+
+def _matched(found: Iterable[str], names: Sequence[str] | None) -> tuple[str, ...]:
+    """The names in the order that was learned; EntryError if they are not the same names."""
+    found = tuple(found)
+    wanted = found if names is None else tuple(names)
+    if missing := [name for name in wanted if name not in found]:
+        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(found)})")
+    if extra := [name for name in found if name not in wanted]:
+        raise EntryError(f"unexpected columns: {', '.join(extra)} (expected: {', '.join(wanted)})")
+    return wanted
+
+
+def _array_columns(X: NDArray[Any], got: str) -> Columns:
     if X.ndim != 2:
-        raise EntryError(_not_2d(got))
+        raise _not_2d(got)
     if len(X) and not X.shape[1]:
-        raise EntryError(_no_columns(len(X)))
-    return [X[:, mode] for mode in range(X.shape[1])]
+        raise _no_columns(len(X))
+    return Columns([X[:, mode] for mode in range(X.shape[1])])
 
 
 def _series(X: Any) -> dict[str, Any] | None:
     """The columns of a frame by name; None if X is no eager frame."""
-    import narwhals as nw  # here: arrays and lists do not need it
+    import narwhals as nw  # imported here: arrays and lists do not need it
 
     try:
         frame = nw.from_native(X, eager_only=True)
@@ -160,44 +203,41 @@ def _series(X: Any) -> dict[str, Any] | None:
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
     if len(frame) and not series:
-        raise EntryError(_no_columns(len(frame)))
+        raise _no_columns(len(frame))
     return series
 
 
-def _frame_columns(
-    series: dict[str, Any], names: Sequence[str] | None
-) -> tuple[list[Column], tuple[str, ...]]:
+def _frame_columns(series: dict[str, Any], names: Sequence[str] | None) -> Columns:
     import narwhals as nw
 
-    wanted = tuple(series if names is None else names)
-    if missing := [name for name in wanted if name not in series]:
-        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(series)})")
-    if extra := [name for name in series if name not in wanted]:
-        raise EntryError(f"unexpected columns: {', '.join(extra)} (expected: {', '.join(wanted)})")
+    wanted = _matched(series, names)
     found = []
     for name in wanted:
         each, dtype = series[name], series[name].dtype
         if isinstance(dtype, nw.Date | nw.Datetime | nw.Duration):
-            raise EntryError(f"column {name}: {no_id(str(dtype))}")
+            raise no_id(str(dtype)).but(column=name)
         fits_numpy = dtype.is_integer() and dtype not in (nw.Int128, nw.UInt128) and not each.null_count()
         found.append(each.to_numpy() if fits_numpy else each.to_list())
-    return found, wanted
+    return Columns(found, wanted)
 
 
-def no_id(kind: str) -> str:
-    return f"{kind} cannot be an id, convert to str or int first"
+def no_id(what: str, value: Any = None) -> EntryError:
+    reason = f"{what} cannot be an id"
+    return EntryError(reason, kind="id", value=value, remedy="convert to str or int first")
 
 
-# scikit-learn's words, which its users and its checks know, come first where there are any.
+# Messages that begin with scikit-learn's words, which its users and its checks know.
 
 
-def _not_2d(got: str) -> str:
-    return f"Reshape your data: a 2-D input with one column per mode is needed, got {got}"
+def _not_2d(got: str) -> EntryError:
+    return EntryError(f"Reshape your data: a 2-D input with one column per mode is needed, got {got}")
 
 
-def _no_columns(n: int) -> str:
-    return f"0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required: one column of ids per mode"
+def _no_columns(n: int) -> EntryError:
+    reason = f"0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required: one column of ids per mode"
+    return EntryError(reason)
 
 
-def wrong_width(expected: int, got: int) -> str:
-    return f"X has {got} features, but SPIDER is expecting {expected} features as input: one id per mode"
+def wrong_width(expected: int, got: int) -> EntryError:
+    reason = f"X has {got} features, but SPIDER is expecting {expected} features as input: one id per mode"
+    return EntryError(reason)

@@ -1,37 +1,66 @@
-"""The parameters of an estimator: plain, checked, and what they build."""
+"""The parameters of the estimators: their defaults, their checks, and the model they build."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from spidertensor.method import Method
+from spidertensor.scaling import LARGEST
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
-from spidertensor.spider.likelihoods import named
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
 
 ENGINES = ("sequential", "vectorized")
-OF_LAYERS = ("hidden", "activation")  # what is said about the network, unless it is one's own
-LARGEST = 1e100  # of what a value is measured by: its square, a variance, must still be a float64
-LARGEST_VAR = 1e12  # of a prior: with its inverse far inside float32
+OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
+OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
+LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
+
+
+@dataclass(eq=False, repr=False)
+class Parameters:
+    """The parameters that all estimators have, described in SpiderRegressor.
+
+    scikit-learn reads parameters from the signature of __init__, which a dataclass has: each one is written
+    once, here, and a class that has more of them adds fields.
+    """
+
+    rank: int | tuple[int, ...] = 8
+    hidden: tuple[int, ...] = Network.hidden
+    activation: str = Network.activation
+    curvature: bool = False
+    rho0: float = Prior.rho0
+    slab_var: float = Prior.slab_var
+    factor_var: float = Prior.factor_var
+    bias: bool = True
+    bias_var: float = Prior.bias_var
+    multilinear: int = 32
+    multilinear_var: float = Prior.multilinear_var
+    multilinear_start: float = Prior.multilinear_start
+    batch_size: int = 256
+    engine: str = "sequential"
+    network: CustomNetwork | None = None
+    random_state: Any = 0
 
 
 class Model(NamedTuple):
-    """What the parameters say."""
+    """What the parameters build."""
 
     network: Network
     prior: Prior
+    likelihood: Likelihood
     method: Method
 
 
 def checked(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as JSON knows them, so that a NumPy number from a grid search can be saved."""
+    """The parameters as plain Python objects: a NumPy number from a grid search cannot be saved as JSON."""
     params = {name: plain(value) for name, value in params.items()}
     for name, value in params.items():
         good, wanted = RULES.get(name, (None, ""))
@@ -71,7 +100,7 @@ def is_scaling(value: Any) -> bool:
 
 
 _VAR = (is_var, f"a number from {1 / LARGEST_VAR:g} to {LARGEST_VAR:g}")
-# What Network, Prior and the engine would not refuse by themselves with a clear ValueError.
+# Only what Network, Prior and the engine would not reject themselves with a clear ValueError.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": (lambda x: is_whole(x) or is_list(x, is_whole), "a whole number, or one for each mode"),
     "hidden": (lambda x: is_list(x, is_whole), "the widths of the hidden layers, such as (50, 50)"),
@@ -104,29 +133,28 @@ def network_of(params: dict[str, Any], n_modes: int) -> Network:
     return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
 
 
-def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: bool = True) -> Model:
-    """`runs` False: a model to look at, without its engine and what that needs."""
+def model_of(params: dict[str, Any], likelihood: Likelihood, n_modes: int, *, runs: bool = True) -> Model:
+    """`runs` False: a model to look at, without its engine and the packages that needs."""
     if params["network"] is not None and params["engine"] != "vectorized":
-        raise ValueError(f'a network of your own needs engine="vectorized", got {params["engine"]!r}')
-    names = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
+        raise ValueError(f"a custom network needs the vectorized engine, got engine {params['engine']}")
     network = network_of(params, n_modes)
-    prior = Prior(**{name: params[name] for name in names})
+    prior = Prior(**{name: params[name] for name in OF_PRIOR})
     if not runs:
-        return Model(network, prior, Method(left_out, left_out, left_out))
+        return Model(network, prior, likelihood, Method(left_out, left_out, left_out))
     settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
     build = engine(params["engine"], params["curvature"], params["batch_size"])
-    return Model(network, prior, build(network, named(likelihood), prior, **settings))
+    return Model(network, prior, likelihood, build(network, likelihood, prior, **settings))
 
 
 def check_alone(params: dict[str, Any]) -> None:
-    """Beside a network of one's own, what is said about the built-in one must not be lost without a word."""
+    """Parameters of the built-in network are rejected beside a custom one, which would ignore them."""
     for name in OF_LAYERS:
         if params["network"] is not None and params[name] != plain(getattr(Network, name)):
-            raise ValueError(f"{name} is not for a network of your own, which takes its place")
+            raise ValueError(f"{name} describes the built-in network: leave it out beside a custom one")
 
 
 def left_out(*_: Any) -> NoReturn:
-    raise RuntimeError("this model was opened to look at it, not to run it")
+    raise RuntimeError("this model was opened with `look`, without its engine: use `load` to run it")
 
 
 def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]:
@@ -139,7 +167,7 @@ def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]
     try:
         from spidertensor.spider.vectorized import vectorized
     except ModuleNotFoundError as error:
-        needed = f"engine=\"vectorized\" needs {error.name}: pip install 'spidertensor[jax]'"
+        needed = f"the vectorized engine needs {error.name}: pip install 'spidertensor[jax]'"
         raise ModuleNotFoundError(needed, name=error.name) from None
     update = "scan" if curvature else "joint"
     return partial(vectorized, update=update, refine_every=batch_size, batch_size=batch_size)

@@ -1,4 +1,4 @@
-"""One column of a block: texts, numbers or JSON values -> ids, or values; and what is wrong where."""
+"""One column of a block (texts, numbers or JSON values) -> ids or values, and what is wrong where."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spidertensor.spider.likelihoods.base import Likelihood
+
 Wrong = dict[int, str]  # place in the column -> reason
 
 _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
-    """int64 if all ids are, else objects; anything at the places where something is wrong."""
+    """int64 if all ids are, else objects; any id at the places where something is wrong."""
     if isinstance(column, list):
         return _object_ids(column)
     if pa.types.is_dictionary(column.type):
@@ -30,7 +32,7 @@ def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDA
 
 
 def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
-    # One text first: arrow goes on to the end of a column that it cannot read, and takes its time.
+    # The first text first: if a column is not of ints, arrow takes long to find out.
     if find_ints and len(column) and isinstance(_id(column[0].as_py()), int):
         try:
             ints = column.cast(pa.int64())
@@ -48,7 +50,7 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
         missing.append(ids.index(""))
         ids[missing[-1]] = 0
     all_int = find_ints and set(map(type, ids)) == {int}
-    known = np.array(ids, np.int64) if all_int else _objects([*ids, None])  # None: what -1 stands for
+    known = np.array(ids, np.int64) if all_int else _objects([*ids, None])  # None: the id of code -1
     places = np.flatnonzero(np.isin(codes, missing)).tolist() if missing else []
     return known[codes], dict.fromkeys(places, "is missing")
 
@@ -72,11 +74,11 @@ def _object_ids(column: list[Any]) -> tuple[NDArray[Any], Wrong]:
 
 
 def _objects(column: list[Any]) -> NDArray[Any]:
-    return np.fromiter(column, object, len(column))  # np.array would look into a list, or a text
+    return np.fromiter(column, object, len(column))  # np.array would split a list
 
 
-def to_numbers(column: Any, *, binary: bool) -> tuple[NDArray[np.float64], Wrong]:
-    """Finite floats, each 0 or 1 if `binary`; anything at the places where something is wrong."""
+def to_numbers(column: Any, likelihood: Likelihood) -> tuple[NDArray[np.float64], Wrong]:
+    """Values that the likelihood allows; any number at the places where something is wrong."""
     if isinstance(column, list):
         found, wrong = _one_by_one(column, _json_number)
     elif is_text(column.type):
@@ -90,12 +92,9 @@ def to_numbers(column: Any, *, binary: bool) -> tuple[NDArray[np.float64], Wrong
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else []
         wrong = dict.fromkeys(map(int, missing), "is missing")
         found = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    good = np.isfinite(found)
-    if binary:
-        good &= (found == 0) | (found == 1)
-    for place in np.flatnonzero(~good).tolist():
-        finite = isfinite(found[place])
-        wrong.setdefault(place, f"{found[place]:g} is not {'0 or 1' if finite else 'finite'}")
+    for place in np.flatnonzero(~likelihood.allows(found)).tolist():
+        allowed = likelihood.allowed if isfinite(found[place]) else "finite"
+        wrong.setdefault(place, f"{found[place]:g} is not {allowed}")
     return found, wrong
 
 
@@ -113,13 +112,13 @@ def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDAr
 
 
 def _text_number(text: str) -> float:
-    if "_" in text or not text.isascii():  # Python would read 1_0, and digits of all scripts
+    if "_" in text or not text.isascii():  # float() accepts 1_0, and digits of all scripts
         raise ValueError
     return float(text)
 
 
 def _json_number(raw: Any) -> float:
-    if not isinstance(raw, int | float):  # float would read a text
+    if not isinstance(raw, int | float):  # float() would parse a text
         raise TypeError
     return float(raw)
 

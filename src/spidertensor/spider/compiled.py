@@ -45,6 +45,7 @@ KERNEL_FOLDERS = (
 )  # all files in them count as kernel sources: constants are compiled in
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
+_kernels: list[Any] = []
 
 
 def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -54,6 +55,7 @@ def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., An
         dispatcher: Any = numba.njit(**options)(function)
         if cache:
             dispatcher._cache = _cache_of(function)
+            _kernels.append(dispatcher)
         return dispatcher
 
     return decorate
@@ -71,20 +73,30 @@ def stamp() -> str:
 
 
 def cache_folder() -> str | None:
-    """Where the kernels of this file's package are kept; None where they are not."""
+    """Where the kernels of SPIDER are kept; None where no folder can be written."""
     return _cache_of(cache_folder).cache_path
+
+
+def compilations() -> dict[str, int]:
+    """How often each kernel was compiled in this process, because the disk did not have it."""
+    found = ((each, sum(each.stats.cache_misses.values())) for each in _kernels)
+    return {f"{each.__module__.split('.')[-1]}.{each.__name__}": count for each, count in found if count}
 
 
 def _cache_of(function: Callable[..., Any]) -> Any:
     try:
         return _KernelCache(function)
     except RuntimeError:  # numba found no folder that it can write
-        _say_once(
-            logging.WARNING,
-            "compiled kernels cannot be saved, so every process compiles them again (about 15 s): "
-            "set NUMBA_CACHE_DIR to a folder that can be written",
-        )
+        _say_not_saved("no folder for them can be written")
         return _NoCache()
+
+
+def _say_not_saved(reason: str | None) -> None:
+    _say_once(
+        logging.WARNING,
+        f"compiled kernels are not saved ({reason}), so every process compiles them again, for about 15 s: "
+        "set NUMBA_CACHE_DIR to a folder that can be written",
+    )
 
 
 @cache
@@ -143,7 +155,7 @@ class _KernelCache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:  # read-only after all, or the disk is full: the kernel runs all the same
-            _say_once(logging.WARNING, f"a compiled kernel could not be saved: {error}")
+            _say_not_saved(error.strerror)
         else:
             _remove_stale(Path(self.cache_path))
 

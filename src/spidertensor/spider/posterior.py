@@ -156,7 +156,9 @@ def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False)
 
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
-    """The state with room for `n_nodes` nodes per mode; the old one is left as it was."""
+    """The state with at least `n_nodes` nodes per mode: itself if it has them, else a new one."""
+    if (n_nodes <= state.counts.nodes).all():
+        return state
     start = partial(_start, network, prior, int(state.seed))
     factors = with_room(state.posterior.factors, n_nodes, start)
     log_noise = state.posterior.log_noise

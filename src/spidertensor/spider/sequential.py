@@ -241,7 +241,10 @@ def sequential(
             return state, Update(*out, rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         # arrays of another layout would be another type, and compiled for again
-        index, value = np.require(batch.index, np.int64, "CW"), np.require(batch.value, np.float64, "CW")
+        index, value = (
+            np.require(batch.index, np.int64, ["C", "W"]),
+            np.require(batch.value, np.float64, ["C", "W"]),
+        )
         before, done = _told(state), 0
         while done < n:
             done = run(True, state, done, index, value, out)
@@ -251,7 +254,7 @@ def sequential(
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         check_index(index, network.n_modes)
-        index = np.require(index, np.int64, "CW")
+        index = np.require(index, np.int64, ["C", "W"])
         out = np.empty((4, len(index)))
         run(False, state, 0, index, np.empty(0), out)
         return Prediction(*out[:3])

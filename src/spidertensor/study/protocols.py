@@ -31,26 +31,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.inputs import shift_and_scale
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.scaling import Scaling
 from spidertensor.study import metrics
 
 Row = dict[str, Any]
 
 SKIPPED_SHARE = 0.1  # of a stream: what every method gets wrong at the start says little about it
-
-
-class Scaling(NamedTuple):
-    """value = shift + scale * (the value that the method sees)."""
-
-    shift: float
-    scale: float
-
-    def down(self, batch: Batch) -> Batch:
-        return Batch(batch.index, (batch.value - self.shift) / self.scale)
-
-    def up(self, mean, var, noise) -> Prediction:
-        return Prediction(self.shift + self.scale * mean, self.scale**2 * var, self.scale**2 * noise)
 
 
 def held_out(
@@ -73,12 +60,12 @@ def held_out(
     tests = {None: test} if isinstance(test, Batch) else test
     scaling = _scaling(train, batch_size, wanted=scaled and not binary)
     rejected = 0
-    for step in _pass(method, scaling.down(train), batch_size, seed, at):
+    for step in _pass(method, _scaled(train, scaling), batch_size, seed, at):
         rejected += step.update.rejected
         if not step.wants_row:
             continue
         for name, (index, value) in tests.items():
-            prediction = scaling.up(*method.predict(step.state, index))
+            prediction = scaling.user_units(*method.predict(step.state, index))
             scores = _scores(binary, value, prediction) | {"test": name}
             if step.last:
                 scores["calibration"] = _calibration(binary, value, prediction)
@@ -109,11 +96,11 @@ def prequential(
     predicted = Prediction(*np.empty((3, n)))
     log_density = np.empty(n)
     learned = window_start = rejected = 0
-    for step in _pass(method, scaling.down(stream), batch_size, seed, at):
+    for step in _pass(method, _scaled(stream, scaling), batch_size, seed, at):
         new = slice(learned, step.n_entries)
-        for kept, part in zip(predicted, scaling.up(*step.update[:3]), strict=True):
+        for kept, part in zip(predicted, scaling.user_units(*step.update[:3]), strict=True):
             kept[new] = part
-        log_density[new] = step.update.log_evidence - math.log(scaling.scale)
+        log_density[new] = scaling.log_density(step.update.log_evidence)
         learned, rejected = step.n_entries, rejected + step.update.rejected
         if step.wants_row:
             scored, window = slice(min(skipped, learned), learned), slice(window_start, learned)
@@ -165,11 +152,12 @@ def _cut(prediction: Prediction, part: slice) -> Prediction:
 
 
 def _scaling(entries: Batch, batch_size: int, *, wanted: bool) -> Scaling:
-    """From the first batch alone: later entries are the future. Equal values have no scale: 1."""
-    if not wanted:
-        return Scaling(0.0, 1.0)
-    shift, scale = shift_and_scale(entries.value[:batch_size])
-    return Scaling(shift, scale or 1.0)
+    """From the first batch alone: later entries are the future."""
+    return Scaling.of(entries.value[:batch_size]) if wanted else Scaling()
+
+
+def _scaled(entries: Batch, scaling: Scaling) -> Batch:
+    return Batch(entries.index, scaling.scaled(entries.value))
 
 
 def _score(binary: bool, value: NDArray[np.float64], prediction: Prediction) -> float:

@@ -1,0 +1,31 @@
+"""What goes wrong, in the words of the command.
+
+Faults of the library come in parts (spidertensor.faults): the reason is shown as it is, and where the remedy
+is an option of the command, REMEDIES names it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spidertensor.faults import Fault
+
+# By the kind of a fault. A kind that is not here has a remedy that is the same in Python.
+REMEDIES = {
+    "too far": "leave it out, clip it, or pass a fitting --scaling SHIFT,SCALE",
+    "no scale": "if that is wrong, pass --scaling SHIFT,SCALE",
+    "no header": "if the first line is not a header, name the columns with --columns",
+    "tabs": "use --format tsv",
+    "commas": "use --format csv",
+    "network missing": "pass it with --network MODULE:NAME",
+    "network given": "leave out --network",
+}
+
+
+class CommandError(Exception):
+    """What the user has to know, in one line; exit code 2."""
+
+
+def told(fault: Fault) -> str:
+    return fault.text(REMEDIES.get(fault.kind))

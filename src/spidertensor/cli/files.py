@@ -1,0 +1,82 @@
+"""The files of a command: models, custom networks, and checks of what will be written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spidertensor.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from spidertensor import CustomNetwork
+    from spidertensor.estimator.loading import Estimator
+
+
+def load_model(path: Path, network: str | None) -> Estimator:
+    from spidertensor.estimator import load
+
+    try:
+        return load(path, None if network is None else named_network(network))
+    except ModuleNotFoundError as error:  # JAX is not installed
+        raise CommandError(str(error)) from None
+
+
+def named_network(text: str) -> CustomNetwork:
+    """What --network names. Importing a module runs it, so the name never comes from a file."""
+    from spidertensor import CustomNetwork
+
+    module, _, name = text.partition(":")
+    if not (module and name):
+        raise CommandError(f"--network takes MODULE:NAME, such as networks:costco, not {text!r}")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        imported = import_module(module)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
+        reason = f"{type(error).__name__}: {error}"
+        if missing == "jax":
+            reason = "needs jax: pip install 'spidertensor[jax]'"
+        elif missing and f"{module}.".startswith(f"{missing}."):
+            reason = f"no module {missing!r} in this folder or installed"
+        raise CommandError(f"--network {text}: {reason}") from None
+    finally:
+        sys.path.remove(folder)
+    found = getattr(imported, name, None)
+    if found is None:
+        raise CommandError(f"--network {text}: {module} has no {name!r}")
+    if not isinstance(found, CustomNetwork):
+        raise CommandError(f"--network {text}: a {type(found).__name__}, not a CustomNetwork")
+    return found
+
+
+def all_text(model: Estimator) -> list[bool]:
+    """Per mode, whether "42" in a text file means the text: as when it was fitted, else by the ids it has."""
+    position = model.position_
+    if isinstance(position, dict) and isinstance(position.get("all_text"), list):
+        return [bool(each) for each in position["all_text"]]
+    return [kinds == ("str",) for kinds in model.id_kinds_]
+
+
+def check_apart(files: dict[str, Path | str | None]) -> None:
+    """No two files of a command may be the same file."""
+    there = [(name, Path(path)) for name, path in files.items() if path is not None]
+    for (name, path), (other, beside) in combinations(there, 2):
+        both = path.exists() and beside.exists()
+        if path.samefile(beside) if both else path.resolve() == beside.resolve():
+            raise CommandError(f"{beside}: {name} and {other} are the same file")
+
+
+def check_writable(path: Path) -> None:
+    """Fail now, and not after hours of learning."""
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise CommandError(f"{path}: No such file or directory: its folder must exist")
+    if path.is_dir():
+        raise CommandError(f"{path}: is a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CommandError(f"{path}: its folder is not writable")

@@ -1,0 +1,61 @@
+"""`spider info`: what a model has learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.cli import files, options, output
+
+
+def info(
+    model: options.ModelFile, network: options.NetworkName = None, as_json: options.AsJson = False
+) -> None:
+    """Show what a model has learned, and where it stopped.
+
+    A custom network is shown by its name and shapes; --network only checks whether a network fits.
+
+    \b
+    spider info ratings.spider
+    spider info ratings.spider --json
+    """
+    from spidertensor.estimator import look
+
+    estimator = look(model) if network is None else files.load_model(model, network)
+    entries = estimator.n_entries_
+    record: dict[str, Any] = {
+        "model": str(model),
+        "kind": type(estimator).__name__,
+        "modes": dict(zip(estimator.mode_names_, estimator.n_nodes_, strict=True)),
+        "entries": entries,
+        "noise": getattr(estimator, "noise_", None),
+        "log_evidence": estimator.log_evidence_ / max(entries, 1),
+        "rejected": estimator.n_rejected_,
+        "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
+        "settings": estimator.settings_,
+        "position": estimator.position_,
+    }
+    if as_json:
+        output.print_json(record)
+        return
+    noise = record["noise"]
+    layers = enumerate(record["inclusion"], 1)
+    output.print_pairs(
+        f"{model}: {record['kind']}",
+        [
+            ("entries", f"{entries:,}"),
+            *((f"nodes of {name}", f"{nodes:,}") for name, nodes in record["modes"].items()),
+            *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
+            ("evidence", f"{record['log_evidence']:.4f} per entry"),
+            ("rejected", f"{output.counted(record['rejected'], 'update')} of single elements"),
+            *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),
+            ("settings", ", ".join(f"{name}={setting}" for name, setting in record["settings"].items())),
+            ("position", _place(record["position"])),
+        ],
+    )
+
+
+def _place(position: Any) -> str:
+    if isinstance(position, dict) and {"source", "row", "bad"} <= position.keys():
+        bad = output.counted(position["bad"], "bad row")
+        return f"row {position['row']:,} of {position['source']}, with {bad}"
+    return "none" if position is None else str(position)

@@ -1,0 +1,71 @@
+"""Options that several commands have, and the texts that options take."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spidertensor.cli.errors import CommandError
+
+
+class Engine(StrEnum):
+    SEQUENTIAL = "sequential"
+    VECTORIZED = "vectorized"
+
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file of spider fit.")]
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A file: csv, tsv, jsonl (each also .gz or .zst) or parquet; - is standard input.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format, if the file extension is missing: csv.gz. Standard input is csv by default.",
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Column names, if a csv or tsv has no header: user,movie,rating."),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="MODULE:NAME",
+        help="A CustomNetwork of yours: NAME in MODULE, looked up in this folder first. Runs the module.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def words(text: str) -> list[str]:
+    """ "user, movie" -> ["user", "movie"]"""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(option: str, text: str, kind: type = int) -> list[Any]:
+    try:
+        return [kind(word) for word in words(text)]
+    except ValueError:
+        raise CommandError(f"{option} takes numbers separated by commas, not {text!r}") from None
+
+
+def seconds(text: str) -> float:
+    """ "30s", "5m", "1h" or "never" """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    if text.strip() == "never":
+        return math.inf
+    if not match:
+        raise CommandError(f"a time is given like 30s, 5m, 1h or never, not {text!r}")
+    return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[match[2]]

@@ -1,0 +1,79 @@
+"""Printing: tables and JSON to standard output, notes and progress to standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+METRICS = {"rmse": "RMSE", "auc": "AUC", "log_loss": "log loss"}
+
+
+def counted(n: int, noun: str) -> str:
+    """ "1 row", "2,000 rows" """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def plain(value: Any) -> Any:
+    """For JSON: Python's numbers for NumPy's, and None for NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def print_json(record: Any) -> None:
+    print(json.dumps(plain(record), default=str))
+
+
+def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """A name and a text on each line."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for pair in pairs:
+        table.add_row(*pair)
+    _print(title, table)
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first column is text, the others are numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    _print(title, table)
+
+
+def _print(title: str, table: Any) -> None:
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    if title:
+        console.print(title, style="bold", soft_wrap=True)
+    console.print(table)
+
+
+def working(text: str) -> AbstractContextManager[Any]:
+    """A moving line on a terminal while a command works."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

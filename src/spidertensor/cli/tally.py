@@ -1,0 +1,59 @@
+"""The running scores of `spider fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spidertensor.baselines import floors
+from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import Likelihood
+
+
+class Tally:
+    """Scores of this run; each entry is scored by what was predicted before it was learned.
+
+    The metric is the RMSE where that is the metric of the likelihood, else the mean of -log evidence, which
+    for binary values is the log loss.
+    """
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.by_squares = likelihood.metric == "rmse"
+        self.entries = 0
+        self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
+        # seconds; the first chunk, for which kernels are compiled, counts as `starting`
+        self.reading = self.starting = self.learning = 0.0
+        self.timed = 0  # entries learned in `learning`
+        self._floor = floors.mean(likelihood)
+        self._floor_state = self._floor.init(0)
+
+    def add(self, value: Any, mean: Any, log_evidence: Any, shift: float) -> None:
+        """shift: the mean that the model assumes before the first entry, so the floor starts with it too"""
+        batch = Batch(np.empty((len(value), 0), np.int64), value)
+        self._floor_state, floor = self._floor.update(self._floor_state, batch)
+        if not self.entries:
+            floor.mean[0] = shift
+        self.entries += len(value)
+        self.log_evidence += float(log_evidence.sum())
+        self.floor_log_evidence += float(floor.log_evidence.sum())
+        if self.by_squares:
+            self.squares += float(np.sum((value - mean) ** 2))
+            self.floor_squares += float(np.sum((value - floor.mean) ** 2))
+
+    @property
+    def metric(self) -> str:
+        return "rmse" if self.by_squares else "log_loss"
+
+    @property
+    def score(self) -> float:
+        return self._score(self.squares, self.log_evidence)
+
+    @property
+    def floor(self) -> float:
+        """The score of predicting the mean of all earlier entries."""
+        return self._score(self.floor_squares, self.floor_log_evidence)
+
+    def _score(self, squares: float, log_evidence: float) -> float:
+        n = max(self.entries, 1)
+        return (squares / n) ** 0.5 if self.by_squares else -log_evidence / n

@@ -1,0 +1,49 @@
+"""`spider warmup`: compile the kernels ahead of time, so that a deployment's first entry does not wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import perf_counter
+
+from spidertensor.cli.errors import CommandError
+
+
+def warmup() -> None:
+    """Compile the kernels of the sequential engine and keep them on disk.
+
+    One compilation serves every number of modes and of layers, both kinds of values, learning and prediction.
+
+    \b
+    spider warmup
+    NUMBA_CACHE_DIR=/var/cache/spider spider warmup
+
+    They are kept in the folder that NUMBA_CACHE_DIR names, else beside the installed package, else in the
+    user's cache folder. A folder that is read-only later is still read.
+    """
+    from spidertensor.spider.compiled import cache_folder, compilations
+
+    folder = cache_folder()
+    if folder is None:
+        raise CommandError("no folder for compiled kernels: set NUMBA_CACHE_DIR to one that can be written")
+    began, before = perf_counter(), compilations()
+    _learn_and_predict()
+    compiled = sorted(Counter(compilations()) - Counter(before))
+    what = f"compiled {', '.join(compiled)}" if compiled else "nothing left to compile"
+    print(f"{what} ({perf_counter() - began:.1f} s)")
+    print(f"kept in {folder}")
+
+
+def _learn_and_predict() -> None:
+    """One entry, with the floors that spider fit shows beside the model."""
+    import numpy as np
+
+    from spidertensor.baselines import floors
+    from spidertensor.method import Batch
+    from spidertensor.spider.likelihoods import GAUSSIAN
+    from spidertensor.spider.network import Network
+    from spidertensor.spider.sequential import sequential
+
+    index = np.zeros((1, 2), np.int64)
+    for method in (sequential(Network((1, 1)), GAUSSIAN), floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
+        state, _ = method.update(method.init(0), Batch(index, np.ones(1)))
+        method.predict(state, index)

@@ -1,0 +1,128 @@
+"""Tables to files: rows as a source keeps them (a pyarrow Table or a list of dicts), and new columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spidertensor.cli.errors import CommandError
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+@contextmanager
+def written(out: Path | None) -> Iterator[Any]:
+    """A function that writes rows and columns beside them; the file gets its name when it is complete."""
+    import pyarrow as pa
+
+    from spidertensor.sources import named
+
+    if out is None:
+        yield _csv_writer(sys.stdout, DELIMITERS["csv"])
+        return
+    target = named(str(out))
+    kind = target.format.name
+    part = out.with_name(f".{out.name}.part")
+    try:
+        if kind == "parquet":
+            with _parquet_writer(part) as write:
+                yield write
+        else:
+            with (
+                pa.output_stream(part, compression=target.compression) as stream,
+                io.TextIOWrapper(stream, encoding="utf-8", newline="") as file,
+            ):
+                yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind])
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _names(records: Any, extra: dict[str, Any]) -> list[str]:
+    names = list(records[0]) if isinstance(records, list) else list(records.column_names)
+    for name in extra:
+        if name in names:
+            raise CommandError(f"SOURCE has a column {name!r} already: rename or drop it first")
+    return names
+
+
+def _checked(records: Any, names: list[str]) -> None:
+    """A table has the columns of its first row: other columns of later rows would be lost."""
+    if isinstance(records, list):
+        known = set(names)
+        for record in records:
+            if more := record.keys() - known:
+                raise CommandError(
+                    f"a row has {min(more)!r}, which the first row does not have: write jsonl instead"
+                )
+
+
+def _csv_writer(file: Any, delimiter: str) -> Any:
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    names: list[str] = []
+
+    def write(records: Any, extra: dict[str, Any]) -> None:
+        if not names:
+            names.extend(_names(records, extra))
+            writer.writerow([*names, *extra])
+        _checked(records, names)
+        if isinstance(records, list):
+            columns = [[record.get(name) for record in records] for name in names]
+        else:
+            columns = [column.to_pylist() for column in records.columns]
+        added = [[f"{number:.7g}" for number in column.tolist()] for column in extra.values()]
+        writer.writerows(zip(*columns, *added, strict=True))
+
+    return write
+
+
+def _json_writer(file: Any) -> Any:
+    def write(records: Any, extra: dict[str, Any]) -> None:
+        _names(records, extra)
+        rows = records if isinstance(records, list) else records.to_pylist()
+        added = zip(*(column.tolist() for column in extra.values()), strict=True)
+        for row, numbers in zip(rows, added, strict=True):
+            row |= dict(zip(extra, numbers, strict=True))
+            file.write(json.dumps(row, default=str, ensure_ascii=False) + "\n")
+
+    return write
+
+
+@contextmanager
+def _parquet_writer(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writers: list[parquet.ParquetWriter] = []
+    names: list[str] = []
+
+    def write(records: Any, extra: dict[str, Any]) -> None:
+        found = _names(records, extra)
+        names.extend([] if names else found)
+        _checked(records, names)
+        try:
+            table = records
+            if isinstance(records, list):
+                table = pa.table({name: [record.get(name) for record in records] for name in names})
+            for name, column in extra.items():
+                table = table.append_column(name, pa.array(column))
+            if not writers:
+                writers.append(parquet.ParquetWriter(path, table.schema))
+            writers[0].write_table(table.select(writers[0].schema.names).cast(writers[0].schema))
+        except (pa.ArrowException, KeyError) as error:
+            raise CommandError(
+                f"the types of the rows differ ({str(error).splitlines()[0]}): write jsonl instead"
+            ) from None
+
+    try:
+        yield write
+    finally:
+        for writer in writers:
+            writer.close()

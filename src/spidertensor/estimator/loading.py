@@ -1,0 +1,35 @@
+"""Models from files, whichever estimator wrote them."""
+
+from __future__ import annotations
+
+import os
+
+from spidertensor import checkpoint
+from spidertensor.checkpoint import CheckpointError
+from spidertensor.estimator import fitted_file
+from spidertensor.estimator.classifier import SpiderClassifier
+from spidertensor.estimator.regressor import SpiderRegressor
+from spidertensor.spider.custom_network import CustomNetwork
+
+Estimator = SpiderRegressor | SpiderClassifier
+ESTIMATORS = {each._stored_as: each for each in (SpiderRegressor, SpiderClassifier)}
+
+
+def load(path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Estimator:
+    """The estimator in a file that `save` wrote, whichever it is; `network`: see SpiderRegressor.load."""
+    return _open(path, network, runs=True)
+
+
+def look(path: str | os.PathLike[str]) -> Estimator:
+    """Like `load`, but only to see what was learned: needs neither a custom network nor JAX, cannot run."""
+    return _open(path, None, runs=False)
+
+
+def _open(path: str | os.PathLike[str], network: CustomNetwork | None, *, runs: bool) -> Estimator:
+    file = checkpoint.load(path)
+    with fitted_file.one_error(path):
+        name = fitted_file.estimator_in(file.config)
+        if name not in ESTIMATORS:
+            raise CheckpointError(f"unknown estimator {name!r}")
+        kind = ESTIMATORS[name]
+    return kind._from_file(path, file, network, runs=runs)

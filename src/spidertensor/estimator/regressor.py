@@ -1,0 +1,94 @@
+"""SpiderRegressor: continuous values."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.inputs import refuse
+from spidertensor.faults import SpiderWarning
+from spidertensor.scaling import Scaling, spread, too_large
+from spidertensor.spider.likelihoods import GAUSSIAN
+
+
+@dataclass(eq=False, repr=False)
+class SpiderRegressor(RegressorMixin, Spider):
+    """Streaming Bayesian deep tensor factorization of continuous values.
+
+    Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
+    Entries are learned once, in their order; unseen ids become new nodes. A value more than a million times
+    the scale away from the shift is refused.
+
+    rank:         length of the part of a node's factors that enters the network; one number, or one per mode
+    hidden:       widths of the hidden layers
+    activation:   "relu", "tanh", "sigmoid", "softplus" or "gelu"
+    curvature:    use the paper's update; the update without it is cheaper and mostly better
+    rho0:         prior probability that a weight is in the network
+    slab_var:     prior variance of a weight that is in the network
+    factor_var:   prior variance of an element of the factors
+    bias:         add a bias per node to the network, of prior variance bias_var
+    multilinear:  add a sum of so many products over the modes, of prior variance multilinear_var, whose
+                  factors start with standard deviation multilinear_start; 0 and bias=False give the paper's
+                  network
+    batch_size:   entries between two refinements of the prior, wherever a call ends
+    engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, with JAX (extra jax),
+                  for wide networks and GPUs. Both have the same state and write the same files
+    network:      a CustomNetwork in place of hidden and activation, for the vectorized engine
+    random_state: seed of the starting weights; for None or a RandomState a seed is drawn and kept
+    noise_memory: entries after which an old error counts 1/e in the noise; None: the paper's noise, which
+                  forgets nothing
+    scaling:      (shift, scale) of the values; by default mean and standard deviation of the first
+                  `batch_size` values of the first call, so that call should have more than a few entries
+    """
+
+    noise_memory: float | None = 10_000
+    scaling: tuple[float, float] | None = None
+
+    _likelihood = GAUSSIAN
+    _stored_as = "SpiderRegressor"
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings, except for how the prior sites start: the paper's start makes the first
+        refinement divide out the random starting weights (mathematics.md trap 1)."""
+        settings: dict[str, Any] = {**PAPER, "noise_memory": None, **changes}
+        return cls(**settings)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of an observation at each row of X, and with return_std its standard deviation."""
+        mean, var, noise = self._predict(X)
+        return (mean, np.sqrt(var + noise)) if return_std else mean
+
+    @property
+    def noise_(self) -> float:
+        """Variance that an observation has around the mean of its entry."""
+        noise = self._fitted().state.posterior.noise
+        return float(noise.rate / noise.shape) * self.scale_**2
+
+    def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
+        if self.scaling is not None:
+            shift, scale = map(float, self.scaling)
+            return Scaling(shift, scale)
+        large = too_large(value, self.batch_size)
+        refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
+        first = value[: self.batch_size]
+        if not spread(first):
+            how_many = "value does" if len(first) == 1 else f"{len(first)} values do"
+            warning = SpiderWarning(
+                f"the first {how_many} not vary, so their scale is taken as 1",
+                kind="no scale",
+                remedy="if that is wrong, pass scaling=(shift, scale) or make the first call larger",
+            )
+            warnings.warn(warning, stacklevel=5)  # the caller of fit, partial_fit or learn
+        return Scaling.of(first)
+
+    def __sklearn_tags__(self):
+        tags: Any = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # scikit-learn's tests predict ids that were never learned
+        return tags

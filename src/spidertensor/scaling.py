@@ -1,0 +1,60 @@
+"""Shift and scale of the values: methods learn numbers around 0 of size 1, users see their own units.
+
+value = shift + scale * (the value that a method sees)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import Prediction
+
+LARGEST = 1e100  # of a shift or a scale: its square, a variance, must still be a float64
+FARTHEST = 1e6  # scales from the shift: kernels compute in float32, where larger values overflow
+
+
+class Scaling(NamedTuple):
+    shift: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, first: NDArray[np.float64]) -> Scaling:
+        """Mean and standard deviation of the first values; values that do not vary have scale 1."""
+        return cls(float(first.mean()), spread(first) or 1.0)
+
+    def scaled(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values as a method sees them."""
+        with np.errstate(over="ignore"):
+            return (value - self.shift) / self.scale
+
+    def user_units(
+        self, mean: NDArray[np.float64], var: NDArray[np.float64], noise: NDArray[np.float64]
+    ) -> Prediction:
+        """What a method predicts, in the units of the values."""
+        square = self.scale**2
+        return Prediction(self.shift + self.scale * mean, square * var, square * noise)
+
+    def log_density(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The log density of values from that of the scaled values."""
+        return scaled - math.log(self.scale)
+
+
+def spread(value: NDArray[np.float64]) -> float:
+    """Standard deviation; 0 if it is nothing but the rounding error of equal values, or too small to use."""
+    std = float(value.std())
+    return std if std > 1e-14 * np.abs(value).max() and std > 1 / LARGEST else 0.0
+
+
+def too_far(scaled: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(n,) which scaled values are too far from the shift to be learned."""
+    return np.abs(scaled) > FARTHEST
+
+
+def too_large(value: NDArray[np.float64], n: int) -> NDArray[np.bool_]:
+    """(n_values,) which values are too large to take a scale from the first n of the others."""
+    large = np.abs(value) > LARGEST
+    return large & (np.cumsum(~large) < n)

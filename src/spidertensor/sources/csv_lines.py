@@ -1,0 +1,107 @@
+"""CSV and TSV: all lines of a block at once, or one by one if that fails."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spidertensor.sources.lines import Parser, parsed_lines, raw_line, shown
+from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceError, Wanted, find_columns
+
+
+def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
+    parser = partial(_parser, source, wanted)
+    return parsed_lines(source, skip, last, parser, header=source.names is None)
+
+
+CSV = Format("csv", read, typed=False, headless=True)
+TSV = Format("tsv", read, ("tab",), typed=False, headless=True)
+
+
+def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
+    delimiter = "\t" if source.format.name == "tsv" else ","
+    if source.names is not None:
+        names = list(source.names)
+    else:
+        try:
+            names = next(csv.reader([header.decode().rstrip("\r")], delimiter=delimiter), [])
+        except (UnicodeDecodeError, csv.Error):
+            names = []
+        if not names:
+            remedy = "if it has none, pass the names of its columns"
+            raise SourceError(f"{source.name}: no header on line 1", kind="no header", remedy=remedy)
+    places = find_columns(source, names, wanted)
+    used = list(range(len(names))) if wanted.keep else places
+
+    def parse(block: bytes, start: int, end: int) -> Parsed:
+        bad: list[BadRow] = []
+        table = _table(block, delimiter, len(names), used)
+        if table is not None and table.num_rows == end - start:
+            rows = np.arange(start + 1, end + 1)
+        else:
+            table, rows, bad = _by_line(block, start, delimiter, len(names), used)
+        columns = [table.column(used.index(place)).combine_chunks() for place in places]
+        records = table.rename_columns(names) if wanted.keep else None
+        return Parsed(columns, rows, bad, end, raw_line(block, start), None, records)
+
+    return parse
+
+
+def _table(block: bytes, delimiter: str, width: int, used: list[int]) -> pa.Table | None:
+    """All lines at once, as text; None if they must be parsed one by one.
+
+    That is so if there are empty lines, which are not rows, or a line break in quotes, which would join two
+    lines: then there are fewer rows than lines, or an odd number of quotes in the block.
+    """
+    from pyarrow import csv as arrow
+
+    if b"\n\n" in block or b"\n\r" in block or block[:1] in b"\r\n" or block.count(b'"') % 2:
+        return None
+    names = [str(place) for place in range(width)]  # a header may have the same name twice
+    try:
+        return arrow.read_csv(
+            pa.py_buffer(block),
+            arrow.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            arrow.ParseOptions(delimiter=delimiter, ignore_empty_lines=False),
+            arrow.ConvertOptions(
+                include_columns=[names[place] for place in used],
+                column_types={names[place]: pa.string() for place in used},
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _by_line(
+    block: bytes, start: int, delimiter: str, width: int, used: list[int]
+) -> tuple[pa.Table, NDArray[np.int64], list[BadRow]]:
+    texts, rows, bad = [], [], []
+    for number, line in enumerate(io.BytesIO(block), start + 1):
+        if not line.strip(b"\r\n"):
+            continue
+        try:
+            fields = next(csv.reader([line.decode().rstrip("\r\n") + "\n"], delimiter=delimiter))
+        except UnicodeDecodeError:
+            reason = "not UTF-8 text: if the whole file is in another encoding, convert it first"
+        except csv.Error as error:
+            reason = str(error)
+        else:
+            if "\n" in fields[-1]:  # the reader took the line end as a part of the field
+                reason = "a quote is not closed on its line"
+            elif len(fields) != width:
+                reason = f"{len(fields)} fields instead of {width}"
+            else:
+                texts.append([fields[place] for place in used])
+                rows.append(number)
+                continue
+        bad.append(BadRow(number, reason, shown(line)))
+    columns = list(zip(*texts, strict=True)) if texts else [()] * len(used)
+    arrays = [pa.array(column, pa.string()) for column in columns]
+    return pa.Table.from_arrays(arrays, [str(place) for place in used]), np.array(rows, np.int64), bad

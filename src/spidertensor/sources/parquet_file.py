@@ -1,0 +1,52 @@
+"""Parquet: rows 1, 2, 3, ... in batches, with types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spidertensor.sources.columns import is_text
+from spidertensor.sources.source import Format, Parsed, Source, SourceError, Wanted, find_columns
+
+ROWS = 1 << 16  # of a batch
+
+
+def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
+    from pyarrow import parquet
+
+    assert source.path is not None
+    with open(source.path, "rb") as handle, parquet.ParquetFile(handle) as file:
+        schema, total = file.schema_arrow, file.metadata.num_rows
+        for name, place in zip(wanted.columns, find_columns(source, schema.names, wanted), strict=True):
+            _check_type(source, schema.field(place), is_value=name == wanted.value)
+        end = 0
+        for batch in file.iter_batches(ROWS, columns=None if wanted.keep else wanted.columns):
+            start, end = end, end + batch.num_rows
+            batch = batch.slice(min(max(skip - start, 0), batch.num_rows))
+            rows = np.arange(end - batch.num_rows + 1, end + 1)
+            columns = [batch.column(name) for name in wanted.columns]
+            yield Parsed(
+                columns, rows, [], end, _raw_record(batch, rows, wanted), end / total,
+                pa.Table.from_batches([batch]) if wanted.keep else None,
+            )  # fmt: skip
+
+
+PARQUET = Format("parquet", read, ("pq",), unit="row", streamed=False)
+
+
+def _raw_record(batch: pa.RecordBatch, rows: NDArray[np.int64], wanted: Wanted) -> Callable[[int], Any]:
+    return lambda row: {name: batch.column(name)[int(row - rows[0])].as_py() for name in wanted.columns}
+
+
+def _check_type(source: Source, field: pa.Field, *, is_value: bool) -> None:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    types = pa.types
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    if is_value and not (number or types.is_decimal(kind)):
+        raise SourceError(f"{source.name}: column {field.name} is {field.type}, not a number")
+    if not (is_value or number or is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
+        raise SourceError(f"{source.name}: column {field.name} is {field.type}, ids are int or text")
