@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from spidertensor.scaling import FARTHEST, LARGEST, Scaling, spread, too_far, too_large
+from spidertensor.scaling import LARGEST, Scaling, spread, too_large, wild
 
 
 def test_there_and_back():
@@ -32,10 +32,19 @@ def test_equal_values_have_scale_1(value):
     assert Scaling.of(first) == (pytest.approx(value), 1)
 
 
-def test_too_far_is_measured_in_scales():
-    scaling = Scaling(100, 2)
-    value = 100 + 2 * FARTHEST * np.array([-1.01, -0.99, 0.99, 1.01, 1e300])
-    assert too_far(scaling.scaled(value)).tolist() == [True, False, False, True, True]
+def test_wild_values_do_not_make_the_scale():
+    value = np.random.default_rng(0).normal(5, 2, 256)
+    calm = Scaling.of(value)
+    value[[3, 99]] = (1e6, -1e9)
+    assert wild(value).nonzero()[0].tolist() == [3, 99]
+    np.testing.assert_allclose(Scaling.of(value), Scaling.of(np.delete(value, [3, 99])))
+    np.testing.assert_allclose(Scaling.of(value), calm, rtol=0.05)
+
+
+def test_nothing_is_wild_where_most_values_are_equal():
+    value = np.array([0.0] * 200 + [1.0] * 50 + [40.0] * 6)
+    assert not wild(value).any()
+    np.testing.assert_allclose(Scaling.of(value), (value.mean(), value.std()))
 
 
 def test_too_large_looks_as_far_as_n_other_values_reach():

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from spidertensor.method import Prediction
 
 LARGEST = 1e100  # of a shift or a scale: its square, a variance, must still be a float64
-FARTHEST = 1e6  # scales from the shift: kernels compute in float32, where larger values overflow
+FARTHEST = 1e6  # scales from the shift: larger values would wreck what was learned
+FARTHEST_CLIPPED = 1e12  # the same for a method that clips them: squares must still be numbers
+WILD = 20.0  # standard deviations from the median: such a value says nothing of the scale
 
 
 class Scaling(NamedTuple):
@@ -23,7 +25,8 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, first: NDArray[np.float64]) -> Scaling:
-        """Mean and standard deviation of the first values; values that do not vary have scale 1."""
+        """Mean and standard deviation of the first values, without wild ones; 1 if they do not vary."""
+        first = first[~wild(first)]
         return cls(float(first.mean()), spread(first) or 1.0)
 
     def scaled(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -49,9 +52,14 @@ def spread(value: NDArray[np.float64]) -> float:
     return std if std > 1e-14 * np.abs(value).max() and std > 1 / LARGEST else 0.0
 
 
-def too_far(scaled: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(n,) which scaled values are too far from the shift to be learned."""
-    return np.abs(scaled) > FARTHEST
+def wild(value: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(n,) which values are so far from the others that a scale must not come from them.
+
+    The median distance from the median is a scale that they cannot move. Where most values are equal it is 0,
+    and then nothing is wild.
+    """
+    distance = np.abs(value - np.median(value))
+    return distance > WILD * 1.4826 * (np.median(distance) or np.inf)
 
 
 def too_large(value: NDArray[np.float64], n: int) -> NDArray[np.bool_]:

@@ -151,6 +151,11 @@ class Spider(Parameters, BaseEstimator):
         return int(self._fitted().state.counts.rejected)
 
     @property
+    def n_refused_(self) -> int:
+        """Entries that were not learned because their values have no finite evidence."""
+        return int(self._fitted().state.counts.refused)
+
+    @property
     def log_evidence_(self) -> float:
         """Sum over all entries of the log density that was predicted for them, in user units."""
         fitted = self._fitted()
@@ -159,12 +164,13 @@ class Spider(Parameters, BaseEstimator):
     @property
     def shift_(self) -> float:
         """What is subtracted from a value before it is learned."""
-        return self._fitted().scaling.shift
+        (shift, scale), stream = self._fitted().scaling, self._fitted().state.stream
+        return float(shift + scale * stream.shift)
 
     @property
     def scale_(self) -> float:
         """What a value is divided by, after `shift_` was subtracted, before it is learned."""
-        return self._fitted().scaling.scale
+        return float(self._fitted().scaling.scale * self._fitted().state.stream.scale)
 
     @property
     def mode_names_(self) -> list[str]:
@@ -235,7 +241,7 @@ class Spider(Parameters, BaseEstimator):
         if not len(value):
             return Update(*np.empty((4, 0)), rejected=0)
         fitted = self._learned or self._start(len(columns.ids), value)
-        batch_value = scaled_values(value, fitted.scaling)
+        batch_value = scaled_values(value, fitted)
         fitted, index = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
         # arrays, so that ids and state agree even if Ctrl-C interrupts it.
@@ -251,7 +257,8 @@ class Spider(Parameters, BaseEstimator):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
-        return Update(*prediction, fitted.scaling.log_density(update.log_evidence), update.rejected)
+        log_evidence = fitted.scaling.log_density(update.log_evidence)
+        return Update(*prediction, log_evidence, update.rejected, update.refused, update.clipped)
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Fitted:
         params = checked(self.get_params(deep=False))

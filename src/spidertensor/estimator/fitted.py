@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
 from spidertensor.estimator.parameters import Model
-from spidertensor.scaling import Scaling, too_far
+from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import posterior
 from spidertensor.spider.posterior import State
 
@@ -25,13 +25,18 @@ class Fitted(NamedTuple):
     scaling: Scaling
 
 
-def scaled_values(value: NDArray[np.float64], scaling: Scaling) -> NDArray[np.float64]:
-    """The values as the method sees them; EntryError if one is too far from the shift."""
+def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.float64]:
+    """The values as the method sees them; EntryError if one is too far from the shift.
+
+    A model that clips can take far more: its scale may have been that of other values.
+    """
+    scaling = fitted.scaling
     scaled = scaling.scaled(value)
+    limit = FARTHEST if fitted.params.get("clip") is None else FARTHEST_CLIPPED
     refuse(
         value,
-        too_far(scaled),
-        f"is more than a million times the scale {scaling.scale:g} away from {scaling.shift:g}",
+        np.abs(scaled) > limit,
+        f"is more than {limit:g} times the scale {scaling.scale:g} away from {scaling.shift:g}",
         kind="too far",
         remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
     )

@@ -21,6 +21,7 @@ from spidertensor.spider.sequential import sequential
 ENGINES = ("sequential", "vectorized")
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
 OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
+OF_INFERENCE = ("curvature", "memory", "noise_memory", "clip", "node_noise")
 LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
 
 
@@ -44,6 +45,7 @@ class Parameters:
     multilinear: int = 32
     multilinear_var: float = Prior.multilinear_var
     multilinear_start: float = Prior.multilinear_start
+    memory: float | None = None
     batch_size: int = 256
     engine: str = "sequential"
     network: CustomNetwork | None = None
@@ -116,32 +118,38 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "multilinear_start": (is_number, "a number"),
     "multilinear": (is_whole, "a whole number"),
     "batch_size": (lambda x: is_whole(x) and 0 < x < 2**63, "a whole number of entries, at least 1"),
+    "memory": (lambda x: x is None or is_number(x), "a number of entries, or None"),
+    "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
+    "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
     "random_state": (lambda x: not is_whole(x) or 0 <= x < 2**63, "a seed that is not negative"),
 }
 
 
-def network_of(params: dict[str, Any], n_modes: int) -> Network:
+def network_of(params: dict[str, Any], n_modes: int, *, product: bool = False) -> Network:
+    """`product`: what `Network.product` says, for a model of before pairs."""
     rank = params["rank"]
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
         raise ValueError(f"rank names {len(ranks)} modes, the entries have {n_modes}")
-    around = {"bias": params["bias"], "multilinear": params["multilinear"]}
+    around = {"bias": params["bias"], "multilinear": params["multilinear"], "product": product}
     if params["network"] is not None:
         return CustomSizes(ranks, custom=params["network"], **around)
     return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
 
 
-def model_of(params: dict[str, Any], likelihood: Likelihood, n_modes: int, *, runs: bool = True) -> Model:
+def model_of(
+    params: dict[str, Any], likelihood: Likelihood, n_modes: int, *, product: bool = False, runs: bool = True
+) -> Model:
     """`runs` False: a model to look at, without its engine and the packages that needs."""
     if params["network"] is not None and params["engine"] != "vectorized":
         raise ValueError(f"a custom network needs the vectorized engine, got engine {params['engine']}")
-    network = network_of(params, n_modes)
+    network = network_of(params, n_modes, product=product)
     prior = Prior(**{name: params[name] for name in OF_PRIOR})
     if not runs:
         return Model(network, prior, likelihood, Method(left_out, left_out, left_out))
-    settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
+    settings = {name: params[name] for name in OF_INFERENCE if name in params}
     build = engine(params["engine"], params["curvature"], params["batch_size"])
     return Model(network, prior, likelihood, build(network, likelihood, prior, **settings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Self
@@ -33,20 +34,27 @@ class SpiderRegressor(RegressorMixin, Spider):
     slab_var:     prior variance of a weight that is in the network
     factor_var:   prior variance of an element of the factors
     bias:         add a bias per node to the network, of prior variance bias_var
-    multilinear:  add a sum of so many products over the modes, of prior variance multilinear_var, whose
-                  factors start with standard deviation multilinear_start; 0 and bias=False give the paper's
-                  network
+    multilinear:  add so many sums of products over pairs of modes, whose factors have prior variance
+                  multilinear_var (for two modes; for more it is scaled down) and start with standard
+                  deviation multilinear_start; 0 and bias=False give the paper's network
+    memory:       forget: entries of its own after which a node counts what it has learned 1/e; the network
+                  forgets over as many refinements. None: never
     batch_size:   entries between two refinements of the prior, wherever a call ends
     engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, with JAX (extra jax),
                   for wide networks and GPUs. Both have the same state and write the same files
     network:      a CustomNetwork in place of hidden and activation, for the vectorized engine
     random_state: seed of the starting weights; for None or a RandomState a seed is drawn and kept
+    clip:         learn from a residual as if it were no larger than so many predictive standard deviations,
+                  and follow lasting changes of the level and scale of the values; None: no clipping
+    node_noise:   every node has its own part of the noise
     noise_memory: entries after which an old error counts 1/e in the noise; None: the paper's noise, which
                   forgets nothing
     scaling:      (shift, scale) of the values; by default mean and standard deviation of the first
                   `batch_size` values of the first call, so that call should have more than a few entries
     """
 
+    clip: float | None = 4.0
+    node_noise: bool = True
     noise_memory: float | None = 10_000
     scaling: tuple[float, float] | None = None
 
@@ -57,7 +65,13 @@ class SpiderRegressor(RegressorMixin, Spider):
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings, except for how the prior sites start: the paper's start makes the first
         refinement divide out the random starting weights (mathematics.md trap 1)."""
-        settings: dict[str, Any] = {**PAPER, "noise_memory": None, **changes}
+        settings: dict[str, Any] = {
+            **PAPER,
+            "clip": None,
+            "node_noise": False,
+            "noise_memory": None,
+            **changes,
+        }
         return cls(**settings)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -67,9 +81,23 @@ class SpiderRegressor(RegressorMixin, Spider):
 
     @property
     def noise_(self) -> float:
-        """Variance that an observation has around the mean of its entry."""
-        noise = self._fitted().state.posterior.noise
-        return float(noise.rate / noise.shape) * self.scale_**2
+        """Variance that an observation has around the mean of its entry; with node_noise, of an entry whose
+        nodes have the mean noise of their modes."""
+        state = self._fitted().state
+        of_nodes = math.exp(state.stream.log_noise.sum()) if state.posterior.log_noise else 1.0
+        return float(state.posterior.noise.rate / state.posterior.noise.shape) * of_nodes * self.scale_**2
+
+    @property
+    def n_clipped_(self) -> int:
+        """How many entries had a residual beyond `clip`."""
+        return int(self._fitted().state.counts.clipped)
+
+    @property
+    def followed_(self) -> dict[str, int]:
+        """How often the values changed for good: their level, their scale, or both so that all that was
+        learned was of no use ("afresh")."""
+        counts = self._fitted().state.stream.followed.tolist()
+        return dict(zip(("level", "scale", "afresh"), counts, strict=True))
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         if self.scaling is not None:
