@@ -24,6 +24,7 @@ import spidertensor
 from spidertensor import cli, sources
 from spidertensor.cli import common, learning
 from spidertensor.sources import lines
+from spidertensor.spider.likelihoods import PROBIT
 
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
@@ -885,7 +886,7 @@ def test_evaluate(spider):
 def test_notes_beside_figures_that_need_them(spider, monkeypatch):
     from spidertensor.study import datasets
 
-    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, binary=True)
+    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, likelihood=PROBIT)
     monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)
     _, out, _ = spider("evaluate", "movielens-1m", "--protocol", "prequential", "--method", "mean", "--json")
     assert "gives some ratings away" in json.loads(out)["notes"][1]

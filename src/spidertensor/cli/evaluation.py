@@ -104,9 +104,9 @@ def evaluate(
     with common.working(f"{method} learns {dataset}; the first time it compiles for 20 s"):
         row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
-    for name in (
-        FLOORS if protocol == Protocol.HELD_OUT else FLOORS[:2]
-    ):  # a static one predicts nothing before
+    for name in FLOORS:
+        if protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all":
+            continue  # a static floor has no prequential score
         with common.working(f"floor: {name}"):
             floor = row if name == method else _score(loaded, name, protocol, test, **settings)
         floors[name] = {"score": floor["score"], "log_density": floor["log_density"]}
@@ -136,7 +136,7 @@ def _score(
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     if protocol == Protocol.HELD_OUT:
         rows = protocols.held_out(method, *dataset.split(seed, test.value), **how)
-    elif method.streaming:
+    elif method.unit != "all":
         rows = protocols.prequential(method, dataset.in_time_order(), **how)
     else:
         raise CommandError(f"{name} sees all entries at once: it has no prequential score")
@@ -194,7 +194,7 @@ def list_(as_json: common.AsJson = False) -> None:
 
     infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
     if as_json:
-        common.print_json([vars(info) | {"path": path and str(path)} for info, path in infos.items()])
+        common.print_json([info.record() | {"path": path and str(path)} for info, path in infos.items()])
         return
     for_all = {info.name: "; on this machine" for info, path in infos.items() if path or not info.files}
     common.print_pairs("", [(info.name, info.about + for_all.get(info.name, "")) for info in infos])
@@ -205,7 +205,7 @@ def info(name: Name, as_json: common.AsJson = False) -> None:
     """Show what a data set is, where it comes from and its licence."""
     from spidertensor.study import datasets
 
-    known = vars(datasets.describe(name))
+    known = datasets.describe(name).record()
     if as_json:
         common.print_json(known)
         return

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from spidertensor.method import Method
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
+from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.likelihoods import named
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
-from spidertensor.spider.sequential import sequential
 
-ENGINES = ("sequential", "vectorized")
 OF_LAYERS = ("hidden", "activation")  # what is said about the network, unless it is one's own
 LARGEST = 1e100  # of what a value is measured by: its square, a variance, must still be a float64
 LARGEST_VAR = 1e12  # of a prior: with its inverse far inside float32
@@ -114,8 +112,10 @@ def model_of(params: dict[str, Any], likelihood: str, n_modes: int, *, runs: boo
     if not runs:
         return Model(network, prior, Method(left_out, left_out, left_out))
     settings = {"curvature": params["curvature"], "noise_memory": params.get("noise_memory")}
-    build = engine(params["engine"], params["curvature"], params["batch_size"])
-    return Model(network, prior, build(network, named(likelihood), prior, **settings))
+    method = build(
+        params["engine"], network, named(likelihood), prior, batch_size=params["batch_size"], **settings
+    )
+    return Model(network, prior, method)
 
 
 def check_alone(params: dict[str, Any]) -> None:
@@ -127,19 +127,3 @@ def check_alone(params: dict[str, Any]) -> None:
 
 def left_out(*_: Any) -> NoReturn:
     raise RuntimeError("this model was opened to look at it, not to run it")
-
-
-def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]:
-    """The function that builds SPIDER as a Method. JAX is imported only when its engine is asked for.
-
-    With curvature the vectorized engine goes entry by entry: its joint update has no such term.
-    """
-    if name == "sequential":
-        return partial(sequential, refine_every=batch_size)
-    try:
-        from spidertensor.spider.vectorized import vectorized
-    except ModuleNotFoundError as error:
-        needed = f"engine=\"vectorized\" needs {error.name}: pip install 'spidertensor[jax]'"
-        raise ModuleNotFoundError(needed, name=error.name) from None
-    update = "scan" if curvature else "joint"
-    return partial(vectorized, update=update, refine_every=batch_size, batch_size=batch_size)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
@@ -139,7 +139,8 @@ def sequential(
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         before = int(state.counts.rejected)
         _learn(batch.index, batch.value, state.posterior, state.sites, state.counts, settings, out)
-        return state, Update(*out, rejected=int(state.counts.rejected) - before)
+        refused = int(np.count_nonzero(~(np.abs(out[3]) < HUGE)))
+        return state, Update(*out, rejected=int(state.counts.rejected) - before, refused=refused)
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.ascontiguousarray(index, np.int64)
