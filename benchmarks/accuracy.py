@@ -22,11 +22,11 @@ def main(names: list[str]) -> None:
         for name_of_method in NAMES:
             scores: dict[str, list[float]] = {}
             for seed in SEEDS:
-                method = METHODS[name_of_method].build(8, len(data.shape), data.binary, 256)
+                method = METHODS[name_of_method].build(8, len(data.shape), data.likelihood, 256)
                 for test in data.tests or ("paper",):
                     train, held = data.split(seed, test)
                     *_, row = protocols.held_out(
-                        method, train, held, binary=data.binary, seed=seed, scaled=not data.binary
+                        method, train, held, likelihood=data.likelihood, seed=seed, scaled=True
                     )
                     scores.setdefault(test, []).append(row["score"])
             for test, values in scores.items():

@@ -238,7 +238,7 @@ RHO0 = 0.9
 def plan(activation: str) -> list[Settings]:
     runs = []
     for (data, entries), seed, method in itertools.product(ENTRIES.items(), SEEDS, VARIANTS):
-        if method == "noise-quadrature" and datasets.describe(data).binary:
+        if method == "noise-quadrature" and datasets.describe(data).likelihood is PROBIT:
             continue  # a probit has no noise to learn
         about = {"method": method, "data": data, "protocol": "held-out", "rank": 3, "batch_size": 256}
         about |= {"seed": seed, "at": 1, "entries": entries}
@@ -255,11 +255,11 @@ def run(settings: Settings) -> Row:
     method = approximate(
         settings["method"],
         Network((settings["rank"],) * len(data.shape), tuple(settings["hidden"]), settings["activation"]),
-        PROBIT if data.binary else GAUSSIAN,
+        data.likelihood,
         Prior(rho0=settings["rho0"]),
         refine_every=size,
     )
-    how: dict[str, Any] = {"binary": data.binary, "batch_size": size, "scaled": True}
+    how: dict[str, Any] = {"likelihood": data.likelihood, "batch_size": size, "scaled": True}
     (last,) = protocols.held_out(method, train, test, seed=settings["seed"], at=settings["at"], **how)
     point = {"n_entries": last["n_entries"], "seconds": last["seconds"], "paper": last["score"]}
     return {"scores": {"paper": last}, "curve": [point], "seconds": last["seconds"]}

@@ -19,7 +19,6 @@ import sys
 import numpy as np
 
 from spidertensor.method import Batch
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -64,12 +63,10 @@ def score(data: datasets.Dataset, entries: Batch, setting: dict, seed: int) -> t
     prior = {name: value for name, value in setting.items() if name not in ("bias", "multilinear")}
     method = sequential(
         Network((8,) * len(data.shape), bias=setting["bias"], multilinear=setting["multilinear"]),
-        PROBIT if data.binary else GAUSSIAN,
+        data.likelihood,
         Prior(**prior),
     )
-    *_, row = protocols.prequential(
-        method, entries, binary=data.binary, seed=seed, scaled=not data.binary, at=2
-    )
+    *_, row = protocols.prequential(method, entries, likelihood=data.likelihood, seed=seed, scaled=True, at=2)
     return round(row["score"], 5), round(row["window_score"], 5)
 
 

@@ -4,7 +4,7 @@
 
 Streams the first tenth of the training entries (seed 0, rank 8, batches of 256, 100 epochs each) with all
 rates side by side, each entry predicted before its batch is learned; the test part of a split is not looked
-at. One row per rate, in the format of `spider experiment`. `methods.METHODS` has what came out best.
+at. One row per rate, in the format of `spider experiment`. `registry.METHODS` has what came out best.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spidertensor.baselines import gp, ss_gptf, svb_dtf, svb_gptf
+from spidertensor.baselines import gp, gp_method, ss_gptf, svb_dtf, svb_gptf
 from spidertensor.baselines.svb_dtf import RATES
 from spidertensor.method import Batch, Method, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.study import datasets, grid, protocols, rows
 from spidertensor.study.datasets import Dataset
@@ -41,9 +40,9 @@ def first_tenth(data: Dataset) -> Batch:
 
 def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
     """What each rate predicted, for values that are scaled as the harness does it."""
-    if not data.binary:
+    if data.likelihood.scaled:
         stream = Batch(stream.index, Scaling.of(stream.value[:BATCH_SIZE]).scaled(stream.value))
-    likelihood, n_modes = PROBIT if data.binary else GAUSSIAN, len(data.shape)
+    likelihood, n_modes = data.likelihood, len(data.shape)
     if name == "svb-dtf":
         network = Network((RANK,) * n_modes, HIDDEN)
         all_rates, _ = svb_dtf.side_by_side(
@@ -57,11 +56,12 @@ def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
         )
         for number in range(len(RATES)):
             parts = (part[number, 0] for part in all_rates[:4])
-            yield Update(*parts, rejected=all_rates.rejected)  # of all rates together
+            lost = all_rates.rejected, all_rates.refused  # of all rates together
+            yield Update(*parts, *lost)
     else:
         algorithm = {"svb-gptf": svb_gptf, "ss-gptf": ss_gptf}[name].ALGORITHM
-        settings = gp.Settings(n_modes, likelihood, RANK, 128, EPOCHS, BATCH_SIZE)
-        yield from gp.side_by_side(settings, algorithm, stream, RATES, SEED)
+        settings = gp.GPSettings(n_modes, likelihood, RANK, 128, EPOCHS, BATCH_SIZE)
+        yield from gp_method.side_by_side(settings, algorithm, stream, RATES, SEED)
 
 
 def replay(update: Update) -> Method:
@@ -88,10 +88,13 @@ def main(path: Path, pairs: list[str]) -> None:
                 if run not in missing:
                     continue
                 (score,) = protocols.prequential(
-                    replay(update), stream, binary=data.binary, batch_size=BATCH_SIZE, scaled=not data.binary
+                    replay(update), stream, likelihood=data.likelihood, batch_size=BATCH_SIZE, scaled=True
                 )
-                # the time is that of the replay, and what was rejected the replay does not know
-                said = dict.fromkeys(("seconds", "entries_per_second")) | {"rejected": update.rejected}
+                # the replay knows neither the time of learning nor what was rejected
+                said = dict.fromkeys(("seconds", "entries_per_second")) | {
+                    "rejected": update.rejected,
+                    "refused": update.refused,
+                }
                 row = grid.row_of(run, scores={"stream": score | said})
                 written.append({"experiment": "tuning", "jobs": len(RATES)} | row)
                 print(name, of, run["learning_rate"], score["score"], score["log_density"], flush=True)

@@ -19,9 +19,9 @@ import time
 import jax
 import numpy as np
 
-from spidertensor.method import Batch, Method
+from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider import vectorized_updates
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.vectorized import vectorized
@@ -31,9 +31,9 @@ RANK = 8
 FIRST = 256  # entries that shift and scale come from
 
 
-def scaled(train: Batch, binary: bool) -> tuple[Batch, float, float]:
+def scaled(train: Batch, likelihood: Likelihood) -> tuple[Batch, float, float]:
     first = train.value[:FIRST]
-    shift, scale = (0.0, 1.0) if binary else (float(first.mean()), float(first.std()))
+    shift, scale = (float(first.mean()), float(first.std())) if likelihood.scaled else (0.0, 1.0)
     return Batch(train.index, (train.value - shift) / scale), shift, scale
 
 
@@ -51,7 +51,7 @@ def device() -> dict:
 def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
     data = datasets.load("movielens-1m")
     train, test = data.split(0)
-    train, shift, scale = scaled(Batch(train.index[:entries], train.value[:entries]), False)
+    train, shift, scale = scaled(Batch(train.index[:entries], train.value[:entries]), GAUSSIAN)
     method = vectorized(Network((RANK,) * 2, (width,) * 2), GAUSSIAN, batch_size=batch_size)
     compiling = seconds(lambda: method.update(method.init(0), train))
     times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(repeats)]
@@ -88,25 +88,24 @@ def build(engine: str, n_modes: int, likelihood: Likelihood, batch_size: int) ->
 
 def accuracy(name: str, engine: str, seeds: int, batch_size: int) -> dict:
     data = datasets.load(name)
-    method = build(engine, len(data.shape), PROBIT if data.binary else GAUSSIAN, batch_size)
+    method = build(engine, len(data.shape), data.likelihood, batch_size)
     scores, times = [], []
     for seed in range(seeds):
         train, test = data.split(seed)
-        train, shift, scale = scaled(train, data.binary)
+        train, shift, scale = scaled(train, data.likelihood)
         state = method.init(seed)
         began = time.perf_counter()
         state, _ = method.update(state, train)
         times.append(time.perf_counter() - began)
-        mean, var, _ = method.predict(state, test.index)
-        if data.binary:
-            scores.append(metrics.auc(test.value, mean / np.sqrt(1 + var)))
-        else:
-            scores.append(metrics.rmse(test.value, shift + scale * mean))
+        mean, var, noise = method.predict(state, test.index)
+        prediction = Prediction(shift + scale * mean, scale**2 * var, scale**2 * noise)
+        metric = metrics.METRICS[data.likelihood.metric]
+        scores.append(metric.of(test.value, prediction, data.likelihood))
     return {
         "data": name,
         "engine": engine,
         "batch_size": batch_size,
-        "metric": "auc" if data.binary else "rmse",
+        "metric": data.likelihood.metric,
         "mean": float(np.mean(scores)),
         "std": float(np.std(scores)),
         "scores": scores,

@@ -25,6 +25,7 @@ from spidertensor import cli, sources
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.sources import lines, parquet_file
+from spidertensor.spider.likelihoods import PROBIT
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -894,7 +895,7 @@ def test_evaluate(spider):
 def test_notes_beside_figures_that_need_them(spider, monkeypatch):
     from spidertensor.study import datasets
 
-    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, binary=True)
+    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, likelihood=PROBIT)
     monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)
     _, out, _ = spider("evaluate", "movielens-1m", "--protocol", "prequential", "--method", "mean", "--json")
     assert "gives some ratings away" in json.loads(out)["notes"][1]

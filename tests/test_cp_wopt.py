@@ -154,7 +154,7 @@ def test_a_row_without_entries_is_an_unseen_node():
 class TestContract:
     def test_it_is_static_and_has_one_update(self, likelihood):
         method, state, _ = fitted(likelihood)
-        assert not method.streaming
+        assert method.unit == "all"
         with pytest.raises(ValueError, match="static"):
             method.update(state, entries(likelihood))
 
@@ -210,18 +210,19 @@ class TestContract:
             cp_wopt(2, likelihood, starts=0)
 
 
-def test_absurd_values_are_rejected_and_counted():
+def test_absurd_values_are_refused_and_counted():
     batch = entries(GAUSSIAN)
     value = batch.value.copy()
     value[:3] = [np.nan, np.inf, 1e200]
     method = cp_wopt(3, GAUSSIAN, rank=2)
     state, update = method.update(method.init(0), Batch(batch.index, value))
     alone, _ = method.update(method.init(0), Batch(batch.index[3:], batch.value[3:]))
-    assert update.rejected == 3 == state.counts.rejected
+    assert update.refused == 3 == state.counts.refused
+    assert update.rejected == 3 * 3 * 2 == state.counts.rejected
     for a, b in zip(method.predict(state, batch.index), method.predict(alone, batch.index), strict=True):
         np.testing.assert_array_equal(a, b)
     nothing, update = method.update(method.init(0), Batch(batch.index[:3], value[:3]))
-    assert update.rejected == 3
+    assert update.refused == 3
     assert (method.predict(nothing, batch.index).mean == 0).all()
     late, _ = method.update(nothing, Batch(batch.index[3:], batch.value[3:]))  # its one is still to come
     np.testing.assert_array_equal(
@@ -244,7 +245,7 @@ def test_figures(data_folder, monkeypatch, name, starts, figure):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)
     train, test = dataset.split(0)
-    likelihood = PROBIT if dataset.binary else GAUSSIAN
+    likelihood = dataset.likelihood
     method = cp_wopt(len(dataset.shape), likelihood, rank=3, starts=starts)
-    (row,) = protocols.held_out(method, train, test, binary=dataset.binary)
-    assert row["score"] > figure if dataset.binary else row["score"] < figure
+    (row,) = protocols.held_out(method, train, test, likelihood=dataset.likelihood)
+    assert row["score"] > figure if dataset.likelihood is PROBIT else row["score"] < figure

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import datasets
 from spidertensor.study.datasets import DatasetError
 
@@ -74,7 +75,7 @@ def test_prepared_files(data_folder, monkeypatch, name, shape, n_train, n_tests,
     assert dataset.shape == shape
     assert len(dataset.train.value) == n_train
     assert {test: len(batch.value) for test, batch in dataset.tests.items()} == n_tests
-    assert dataset.binary is binary
+    assert dataset.likelihood is (PROBIT if binary else GAUSSIAN)
     assert dataset.train.index.dtype == np.int64
     assert dataset.train.index.flags.c_contiguous
     assert dataset.train.value.dtype == np.float64
@@ -311,7 +312,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_file_is_a_typed_error_that_names_it(folder, monkeypatch, broken):
-    monkeypatch.setattr(datasets, "MAX_BYTES", 4000)
+    monkeypatch.setattr(datasets.base, "MAX_BYTES", 4000)
     path = folder / "movielens-100k.npz"
     BROKEN[broken](path)
     with pytest.raises(DatasetError, match=r"movielens-100k\.npz"):
@@ -369,8 +370,8 @@ def test_synthetic_has_the_noise_it_says():
 def test_the_truth_of_a_binary_synthetic_is_the_probit_that_made_it():
     from scipy.special import ndtr
 
-    dataset = datasets.synthetic((30, 20), 50_000, binary=True)
-    assert dataset.binary
+    dataset = datasets.synthetic((30, 20), 50_000, likelihood=PROBIT)
+    assert dataset.likelihood is PROBIT
     assert set(np.unique(dataset.train.value)) == {0, 1}
     probability = ndtr(dataset.truth["train"])
     for low in (0, 0.25, 0.5, 0.75):

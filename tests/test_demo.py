@@ -56,7 +56,7 @@ def check_scores(text: str, dataset: Dataset, entries: int) -> None:
         assert cell == f"{100 * np.mean(np.abs(error) <= quantile * widths):.1f} %"
     before = np.cumsum(value)[:-1] / np.arange(1, entries)  # the mean of all values before each one
     floor = np.sqrt(np.mean((value[1:] - before)[scored.start - 1 :] ** 2))
-    assert cells(text, "online mean")[0] == f"{floor:.4g}"
+    assert cells(text, "mean")[0] == f"{floor:.4g}"
     assert float(spider[0]) < float(cells(text, "online biases")[0]) < floor
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import spidertensor
 from spidertensor import SpiderRegressor, cli
+from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.study import datasets, grid, protocols, rows
 from spidertensor.study.registry import METHODS
 from spidertensor.study.rows import ExperimentError, ResultsError
@@ -191,8 +192,8 @@ def test_a_held_out_run_says_what_evaluate_says():
     row = grid.run_one(settings(method="biases", at=3))
     data = datasets.load("synthetic")
     train, test = data.split(0)
-    named = METHODS["biases"].build(8, 3, False, 256)
-    rows = list(protocols.held_out(named, grid._first(train, 700), test, binary=False, at=3))
+    named = METHODS["biases"].build(8, 3, GAUSSIAN, 256)
+    rows = list(protocols.held_out(named, grid._first(train, 700), test, likelihood=GAUSSIAN, at=3))
     assert row["error"] is None
     assert row["scores"]["paper"]["score"] == rows[-1]["score"]
     assert [(point["n_entries"], point["paper"]) for point in row["curve"]] == [
@@ -207,11 +208,11 @@ def test_several_test_sets_are_scored_in_one_pass():
     data = datasets.synthetic((6, 5), 300)
     train, test = data.split(0)
     half = test._replace(index=test.index[:10], value=test.value[:10])
-    method = METHODS["biases"].build(8, 2, False, 256)
-    rows = list(protocols.held_out(method, train, {"all": test, "half": half}, binary=False, at=2))
+    method = METHODS["biases"].build(8, 2, GAUSSIAN, 256)
+    rows = list(protocols.held_out(method, train, {"all": test, "half": half}, likelihood=GAUSSIAN, at=2))
     assert [(row["test"], row["n_scored"]) for row in rows] == [("all", 30), ("half", 10)] * (len(rows) // 2)
     for name, tested in (("all", test), ("half", half)):
-        (alone,) = protocols.held_out(method, train, tested, binary=False)
+        (alone,) = protocols.held_out(method, train, tested, likelihood=GAUSSIAN)
         assert [row["score"] for row in rows if row["test"] == name][-1] == alone["score"]
 
 

@@ -4,6 +4,8 @@ from scipy import stats
 from sklearn import calibration
 from sklearn import metrics as reference
 
+from spidertensor.method import Prediction
+from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor.study import metrics
 
 
@@ -58,21 +60,26 @@ def test_log_loss_agrees_with_scikit_learn_even_where_it_is_sure_and_wrong(binar
 def test_gaussian_log_density_agrees_with_scipy(continuous):
     value, mean, var = continuous
     expected = stats.norm(mean, np.sqrt(var)).logpdf(value).mean()
-    assert metrics.gaussian_log_density(value, mean, var) == pytest.approx(expected)
+    for noise in (0.0, 0.3):
+        prediction = Prediction(mean, var * (1 - noise), var * noise)
+        assert metrics.log_density(value, prediction, GAUSSIAN) == pytest.approx(expected)
 
 
 def test_bernoulli_log_density_agrees_with_sampling_the_latent():
     value, mean, var = np.array([1.0, 0.0]), np.array([0.4, -1.1]), np.array([0.5, 2.0])
     f = np.random.default_rng(3).normal(mean, np.sqrt(var), (400_000, 2))
     sampled = np.mean(np.where(value == 1, stats.norm.cdf(f), stats.norm.cdf(-f)), axis=0)
-    assert metrics.bernoulli_log_density(value, mean, var) == pytest.approx(np.log(sampled).mean(), abs=3e-3)
+    density = metrics.log_density(value, Prediction(mean, var, np.zeros(2)), PROBIT)
+    assert density == pytest.approx(np.log(sampled).mean(), abs=3e-3)
 
 
 def test_bernoulli_log_density_is_minus_the_log_loss_of_the_probability_and_exact_in_the_tail():
     value, mean, var = np.array([1, 0, 0]), np.array([0.3, 2, -1]), np.array([0.1, 1, 3])
-    loss = metrics.log_loss(value, metrics.probit_probability(mean, var))
-    assert metrics.bernoulli_log_density(value, mean, var) == pytest.approx(-loss)
-    assert metrics.bernoulli_log_density([1], [-100], [0]) == pytest.approx(stats.norm.logcdf(-100))
+    loss = metrics.log_loss(value, PROBIT.expected(mean, var))
+    none = np.zeros(3)
+    assert metrics.log_density(value, Prediction(mean, var, none), PROBIT) == pytest.approx(-loss)
+    far = Prediction(np.array([-100.0]), np.zeros(1), np.zeros(1))
+    assert metrics.log_density([1], far, PROBIT) == pytest.approx(stats.norm.logcdf(-100))
 
 
 def test_coverage_agrees_with_scipy_intervals(continuous):
@@ -134,12 +141,29 @@ def test_no_entries_no_score():
         metrics.rmse(none, none),
         metrics.mae(none, none),
         metrics.log_loss(none, none),
-        metrics.gaussian_log_density(none, none, none),
-        metrics.bernoulli_log_density(none, none, none),
+        *(metrics.log_density(none, Prediction(none, none, none), each) for each in LIKELIHOODS.values()),
         metrics.coverage(none, none, none, 0.5),
         metrics.calibration_error(none, none),
     ]
     assert np.isnan(scores).all()
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
+def test_a_likelihood_is_scored_by_metrics_and_a_curve_that_exist(likelihood):
+    value, n = np.array([1.0, 0.0, 1.0, 0.0]), 4
+    prediction = Prediction(np.array([0.8, -0.2, 0.1, 0.3]), np.full(n, 0.5), np.full(n, 0.1))
+    for name in (likelihood.metric, *likelihood.metrics):
+        assert np.isfinite(metrics.METRICS[name].of(value, prediction, likelihood))
+    predicted, observed = metrics.CURVES[likelihood.metric].of(value, prediction, likelihood)
+    assert predicted.shape == observed.shape
+
+
+def test_the_loss_of_a_metric_is_lower_where_it_is_better():
+    losses = {name: metric.loss for name, metric in metrics.METRICS.items()}
+    assert losses["rmse"](1.0) < losses["rmse"](2.0)
+    assert losses["auc"](0.9) < losses["auc"](0.6)
+    assert losses["log_density"](-1.0) < losses["log_density"](-2.0)
+    assert losses["coverage_50"](0.5) < losses["coverage_50"](0.45) < losses["coverage_50"](0.6)
 
 
 def test_bad_input_is_refused():

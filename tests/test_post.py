@@ -352,7 +352,7 @@ def test_an_unseen_node_has_the_average_start():
     assert np.ptp(prediction.var) == 0
 
 
-def test_absurd_values_are_rejected_and_counted():
+def test_absurd_values_are_refused_and_counted():
     batch, _ = planted(GAUSSIAN)
     bad = [3, 70, 71]
     value = batch.value.copy()
@@ -360,7 +360,8 @@ def test_absurd_values_are_rejected_and_counted():
     method = post(3, GAUSSIAN, rank=RANK)
     with np.errstate(all="raise"):
         state, update = method.update(method.init(0), Batch(batch.index, value))
-    assert update.rejected == 3 == state.counts.rejected
+    assert update.refused == 3 == state.counts.refused
+    assert update.rejected == 3 * 3 * RANK == state.counts.rejected
     assert np.isfinite(np.array(update[:3])).all()
     assert all(np.isfinite(leaf).all() for leaf in leaves(state))
     # as if the first batch had come without them
@@ -370,7 +371,7 @@ def test_absurd_values_are_rejected_and_counted():
     np.testing.assert_array_equal(got.factors[0].mean, wanted.factors[0].mean)
     # a batch of nothing else
     got, update = method.update(got, Batch(batch.index[:2], np.array([np.nan, 1e200])))
-    assert update.rejected == 2
+    assert (update.refused, update.rejected) == (2, 2 * 3 * RANK)
     assert np.isfinite(method.predict(got, batch.index)).all()
 
 
@@ -429,7 +430,7 @@ def test_figures(data_folder, monkeypatch, name, figure):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     dataset = datasets.load(name)
     train, test = dataset.split(0)
-    method = post(len(dataset.shape), PROBIT if dataset.binary else GAUSSIAN)
-    (row,) = protocols.held_out(method, train, test, binary=dataset.binary, batch_size=256)
+    method = post(len(dataset.shape), dataset.likelihood)
+    (row,) = protocols.held_out(method, train, test, likelihood=dataset.likelihood, batch_size=256)
     assert row["score"] == pytest.approx(figure, abs=0.01)
     assert row["rejected"] == 0

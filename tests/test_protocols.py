@@ -20,7 +20,7 @@ class FakeState(NamedTuple):
     count: np.ndarray
 
 
-def fake(seen, *, streaming=True, binary=False):
+def fake(seen, *, unit="entry", binary=False):
     """Predicts the mean of the values so far, with var 0.5 and noise 2 (binary: 0); notes every call."""
 
     def init(seed):
@@ -39,9 +39,9 @@ def fake(seen, *, streaming=True, binary=False):
             state = FakeState(state.total + y, state.count + 1)
         mean, var, noise = (np.concatenate(part) for part in zip(*parts, strict=True))
         log_evidence = stats.norm(mean, np.sqrt(var + noise)).logpdf(batch.value)
-        return state, Update(mean, var, noise, log_evidence, rejected=1)
+        return state, Update(mean, var, noise, log_evidence, rejected=1, refused=2)
 
-    return Method(init, update, lambda state, index: at(state, len(index)), streaming)
+    return Method(init, update, lambda state, index: at(state, len(index)), unit)
 
 
 def entries(n, seed=0, binary=False):
@@ -62,7 +62,7 @@ def updates(seen):
 
 def test_held_out_agrees_with_a_loop_written_out():
     train, test, seen = entries(25), entries(10, seed=1), []
-    (row,) = protocols.held_out(fake(seen), train, test, binary=False, batch_size=10, seed=7)
+    (row,) = protocols.held_out(fake(seen), train, test, likelihood=GAUSSIAN, batch_size=10, seed=7)
     assert updates(seen) == [
         train.value[:10].tolist(),
         train.value[10:20].tolist(),
@@ -79,6 +79,7 @@ def test_held_out_agrees_with_a_loop_written_out():
     assert row["log_loss"] is None
     assert row["calibration_error"] is None
     assert (row["n_entries"], row["n_scored"], row["skipped"], row["rejected"]) == (25, 10, 0, 3)
+    assert row["refused"] == 6
     assert row["seconds"] > 0
     assert row["entries_per_second"] == pytest.approx(25 / row["seconds"])
     json.dumps(row, allow_nan=False)
@@ -86,7 +87,7 @@ def test_held_out_agrees_with_a_loop_written_out():
 
 def test_held_out_scaled_shows_the_method_scaled_values_and_the_user_their_own():
     train, test, seen = entries(40), entries(10, seed=1), []
-    (row,) = protocols.held_out(fake(seen), train, test, binary=False, batch_size=10, scaled=True)
+    (row,) = protocols.held_out(fake(seen), train, test, likelihood=GAUSSIAN, batch_size=10, scaled=True)
     shift, scale = train.value[:10].mean(), train.value[:10].std()
     np.testing.assert_allclose(np.concatenate(updates(seen)), (train.value - shift) / scale)
     error = test.value - train.value.mean()
@@ -97,13 +98,13 @@ def test_held_out_scaled_shows_the_method_scaled_values_and_the_user_their_own()
 def test_equal_values_in_the_first_batch_have_scale_1():
     train = Batch(np.zeros((30, 2), np.int64), np.append(np.full(10, 3.0), np.arange(20.0)))
     seen = []
-    list(protocols.held_out(fake(seen), train, train, binary=False, batch_size=10, scaled=True))
+    list(protocols.held_out(fake(seen), train, train, likelihood=GAUSSIAN, batch_size=10, scaled=True))
     np.testing.assert_allclose(np.concatenate(updates(seen)), train.value - 3)
 
 
 def test_the_running_curve_is_evenly_spaced_and_its_rows_are_the_scores_at_that_point():
     train, test = entries(100), entries(10, seed=1)
-    rows = list(protocols.held_out(fake([]), train, test, binary=False, batch_size=10, at=4))
+    rows = list(protocols.held_out(fake([]), train, test, likelihood=GAUSSIAN, batch_size=10, at=4))
     assert [row["n_entries"] for row in rows] == [20, 50, 80, 100]
     for row in rows:
         mean = train.value[: row["n_entries"]].mean()
@@ -111,25 +112,26 @@ def test_the_running_curve_is_evenly_spaced_and_its_rows_are_the_scores_at_that_
     assert [row["calibration"] is None for row in rows] == [True, True, True, False]
     assert all(rows[0].keys() == row.keys() for row in rows)
     assert [row["rejected"] for row in rows] == [2, 5, 8, 10]
+    assert [row["refused"] for row in rows] == [4, 10, 16, 20]
     assert sorted(row["seconds"] for row in rows) == [row["seconds"] for row in rows]
 
 
 def test_more_rows_than_batches_are_one_row_for_each_batch():
-    rows = protocols.held_out(fake([]), entries(30), entries(5), binary=False, batch_size=10, at=50)
+    rows = protocols.held_out(fake([]), entries(30), entries(5), likelihood=GAUSSIAN, batch_size=10, at=50)
     assert [row["n_entries"] for row in rows] == [10, 20, 30]
 
 
 def test_a_static_method_sees_everything_in_one_update():
     train, seen = entries(100), []
-    method = fake(seen, streaming=False)
-    (row,) = protocols.held_out(method, train, train, binary=False, batch_size=10, at=4)
+    method = fake(seen, unit="all")
+    (row,) = protocols.held_out(method, train, train, likelihood=GAUSSIAN, batch_size=10, at=4)
     assert updates(seen) == [train.value.tolist()]
     assert row["n_entries"] == 100
 
 
 def test_held_out_binary():
     train, test = entries(50, binary=True), entries(40, seed=1, binary=True)
-    (row,) = protocols.held_out(fake([], binary=True), train, test, binary=True, scaled=True)
+    (row,) = protocols.held_out(fake([], binary=True), train, test, likelihood=PROBIT, scaled=True)
     probability = stats.norm.cdf(train.value.mean() / np.sqrt(1.5))
     assert (row["metric"], row["score"]) == ("auc", 0.5)
     chances = np.where(test.value == 1, probability, 1 - probability)
@@ -147,7 +149,7 @@ def test_auc_ranks_by_the_probability_even_where_phi_is_1_for_all():
 
     method = fake([], binary=True)._replace(predict=predict)
     test = Batch(np.zeros((3, 2), np.int64), np.array([0.0, 1.0, 0.0]))
-    (row,) = protocols.held_out(method, entries(5, binary=True), test, binary=True)
+    (row,) = protocols.held_out(method, entries(5, binary=True), test, likelihood=PROBIT)
     assert row["score"] == 1
 
 
@@ -160,7 +162,7 @@ def running_means(value):
 
 def test_prequential_agrees_with_a_loop_written_out_and_leaves_out_the_first_tenth():
     stream, seen = entries(103), []
-    (row,) = protocols.prequential(fake(seen), stream, binary=False, batch_size=10, seed=3)
+    (row,) = protocols.prequential(fake(seen), stream, likelihood=GAUSSIAN, batch_size=10, seed=3)
     assert np.concatenate(updates(seen)).tolist() == stream.value.tolist()
     error = (stream.value - running_means(stream.value))[10:]
     assert row["score"] == pytest.approx(np.sqrt(np.mean(error**2)))
@@ -175,12 +177,12 @@ def test_prequential_makes_no_second_pass():
     def predict(state, index):
         raise AssertionError("prequential scores come from the update")
 
-    list(protocols.prequential(fake([])._replace(predict=predict), entries(50), binary=False))
+    list(protocols.prequential(fake([])._replace(predict=predict), entries(50), likelihood=GAUSSIAN))
 
 
 def test_prequential_scaled_is_in_the_users_units():
     stream, seen = entries(100), []
-    (row,) = protocols.prequential(fake(seen), stream, binary=False, batch_size=10, scaled=True)
+    (row,) = protocols.prequential(fake(seen), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True)
     shift, scale = stream.value[:10].mean(), stream.value[:10].std()
     scaled = (stream.value - shift) / scale
     np.testing.assert_allclose(np.concatenate(updates(seen)), scaled)
@@ -196,14 +198,14 @@ def test_prequential_log_density_is_what_the_update_says():
 
     stream = entries(100)
     (row,) = protocols.prequential(
-        fake([])._replace(update=update), stream, binary=False, batch_size=10, scaled=True
+        fake([])._replace(update=update), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True
     )
     assert row["log_density"] == pytest.approx(-3 - math.log(stream.value[:10].std()))
 
 
 def test_prequential_rows_have_a_window_and_a_running_score():
     stream = entries(100)
-    rows = list(protocols.prequential(fake([]), stream, binary=False, batch_size=5, at=20))
+    rows = list(protocols.prequential(fake([]), stream, likelihood=GAUSSIAN, batch_size=5, at=20))
     error = stream.value - running_means(stream.value)
     assert [row["n_entries"] for row in rows] == list(range(5, 101, 5))
     for row in rows:
@@ -217,13 +219,13 @@ def test_prequential_rows_have_a_window_and_a_running_score():
             assert row["n_scored"] == 0
         else:
             assert row["score"] == pytest.approx(np.sqrt(np.mean(error[10:end] ** 2)))
-    (only,) = protocols.prequential(fake([]), stream, binary=False, batch_size=5)
+    (only,) = protocols.prequential(fake([]), stream, likelihood=GAUSSIAN, batch_size=5)
     assert only["score"] == rows[-1]["score"]
 
 
 def test_prequential_binary():
     stream = entries(200, binary=True)
-    (row,) = protocols.prequential(floors.mean(PROBIT), stream, binary=True)
+    (row,) = protocols.prequential(floors.mean(PROBIT), stream, likelihood=PROBIT)
     rate = np.array([(stream.value[:n].sum() + 1) / (n + 2) for n in range(200)])[20:]
     assert row["score"] == pytest.approx(metrics.auc(stream.value[20:], rate))
     assert row["log_density"] == pytest.approx(-metrics.log_loss(stream.value[20:], rate))
@@ -232,23 +234,22 @@ def test_prequential_binary():
 
 def test_a_static_method_has_no_prequential_score():
     with pytest.raises(ValueError, match="static"):
-        next(protocols.prequential(fake([], streaming=False), entries(10), binary=False))
+        next(protocols.prequential(fake([], unit="all"), entries(10), likelihood=GAUSSIAN))
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 0}, {"at": 0}, {"n": 0}])
 def test_nothing_to_do_is_an_error(bad):
     train = entries(bad.pop("n", 10))
     with pytest.raises(ValueError, match="nothing to do"):
-        next(protocols.held_out(fake([]), train, entries(5), binary=False, **bad))
+        next(protocols.held_out(fake([]), train, entries(5), likelihood=GAUSSIAN, **bad))
 
 
 # --- with real methods
 
 
-@pytest.mark.parametrize("binary", [False, True])
-def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(binary):
-    dataset = datasets.synthetic((20, 15), 15_000, binary=binary)
-    likelihood = PROBIT if binary else GAUSSIAN
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
+def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(likelihood):
+    dataset = datasets.synthetic((20, 15), 15_000, likelihood=likelihood)
     train, test = dataset.split(0)
     methods = {
         "mean": (floors.mean(likelihood), False),
@@ -257,9 +258,9 @@ def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(binary):
     }
     result = {}
     for name, (method, scaled) in methods.items():
-        (result[name],) = protocols.held_out(method, train, test, binary=binary, scaled=scaled)
+        (result[name],) = protocols.held_out(method, train, test, likelihood=likelihood, scaled=scaled)
     assert result["mean"]["log_density"] < result["biases"]["log_density"] < result["spider"]["log_density"]
-    if binary:
+    if likelihood is PROBIT:
         assert result["mean"]["score"] == 0.5 < result["biases"]["score"] < result["spider"]["score"]
         assert result["spider"]["calibration_error"] < 0.05
     else:
@@ -276,5 +277,5 @@ def test_timing_leaves_out_the_compilation(monkeypatch):
         return fake([]).update(state, batch)
 
     method = fake([])._replace(update=update)
-    (row,) = protocols.held_out(method, entries(20), entries(5), binary=False, batch_size=5)
+    (row,) = protocols.held_out(method, entries(20), entries(5), likelihood=GAUSSIAN, batch_size=5)
     assert row["seconds"] == 4  # of four batches

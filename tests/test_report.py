@@ -17,11 +17,12 @@ from spidertensor.baselines import floors
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.report import report as command
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
-from spidertensor.study import report
+from spidertensor.study import registry, report
 from spidertensor.study.datasets import synthetic
 from spidertensor.study.protocols import prequential
 from spidertensor.study.registry import METHODS as NAMED
 from spidertensor.study.report import claims, draw, insight, markdown, page, runs, scores, tables
+from spidertensor.study.styles import PALETTE
 
 pytest.importorskip("matplotlib")
 
@@ -32,7 +33,7 @@ METHODS = {"biases": floors.biases(3, GAUSSIAN), "mean": floors.mean(GAUSSIAN)}
 def rows_by_method():
     stream = synthetic(n_entries=2_000).in_time_order()
     return {
-        name: list(prequential(method, stream, binary=False, batch_size=50, at=8))
+        name: list(prequential(method, stream, likelihood=GAUSSIAN, batch_size=50, at=8))
         for name, method in METHODS.items()
     }
 
@@ -83,8 +84,8 @@ def test_the_skipped_tenth_is_shaded(figure):
 
 
 def test_methods_differ_without_colour():
-    assert len({str(style["linestyle"]) for style in report.STYLES}) == len(report.STYLES)
-    assert len({style["marker"] for style in report.STYLES}) == len(report.STYLES)
+    assert len({str(style.linestyle) for style in PALETTE}) == len(PALETTE)
+    assert len({style.marker for style in PALETTE}) == len(PALETTE)
 
 
 def test_nothing_is_cut_off_and_no_legend_hides_a_curve(figure):
@@ -103,12 +104,12 @@ def test_nothing_is_cut_off_and_no_legend_hides_a_curve(figure):
 def test_a_single_row_is_a_visible_point(rows_by_method):
     last = {name: rows[-1:] for name, rows in rows_by_method.items()}
     markers = [line.get_marker() for line in report.overview(last).axes[0].get_lines()]
-    assert markers == [style["marker"] for style in report.STYLES[: len(markers)]]
+    assert markers == [style.marker for style in PALETTE[: len(markers)]]
 
 
 def test_binary_rows_too():
-    stream = synthetic(n_entries=2_000, binary=True).in_time_order()
-    rows = list(prequential(floors.biases(3, PROBIT), stream, binary=True, batch_size=50, at=4))
+    stream = synthetic(n_entries=2_000, likelihood=PROBIT).in_time_order()
+    rows = list(prequential(floors.biases(3, PROBIT), stream, likelihood=PROBIT, batch_size=50, at=4))
     figure = report.overview({"biases": rows})
     curves, calibration = figure.axes
     assert curves.get_ylabel() == "AUC of each window"
@@ -128,7 +129,7 @@ def test_a_window_without_a_score_is_a_gap(rows_by_method, tmp_path):
 
 def test_no_pyplot_and_nothing_loaded_by_import():
     code = (
-        "import sys; from spidertensor import report; assert 'matplotlib' not in sys.modules; "
+        "import sys; from spidertensor.study import report; assert 'matplotlib' not in sys.modules; "
         "row = dict(metric='rmse', n_entries=1, window_score=1, score=1, skipped=0, calibration=[[0, 0]]); "
         "report.overview({'a': [row]}); assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -499,7 +500,11 @@ def test_runs_with_many_rejected_entries_are_listed():
     assert tables.rejected(runs.runs(rows)) == []
     for test in rows[1]["scores"]:
         rows[1]["scores"][test] = rows[1]["scores"][test] | {"rejected": 30}
+    (old,) = tables.rejected(runs.runs(rows))  # rows from before there was a count of refused entries
+    for test in rows[1]["scores"]:
+        rows[1]["scores"][test] = rows[1]["scores"][test] | {"rejected": 720, "refused": 30}
     (table,) = tables.rejected(runs.runs(rows))
+    assert old == table
     assert table.columns == ["experiment", "data", "rank", "batch size", "runs", "most in one run"]
     assert table.rows == [
         ("POST", [(text, False) for text in ("grid", "acc", "8", "256", "1 of 2", "30 (3.0%)")])
@@ -535,9 +540,10 @@ def test_approximations_have_tables_for_each_activation():
 def test_a_method_looks_the_same_in_every_figure():
     known = draw.method_styles(["POST", "SPIDER-ReLU", "mean"])
     assert known["POST"] == draw.method_styles(["POST"])["POST"]
-    numbers = list(draw.STYLE_OF.values())
-    assert len(set(numbers)) == len(numbers)
-    assert set(draw.STYLE_OF) | set(draw.FLOOR_STYLES) == set(runs.LABELS.values())
+    styles = [entry.style for entry in registry.METHODS.values()]
+    assert len(set(styles)) == len(styles)
+    others = draw.method_styles(["POST", "POST, epochs 50", "another one"]).values()
+    assert len({(style["color"], style["marker"]) for style in others}) == 3
 
 
 def test_heat_maps_are_the_inclusion_probabilities():

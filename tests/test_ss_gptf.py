@@ -17,10 +17,10 @@ pytest.importorskip("optax", reason="the Gaussian-process baselines need the ext
 import jax
 import jax.numpy as jnp
 
-from spidertensor.baselines import gp, ss_gptf, svb_gptf
-from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
+from spidertensor.baselines import gp, gp_method, ss_gptf, svb_gptf
+from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
 from spidertensor.baselines.ss_gptf import Params, Process, Sites
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
 
 KNOWN = -60.0  # log variance of a factor that is known
 NOISE = 0.3
@@ -31,7 +31,7 @@ M = 6
 
 @pytest.fixture(autouse=True)
 def x64():
-    with gp.enable_x64(True):
+    with gp_method.enable_x64(True):
         yield
 
 
@@ -57,21 +57,21 @@ def ard(x: np.ndarray, z: np.ndarray, hyper: Hyper = HYPER) -> np.ndarray:
     return np.exp(hyper.log_var) * np.exp(-0.5 * (d**2).sum(axis=2))
 
 
-def settings(likelihood: str = GAUSSIAN, epochs: int = 1) -> Settings:
-    return Settings(1, likelihood, 2, M, epochs, 20)
+def settings(likelihood: Likelihood = GAUSSIAN, epochs: int = 1) -> GPSettings:
+    return GPSettings(1, likelihood, 2, M, epochs, 20)
 
 
 def at_start(inputs: np.ndarray) -> Process:
     return ss_gptf.start(settings(), inputs)._replace(hyper=HYPER)
 
 
-def batch_at_same_inputs(process: Process, x, value, likelihood=GAUSSIAN, epochs=1) -> Learned:
+def batch_at_same_inputs(process: Process, x, value, likelihood=GAUSSIAN, epochs=1) -> GPLearned:
     """One batch with everything but q(b) held where it is: hyper-parameters, inducing inputs, factors."""
     return held(settings(likelihood, epochs), process, *fixed(x, value, 20))
 
 
 @partial(jax.jit, static_argnums=0)
-def held(settings: Settings, process: Process, nodes: Nodes, entries: Entries) -> Learned:
+def held(settings: GPSettings, process: Process, nodes: Nodes, entries: Entries) -> GPLearned:
     before = ss_gptf.remember(settings, process, nodes, jnp.arange(len(process.inputs)))
     params = Params(process.inputs, process.hyper, nodes)
     return ss_gptf.climb(settings, 0.0, before, entries, params, KEY)
@@ -129,7 +129,7 @@ def test_many_batches_forget_nothing():
 
 def test_a_site_keeps_its_sign_on_a_long_stream():
     """Many sure entries at close inducing inputs: the precision grows, and stays that of a Gaussian."""
-    many = Settings(1, GAUSSIAN, 2, 64, 1, 256)
+    many = GPSettings(1, GAUSSIAN, 2, 64, 1, 256)
     rng = np.random.default_rng(0)
     process = ss_gptf.start(many, rng.normal(size=(64, 2)))
     process = process._replace(hyper=Hyper(np.zeros(()), np.full(2, np.log(3.0)), np.array(np.log(1e-4))))

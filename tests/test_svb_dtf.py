@@ -15,7 +15,9 @@ import jax.numpy as jnp
 
 from spidertensor import checkpoint
 from spidertensor.baselines import svb_dtf as module
-from spidertensor.baselines.svb_dtf import Normal, kl, side_by_side, svb_dtf
+from spidertensor.baselines import svb_dtf_batch as batches
+from spidertensor.baselines.svb_dtf import side_by_side, svb_dtf
+from spidertensor.baselines.svb_dtf_batch import Normal, kl
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
@@ -115,7 +117,7 @@ def test_ascent_finds_the_mean_field_optimum_of_linear_regression():
     gap = np.log(np.diag(np.linalg.inv(precision)) * np.diag(precision))
     assert gap.max() > 0.4  # the variances of the exact posterior are not the ones to find
     prior, start = Normal(jnp.zeros(4), jnp.ones(4)), Normal(jnp.zeros(4), jnp.full(4, 0.1))
-    run = jax.jit(module.ascend, static_argnums=(0, 6))
+    run = jax.jit(batches.ascend, static_argnums=(0, 6))
     log_lik = lambda theta: -0.5 * tau * jnp.sum((y - X @ theta) ** 2)  # noqa: E731
     q, bound = run(log_lik, prior, start, jnp.ones(4), 1e-3, jax.random.key(0), 8000)
     assert_mean_field_optimum(q, mean, precision)
@@ -150,7 +152,7 @@ def test_linear_network_with_pinned_factors_is_linear_regression():
 
 def test_probit_is_finite_in_both_tails():
     t = jnp.array([-1e5, -40.0, -19.0, 0.0, 40.0, 1e5])
-    value, slope = jax.jit(jax.vmap(jax.value_and_grad(module.log_cdf)))(t)
+    value, slope = jax.jit(jax.vmap(jax.value_and_grad(batches.log_cdf)))(t)
     np.testing.assert_allclose(value, special.log_ndtr(np.asarray(t, float)), rtol=1e-6, atol=1e-30)
     np.testing.assert_allclose(slope, [1e5, 40.02494, 19.05231, 0.797885, 0, 0], rtol=1e-5, atol=1e-30)
 
@@ -209,7 +211,7 @@ def test_variance_is_the_linearised_one(case):
     method = svb_dtf(network, likelihood, **SMALL)
     state, _ = fed(method, [made(likelihood)])
     index = np.array([[1, 2, 3]])
-    f = module.function(network)
+    f = batches.function(network)
     weights = tuple(weight.mean for weight in state.posterior.weights)
     longest = max(network.factor_sizes)
     u = np.zeros((3, longest), np.float32)
@@ -313,22 +315,25 @@ def test_nothing_recompiles(case):
     method = svb_dtf(*case, **SMALL)
     state, _ = fed(method, [made(case[1])])
     method.predict(state, np.array([[0, 0, 0]]))
-    before = module._learn._cache_size(), module._moments._cache_size()
+    before = batches.learn_compiled._cache_size(), batches.moments_compiled._cache_size()
     for n in (1, 7, 16, 200):
         state, _ = method.update(state, made(case[1], n, seed=n, nodes=(50, 40, 30)))
         method.predict(state, np.zeros((n, 3), int))
     svb_dtf(*case, **{**SMALL, "learning_rate": 1e-4}).update(state, made(case[1]))
-    assert (module._learn._cache_size(), module._moments._cache_size()) == before
+    assert (batches.learn_compiled._cache_size(), batches.moments_compiled._cache_size()) == before
     assert state.counts.nodes.tolist() == [50, 40, 30]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300, -1e30, 1e19, 2e6])
-def test_a_batch_that_ends_in_no_number_is_rejected_as_a_whole(bad):
+def test_a_batch_that_ends_in_no_number_is_refused_as_a_whole(bad):
     method, batch = svb_dtf(*CASES["gaussian"], **SMALL), made(GAUSSIAN, 48)
     first, _, last = cut(batch, 16, 32)
     batch.value[20] = bad
     state, (update,) = fed(method, [batch])
-    assert update.rejected == int(state.counts.rejected) == 16
+    network, nodes = CASES["gaussian"][0], [len(set(rows)) for rows in batch.index[16:32].T]
+    elements = network.n_weights + np.dot(nodes, network.factor_sizes)
+    assert update.refused == 16
+    assert update.rejected == int(state.counts.rejected) == elements
     assert int(state.counts.entries) == 48
     assert np.isfinite(np.array(update[:3])).all()
     assert all(np.isfinite(array).all() for array in checkpoint.flatten(state).values())
@@ -340,10 +345,10 @@ def test_a_batch_that_ends_in_no_number_is_rejected_as_a_whole(bad):
     np.testing.assert_array_equal(state.posterior.weights[0].mean, want.posterior.weights[0].mean)
 
 
-def test_a_step_too_long_is_rejected_and_not_nan():
+def test_a_step_too_long_is_refused_and_not_nan():
     method = svb_dtf(*CASES["gaussian"], **{**SMALL, "learning_rate": 1e30})
     state, (update,) = fed(method, [made(GAUSSIAN, 16)])
-    assert update.rejected == 16
+    assert update.refused == 16
     assert bits(state)["posterior/weights/0/mean"] == bits(method.init(0))["posterior/weights/0/mean"]
 
 

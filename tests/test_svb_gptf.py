@@ -22,12 +22,13 @@ import jax
 import jax.numpy as jnp
 
 from spidertensor import checkpoint
-from spidertensor.baselines import gp, ss_gptf, svb_gptf
-from spidertensor.baselines.gp import Entries, Hyper, Nodes, Settings
+from spidertensor.baselines import gp, gp_method, ss_gptf, svb_gptf
+from spidertensor.baselines.counts import no_counts
+from spidertensor.baselines.gp import Entries, GPSettings, Hyper, Nodes
 from spidertensor.baselines.svb_gptf import Params, Process
 from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
-from spidertensor.spider.posterior import Counts, Gaussian
+from spidertensor.spider.posterior import Gaussian
 
 NODES = (6, 5, 4)
 SMALL: dict[str, Any] = {"rank": 2, "inducing": 12, "epochs": 20, "batch_size": 32, "learning_rate": 2e-2}
@@ -37,7 +38,7 @@ BUILDERS = {"svb": svb_gptf.svb_gptf, "ss": ss_gptf.ss_gptf}
 
 @pytest.fixture
 def x64():
-    with gp.enable_x64(True):
+    with gp_method.enable_x64(True):
         yield
 
 
@@ -70,11 +71,11 @@ def ard(x: np.ndarray, z: np.ndarray, hyper: Hyper = HYPER) -> np.ndarray:
     return np.exp(hyper.log_var) * np.exp(-0.5 * (d**2).sum(axis=2))
 
 
-def known_state(process: Any, x: np.ndarray) -> gp.State:
+def known_state(process: Any, x: np.ndarray) -> gp_method.GPState:
     """A state whose one mode has the nodes x, known."""
-    counts = Counts(np.array([len(x)]), np.array(0), np.array(0), np.array(0.0))
+    counts = no_counts(1).with_nodes(np.array([len(x)]))
     factors = (Gaussian(x, np.full(x.shape, np.exp(KNOWN))),)
-    return gp.State(factors, process, counts, np.array(0), np.zeros(2), np.array(0))
+    return gp_method.GPState(factors, process, counts, np.array(0), np.zeros(2), np.array(0))
 
 
 def exact(x: np.ndarray, value: np.ndarray, new: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -97,7 +98,7 @@ def optimum(x: np.ndarray, value: np.ndarray, jitter: float) -> Process:
 def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
     """The bound is the log marginal likelihood, q(v) cannot be improved, predictions are the textbook's."""
     x, value = regression()
-    settings = Settings(1, GAUSSIAN, 2, len(x), 1, 12, jitter=1e-13)
+    settings = GPSettings(1, GAUSSIAN, 2, len(x), 1, 12, jitter=1e-13)
     process = optimum(x, value, settings.jitter)
     nodes, entries = fixed(x, value, settings.batch_size)
     before = Params(svb_gptf.start(settings, x)._replace(hyper=HYPER), nodes)
@@ -112,7 +113,7 @@ def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
     np.testing.assert_allclose(reached, log_marginal, rtol=1e-9)
     np.testing.assert_allclose(slopes[0], 0, atol=1e-8)
     np.testing.assert_allclose(np.tril(slopes[1]), 0, atol=1e-8)
-    told = gp.build(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+    told = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
         known_state(process, new), np.arange(20)[:, None]
     )
     np.testing.assert_allclose(told.mean, mean, atol=1e-8)
@@ -129,7 +130,7 @@ def uncertain(places: int, n_modes: int, rank: int, seed: int) -> Nodes:
 @pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_the_bounds_count_what_moving_the_factors_costs(x64, likelihood):
     """Two bounds that differ in the factors before the batch alone differ by the two KL, and nothing else."""
-    settings = Settings(2, likelihood, 2, 5, 1, 4)
+    settings = GPSettings(2, likelihood, 2, 5, 1, 4)
     rng = np.random.default_rng(0)
     node = np.column_stack([np.arange(4), 4 + np.arange(4)])
     entries = Entries(node, np.array([0.0, 1, 1, 0]), np.array([1.0, 1, 1, 0]), np.zeros((8, 1)))
@@ -169,7 +170,7 @@ def test_inputs_are_drawn_from_the_posterior_of_the_factors(x64):
 
 def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
     """SS-GPTF: what entries of uncertain factors add to the site, against an average over many draws."""
-    settings = Settings(1, GAUSSIAN, 2, 4, 1, 3)
+    settings = GPSettings(1, GAUSSIAN, 2, 4, 1, 3)
     rng = np.random.default_rng(0)
     nodes, inputs = uncertain(3, 1, 2, 3), rng.normal(size=(4, 2))
     entries = Entries(np.arange(3)[:, None], rng.normal(size=3), np.array([1.0, 1, 0]), np.zeros((3, 1)))
@@ -191,7 +192,7 @@ def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
 
 def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
     x, value = regression()
-    settings = Settings(1, GAUSSIAN, 2, len(x), 1, 12)
+    settings = GPSettings(1, GAUSSIAN, 2, len(x), 1, 12)
     assert settings.jitter == gp.JITTER == 1e-6
     equal = np.repeat(x[:3], 3, axis=0)
     for jitter, good in ((gp.JITTER, True), (0.0, False)):
@@ -200,7 +201,7 @@ def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
         assert np.isfinite(np.linalg.slogdet(cov)[1]) == np.isfinite(jnp.linalg.cholesky(cov)).all() == good
     new = np.random.default_rng(1).normal(size=(20, 2))
     _, mean, var = exact(x, value, new)
-    told = gp.build(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+    told = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
         known_state(optimum(x, value, gp.JITTER), new), np.arange(20)[:, None]
     )
     np.testing.assert_allclose(told.mean, mean, atol=1e-4)
@@ -210,7 +211,7 @@ def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
 def test_adam_reaches_the_optimum(x64):
     """No closed form helps SVB-GPTF: its ascent of m and R, all else held, comes to the exact posterior."""
     x, value = regression()
-    settings = Settings(1, GAUSSIAN, 2, len(x), 2000, 12)
+    settings = GPSettings(1, GAUSSIAN, 2, len(x), 2000, 12)
     nodes, entries = fixed(x, value, settings.batch_size)
     start = svb_gptf.start(settings, x)._replace(hyper=HYPER)
 
@@ -291,7 +292,7 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
     process = optimum(x, value, gp.JITTER)
     state = known_state(process, np.array([[0.4, -0.2]]))
     state.factors[0].var[0, 0] = 0.6
-    method = gp.build(Settings(1, GAUSSIAN, 2, len(x), 1, 12), 1e-3, svb_gptf.ALGORITHM)
+    method = gp_method.method_of(GPSettings(1, GAUSSIAN, 2, len(x), 1, 12), 1e-3, svb_gptf.ALGORITHM)
     points, weights = np.polynomial.hermite_e.hermegauss(100)
     weights /= np.sqrt(2 * np.pi)
     line = np.column_stack([0.4 + np.sqrt(0.6) * points, np.full(100, -0.2)])
@@ -303,11 +304,11 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
 
 def test_learning_rates_run_side_by_side():
     """Of SS-GPTF, which has all that SVB-GPTF has and more; three batches, nodes arriving in each."""
-    settings = Settings(3, GAUSSIAN, 2, 12, 20, 32)  # those of the contract below: compiled once
+    settings = GPSettings(3, GAUSSIAN, 2, 12, 20, 32)  # those of the contract below: compiled once
     rates = [1e-3, 1e-2]
-    together = gp.side_by_side(settings, ss_gptf.ALGORITHM, stream(False, 75), rates, seed=3)
+    together = gp_method.side_by_side(settings, ss_gptf.ALGORITHM, stream(False, 75), rates, seed=3)
     for rate, update in zip(rates, together, strict=True):
-        method = gp.build(settings, rate, ss_gptf.ALGORITHM)
+        method = gp_method.method_of(settings, rate, ss_gptf.ALGORITHM)
         _, alone = method.update(method.init(3), stream(False, 75))
         for a, b in zip(update, alone, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
@@ -335,7 +336,7 @@ def part(batch: Batch, start: int, stop: int | None = None) -> Batch:
     return Batch(batch.index[start:stop], batch.value[start:stop])
 
 
-def bits(state: gp.State) -> dict[str, tuple[tuple[int, ...], bytes]]:
+def bits(state: gp_method.GPState) -> dict[str, tuple[tuple[int, ...], bytes]]:
     """All a state holds, spare rows aside."""
     factors = tuple(
         Gaussian(*(each[:n] for each in f)) for f, n in zip(state.factors, state.counts.nodes, strict=True)
@@ -367,7 +368,7 @@ def test_predict_is_pure_and_answers_each_entry_alone(case):
     assert (told.var > 0).all()
     assert (told.noise == 0).all() if binary else (told.noise > 0).all()
     many = np.tile(everything(), (10, 1))  # more than one call of the compiled function takes
-    assert len(many) > gp.PLACES
+    assert len(many) > gp_method.PLACES
     np.testing.assert_array_equal(method.predict(state, many), np.tile(told, 10))
 
 
@@ -461,15 +462,16 @@ def test_renaming_nodes_commutes(case):
     assert_equal(method.predict(other, rename(everything())), method.predict(state, everything()))
 
 
-def test_a_batch_that_comes_out_not_finite_is_rejected_whole_and_counted(case):
+def test_a_batch_that_comes_out_not_finite_is_refused_whole_and_counted(case):
     method, binary = case
     state, _ = method.update(method.init(0), stream(binary))
     before = copy.deepcopy(state)
     batch = stream(binary, 40)
     batch.value[33] = np.nan if binary else 1e200  # in the second of its two batches
     state, update = method.update(state, batch)
-    assert update.rejected == 8
-    assert state.counts.rejected == 8
+    nodes = sum(len(set(rows)) for rows in batch.index[32:].T)
+    assert update.refused == 8 == state.counts.refused
+    assert update.rejected == SMALL["inducing"] + SMALL["rank"] * nodes == state.counts.rejected
     assert state.counts.entries == 100
     after, _ = method.update(before, part(batch, 0, 32))
     assert_equal(method.predict(state, everything()), method.predict(after, everything()))
@@ -481,7 +483,7 @@ def test_a_batch_that_comes_out_not_finite_is_rejected_whole_and_counted(case):
 def test_nothing_compiles_again(case):
     method, binary = case
     state, _ = method.update(method.init(0), stream(binary))
-    functions = (svb_gptf.learn, ss_gptf.learn, gp._evaluate, gp._readout)
+    functions = (svb_gptf.learn, ss_gptf.learn, gp_method._evaluate, gp_method._readout)
     before = [function._cache_size() for function in functions]
     for n in (1, 7, 50):
         state, _ = method.update(state, stream(binary, n, seed=n))

@@ -1,38 +1,51 @@
 """The contract of everything that learns.
 
 A `Method` is three functions over a plain state: a tuple of arrays, nested in NamedTuples, that holds all
-there is to know. The engines and every competitor of the paper are Methods, so that the evaluator, the
-command line and the report see one thing.
+there is to know. The engines and every baseline are Methods, so the evaluation, the command line and the
+report handle all of them in the same way.
 
-What every Method promises (tests/test_contract.py holds all of them to it):
+What every Method promises (tests/test_contract.py checks it for every method in the registry):
 
-- `init(seed)` depends on nothing but the settings it was built with and the seed.
-- `update(state, batch)` learns the entries of the batch in their order and returns the new state. The old
-  state is dead after the call: its buffers may have been reused. Nodes the state has not seen are added.
-  An empty batch changes nothing. How a stream is cut into calls changes nothing either.
-- `predict(state, index)` is pure: it adds no node, draws no random number, and answers an unseen node
-  (a row beyond the ones the state has, or -1) from the prior.
-- Variances are positive and finite. Updates that would break this are rejected and counted, never silent.
+- `init(seed)` depends on nothing but the seed and the settings the method was built with.
+- `update(state, batch)` learns the entries of the batch and returns the new state. Do not use the old state
+  afterwards: its arrays may have been overwritten. Nodes that the state has not seen are added. An empty
+  batch changes nothing.
+- What an update reports for an entry was predicted without that entry's value, or any later value.
+- `predict(state, index)` is pure: it adds no node and draws no random number. An unseen node (one beyond
+  those in the state, or -1) is answered from the prior.
+- Variances are positive and finite. An update that would break this is not made, and is counted.
+- How a stream may be cut into calls of `update` depends on `Method.unit`:
+
+      "entry"  learns entry by entry: cuts change nothing, bit for bit
+      "batch"  learns a batch as a whole, and a call ends a batch: cuts between two batches change nothing,
+               cuts inside one change the result
+      "all"    static: all entries have to come in one call of `update`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+Unit = Literal["entry", "batch", "all"]
+
+# Values are refused from this size on: their squares, and sums of these, must stay finite.
+HUGE = 1e30
+# The same for methods that want scaled values: a single one of this size would outweigh everything else.
+HUGE_SCALED = 1e6
+
 
 class Batch(NamedTuple):
-    """Entries that arrive together: index (n, K) rows of nodes, value (n,)."""
+    """Entries that arrive together: index (n, K), the node of each mode; value (n,)."""
 
     index: NDArray[np.int64]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
     value: NDArray[np.float64]
 
 
 class Prediction(NamedTuple):
-    """Mean and variance of the latent f, and the variance an observation adds (0 for probit)."""
+    """All (n,): mean and variance of the latent f, and what an observation adds to it (0 for probit)."""
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
@@ -40,9 +53,13 @@ class Prediction(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What was predicted for each entry just before it was learned, and how well it fitted.
+    """What was predicted for each entry before it was learned, how well it fitted, and what was not learned.
 
-    `noise` is there next to `mean` and `var` because it moves with every entry and an interval needs it.
+    mean, var, noise: (n,), as in a Prediction; the noise is here because it moves with every entry
+    log_evidence:     (n,), of the entry's value under that prediction
+    rejected:         elements (one mean with its variance) whose update was not made, because the result
+                      would not be finite or its variance not positive; all elements of refused entries too
+    refused:          entries that were not learned at all, for instance because of an absurd value
     """
 
     mean: NDArray[np.float64]
@@ -54,15 +71,33 @@ class Update(NamedTuple):
     clipped: int = 0  # entries of which the residual was clipped before it was learned
 
 
+class InitFunction(Protocol):
+    def __call__(self, seed: int, /) -> Any:
+        """The state before any entry: a NamedTuple of arrays."""
+        ...
+
+
+class UpdateFunction(Protocol):
+    def __call__(self, state: Any, batch: Batch, /) -> tuple[Any, Update]:
+        """The state after the n entries of the batch, and the Update with its (n,) arrays."""
+        ...
+
+
+class PredictFunction(Protocol):
+    def __call__(self, state: Any, index: NDArray[np.integer], /) -> Prediction:
+        """index (n, K), -1 for an unseen node -> a Prediction with its (n,) arrays."""
+        ...
+
+
 class Method(NamedTuple):
-    init: Callable[[int], Any]
-    update: Callable[[Any, Batch], tuple[Any, Update]]
-    predict: Callable[[Any, NDArray[np.integer]], Prediction]
-    streaming: bool = True  # False: sees all entries in one update (CP-WOPT)
+    init: InitFunction
+    update: UpdateFunction
+    predict: PredictFunction
+    unit: Unit = "entry"
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:
-    """A compiled loop checks no bounds: what it learns from must fit."""
+    """Compiled loops check no bounds, so a batch is checked before it gets there."""
     check_index(batch.index, n_modes)
     if batch.value.shape != batch.index.shape[:1]:
         raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")

@@ -6,17 +6,17 @@ mathematics.md section 8. With A the factors of all modes and weight 1 for an ob
     d loss / d A^k_{j, r} = sum over the entries n of node j: (f_n - y_n) prod_{l != k} A^l_{i_l, r}
 
 is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every fourth start has
-no negative element: where factors are all positive, those of both signs lead nowhere. Nothing regularises the
-factors but the end of the descent. Values are taken raw, and the loss is the squared one for 0/1 too.
+no negative element: where the true factors are all positive, a start with both signs gets stuck. The only
+regularisation is that the descent stops early. Values are taken raw, with the squared loss for 0/1 too.
 
-It sees all entries in one update: the state keeps none of them, so a second update is an error. Where the
-method itself has no answer, this is what is reported:
+All entries come in one update. The state keeps none of them, so a second update is an error. Least squares
+does not answer everything that a Method has to. For those questions:
 
-- An unseen node has the average factors of its mode, each node weighing as much as it has entries: f is then
-  the average over the nodes, whatever the signs and scales that a CP factorization leaves open.
-- Least squares has no posterior: `var` of f is next to nothing, `noise` is the mean squared residual.
-- For 0/1 values the latent f of a Prediction is (fit - 1/2) / (standard deviation of the residuals): a one is
-  a fit that, with its residual, lies above 1/2. The order of the entries, and so the AUC, is that of the fit.
+- An unseen node has the average factors of its mode, each node weighted by its number of entries. f is then
+  the average over the nodes, whatever signs and scales the factorization happens to have.
+- Least squares has no posterior: `var` of f is close to zero, `noise` is the mean squared residual.
+- For 0/1 values the latent f of a Prediction is (fit - 1/2) / (standard deviation of the residuals), so
+  P(1) is the chance that fit + residual lies above 1/2. The AUC depends only on the order of the fits.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.baselines.counts import Counts, no_counts
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
-from spidertensor.spider.posterior import Counts
 
-LIMIT = 1e30  # on the size of a value: the squares of larger ones would not stay finite
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this
 TINY = 1e-12  # variances are positive, also of a fit without residuals
-SMALLEST = 1e-280  # and of values so small that their squares are not
+SMALLEST = 1e-280  # smallest noise: the squares of very small values underflow to 0
 
 
-class State(NamedTuple):
+class CPWOPTState(NamedTuple):
     factors: tuple[NDArray[np.float64], ...]  # one (nodes, rank) per mode
     average: NDArray[np.float64]  # (modes, rank): what an unseen node is answered from
     noise: NDArray[np.float64]  # mean squared residual
@@ -62,21 +61,22 @@ def cp_wopt(
     if min(n_modes, rank, starts, max_iterations) < 1:
         raise ValueError(f"{n_modes=}, {rank=}, {starts=} and {max_iterations=} must be at least 1")
 
-    def init(seed: int) -> State:
-        return State(
+    def init(seed: int) -> CPWOPTState:
+        return CPWOPTState(
             tuple(np.empty((0, rank)) for _ in range(n_modes)),
             np.zeros((n_modes, rank)),
             np.ones(()),
-            Counts(np.zeros(n_modes, np.int64), np.array(0), np.array(0), np.array(0.0)),
+            no_counts(n_modes),
             np.array(seed, np.int64),
         )
 
-    def update(state: State, batch: Batch) -> tuple[State, Update]:
+    def update(state: CPWOPTState, batch: Batch) -> tuple[CPWOPTState, Update]:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
         log_evidence = likelihood.log_evidence(batch.value, *before)
-        good = np.abs(batch.value) < LIMIT  # a NaN fails too
-        rejected = int((~good).sum())
+        good = np.abs(batch.value) < HUGE  # a NaN fails too
+        refused = int((~good).sum())
+        rejected = refused * n_modes * rank
         if len(good) and state.counts.entries:
             raise ValueError("CP-WOPT is static: it learns all entries in one update, and has had its one")
         if good.any():
@@ -85,9 +85,10 @@ def cp_wopt(
             state.counts.entries[()] = len(good)
             state.counts.log_evidence[()] = log_evidence[good].sum()
         state.counts.rejected[()] += rejected
-        return state, Update(*before, log_evidence, rejected)
+        state.counts.refused[()] += refused
+        return state, Update(*before, log_evidence, rejected, refused)
 
-    def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: CPWOPTState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, n_modes)
         n = len(index)
         product = np.ones((n, rank))
@@ -100,10 +101,10 @@ def cp_wopt(
         f = (fit - 0.5) / np.sqrt(noise) if state.counts.entries else fit
         return Prediction(f, np.full(n, TINY), np.zeros(n))
 
-    return Method(init, update, predict, streaming=False)
+    return Method(init, update, predict, unit="all")
 
 
-def _fitted(state: State, entries: Batch, starts: int, max_iterations: int) -> State:
+def _fitted(state: CPWOPTState, entries: Batch, starts: int, max_iterations: int) -> CPWOPTState:
     """The lowest loss of several descents. In A all modes lie one under another, one row per node.
 
     The descents see the values in units of their root mean square: the units a user counts in change nothing.

@@ -1,12 +1,12 @@
-"""Floors: a method that does not clear them has learned nothing. They take values in the user's units.
+"""Floors: a method that is no better has learned nothing. They take values in the user's units.
 
     mean            one number for all entries: the mean so far, or the rate of ones so far
     biases          f = b + sum_k b^k_{i_k}, learned entry by entry
     static_biases   the same f, fitted to all entries at once
 
 Both kinds of biases share state and prediction. A bias has the prior N(0, unit / RIDGE), the common offset b
-one that is next to flat; `unit` is the noise variance of a gaussian and 1 for a probit. Stored variances
-count in that unit, so the scale of the values does not matter: this is ridge regression with penalty RIDGE.
+an almost flat one; `unit` is the noise variance of a gaussian and 1 for a probit. Variances are stored in
+that unit, so the scale of the values does not matter: this is ridge regression with penalty RIDGE.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.baselines.counts import Counts, no_counts
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.likelihoods.kernel import evidence
-from spidertensor.spider.posterior import Counts, Gamma, Gaussian, with_room
+from spidertensor.spider.posterior import Gamma, Gaussian, with_room
 
 HANDLED = (GAUSSIAN, PROBIT)
 _GAUSSIAN = GAUSSIAN.code
 
-RIDGE = 5.0  # errors a node must make before its bias is half believed
-OFFSET_VAR = 1e6  # the offset follows the first entry wherever that is
+RIDGE = 5.0  # entries after which the bias of a node is half of their mean error
+OFFSET_VAR = 1e6  # so wide that the offset starts at the first value, wherever that is
 SWEEPS = 30  # of the static fit
-LIMIT = 1e30  # on a value or (biases) its log evidence: sums beyond it would not stay finite
-TINY_VAR = 1e-9  # variances are positive; a rate is reported as if it were known exactly
+TINY_VAR = 1e-9  # of a rate, which is reported as if it were known exactly
 
 
-class Moments(NamedTuple):
+class MeanState(NamedTuple):
     """Sums over the entries so far, of value - origin so that a large mean costs no digits."""
 
     origin: NDArray[np.float64]  # the first value
     sums: NDArray[np.float64]  # of 1, value - origin and its square
 
 
-class Biases(NamedTuple):
+class BiasesState(NamedTuple):
     offset: Gaussian  # 0-d arrays; variances in units of the noise
     nodes: tuple[Gaussian, ...]  # one per mode, with spare rows that hold the prior
     noise: Gamma
@@ -56,11 +56,11 @@ def mean(likelihood: Likelihood) -> Method:
     """
     check(likelihood, HANDLED, "the mean")
 
-    def init(seed: int) -> Moments:
-        return Moments(np.zeros(()), np.zeros(3))
+    def init(seed: int) -> MeanState:
+        return MeanState(np.zeros(()), np.zeros(3))
 
-    def update(state: Moments, batch: Batch) -> tuple[Moments, Update]:
-        good = np.abs(batch.value) < LIMIT
+    def update(state: MeanState, batch: Batch) -> tuple[MeanState, Update]:
+        good = np.abs(batch.value) < HUGE
         if good.any() and not state.sums[0]:
             state = state._replace(origin=np.array(batch.value[good][0]))
         away = np.where(good, batch.value, state.origin) - state.origin
@@ -69,9 +69,11 @@ def mean(likelihood: Likelihood) -> Method:
         sums = np.cumsum(np.vstack([state.sums, steps]), axis=0)
         before = _moments_prediction(likelihood, state.origin, sums[:-1])
         log_evidence = likelihood.log_evidence(batch.value, *before)
-        return Moments(state.origin, sums[-1].copy()), Update(*before, log_evidence, int((~good).sum()))
+        refused = int((~good).sum())
+        new = MeanState(state.origin, sums[-1].copy())
+        return new, Update(*before, log_evidence, rejected=refused, refused=refused)  # one element, the mean
 
-    def predict(state: Moments, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: MeanState, index: NDArray[np.integer]) -> Prediction:
         return _moments_prediction(likelihood, state.origin, np.tile(state.sums, (len(index), 1)))
 
     return Method(init, update, predict)
@@ -96,15 +98,16 @@ def biases(n_modes: int, likelihood: Likelihood) -> Method:
     """Additive biases, entry by entry: assumed-density filtering as in the engine, on a linear f."""
     code = check(likelihood, HANDLED, "the biases").code
 
-    def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+    def update(state: BiasesState, batch: Batch) -> tuple[BiasesState, Update]:
         check_batch(batch, n_modes)
         out = np.empty((4, len(batch.value)))
         if not len(batch.value):
             return state, Update(*out, rejected=0)
         state = _grown(state, batch.index.max(axis=0) + 1)
-        before = int(state.counts.rejected)
+        before = int(state.counts.rejected), int(state.counts.refused)
         _learn(batch.index, batch.value, state, code, out)
-        return state, Update(*out, rejected=int(state.counts.rejected) - before)
+        rejected, refused = int(state.counts.rejected) - before[0], int(state.counts.refused) - before[1]
+        return state, Update(*out, rejected=rejected, refused=refused)
 
     return Method(lambda seed: _start(n_modes), update, _biases_predict(likelihood))
 
@@ -118,39 +121,39 @@ def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
     check(likelihood, HANDLED, "the static biases")
     predict = _biases_predict(likelihood)
 
-    def update(state: Biases, batch: Batch) -> tuple[Biases, Update]:
+    def update(state: BiasesState, batch: Batch) -> tuple[BiasesState, Update]:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
         log_evidence = likelihood.log_evidence(batch.value, *before)
-        good = np.abs(batch.value) < LIMIT  # a NaN fails too
-        rejected = int((~good).sum())
+        good = np.abs(batch.value) < HUGE  # a NaN fails too
+        refused = int((~good).sum())
+        rejected = refused * (1 + n_modes)
         if good.any():
             start = _grown(_start(n_modes), batch.index.max(axis=0) + 1)
             state = _fitted(start, Batch(batch.index[good], batch.value[good]), likelihood)
             state.counts.entries[()] = len(good)
             state.counts.log_evidence[()] = log_evidence[good].sum()
-        state.counts.rejected[()] = rejected
-        return state, Update(*before, log_evidence, rejected)
+        state.counts.rejected[()], state.counts.refused[()] = rejected, refused
+        return state, Update(*before, log_evidence, rejected, refused)
 
-    return Method(lambda seed: _start(n_modes), update, predict, streaming=False)
+    return Method(lambda seed: _start(n_modes), update, predict, unit="all")
 
 
-def _start(n_modes: int) -> Biases:
-    return Biases(
+def _start(n_modes: int) -> BiasesState:
+    return BiasesState(
         Gaussian(np.array(0.0), np.array(OFFSET_VAR)),
         tuple(Gaussian(np.zeros(0), np.zeros(0)) for _ in range(n_modes)),
         Gamma(np.array(1.0), np.array(1.0)),
-        Counts(np.zeros(n_modes, np.int64), np.array(0), np.array(0), np.array(0.0)),
+        no_counts(n_modes),
     )
 
 
-def _grown(state: Biases, n_nodes: NDArray[np.int64]) -> Biases:
+def _grown(state: BiasesState, n_nodes: NDArray[np.int64]) -> BiasesState:
     def start(mode: int, first: int, last: int) -> Gaussian:
         return Gaussian(np.zeros(last - first), np.full(last - first, 1 / RIDGE))
 
     nodes = with_room(state.nodes, n_nodes, start)
-    counts = state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes))
-    return state._replace(nodes=nodes, counts=counts)
+    return state._replace(nodes=nodes, counts=state.counts.with_nodes(n_nodes))
 
 
 @kernel(cache=True, nogil=True, error_model="numpy")
@@ -167,8 +170,9 @@ def _learn(index, value, state, likelihood, out):
         log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, unit * beta, noise_var, log_z
         counts.entries[()] += 1
-        if not abs(log_z) < LIMIT:  # a NaN fails too
+        if not abs(log_z) < HUGE:  # a NaN fails too
             counts.rejected[()] += 1 + K
+            counts.refused[()] += 1
             continue
         counts.log_evidence[()] += log_z
         step, narrowing = unit * da, unit * c
@@ -185,7 +189,7 @@ def _learn(index, value, state, likelihood, out):
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
 
 
-def _fitted(state: Biases, batch: Batch, likelihood: Likelihood) -> Biases:
+def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesState:
     value, columns = batch.value, batch.index.T
     means = [np.zeros(len(node.mean)) for node in state.nodes]
     counts = [np.bincount(column, minlength=len(mean)) for column, mean in zip(columns, means, strict=True)]
@@ -212,8 +216,8 @@ def _fitted(state: Biases, batch: Batch, likelihood: Likelihood) -> Biases:
     )
 
 
-def _biases_predict(likelihood: Likelihood) -> Callable[[Biases, NDArray[np.integer]], Prediction]:
-    def predict(state: Biases, index: NDArray[np.integer]) -> Prediction:
+def _biases_predict(likelihood: Likelihood) -> Callable[[BiasesState, NDArray[np.integer]], Prediction]:
+    def predict(state: BiasesState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, len(state.nodes))
         mean = np.full(len(index), state.offset.mean)
         var = np.full(len(index), state.offset.var)

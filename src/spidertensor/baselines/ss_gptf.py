@@ -36,8 +36,8 @@ from jax import lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 from numpy.typing import NDArray
 
-from spidertensor.baselines import gp
-from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
+from spidertensor.baselines import gp, gp_method
+from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
 from spidertensor.method import Method
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
@@ -77,27 +77,17 @@ class Params(NamedTuple):
     nodes: Nodes
 
 
-def ss_gptf(
-    n_modes: int,
-    likelihood: Likelihood,
-    *,
-    rank: int = 8,
-    inducing: int = 128,
-    learning_rate: float = 1e-3,
-    epochs: int = 100,
-    batch_size: int = 256,
-) -> Method:
-    """SS-GPTF as a Method, for scaled values; `gp` says what holds about batches."""
-    settings = Settings(n_modes, likelihood, rank, inducing, epochs, batch_size)
-    return gp.build(settings, learning_rate, ALGORITHM)
+def ss_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
+    """SS-GPTF as a Method, for scaled values; the settings are those of `gp_method.build`."""
+    return gp_method.build(ALGORITHM, n_modes, likelihood, **settings)
 
 
-def start(settings: Settings, inputs: NDArray[np.float64]) -> Process:
+def start(settings: GPSettings, inputs: NDArray[np.float64]) -> Process:
     M = len(inputs)
     return Process(inputs, np.zeros((M, M)), np.zeros(M), gp.start_hyper(settings))
 
 
-def posterior(settings: Settings, process: Process) -> tuple[Any, Any]:
+def posterior(settings: GPSettings, process: Process) -> tuple[Any, Any]:
     return gaussian(process.precision, process.shift)[:2]
 
 
@@ -110,7 +100,9 @@ def gaussian(precision, shift) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 @partial(jax.jit, static_argnums=0)
-def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key) -> Learned:
+def learn(
+    settings: GPSettings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key
+) -> GPLearned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
     start_key, key = gp.split(key)
     moved = gp.start_nodes(nodes, entries, start_key)
@@ -120,7 +112,7 @@ def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entr
     return climb(settings, learning_rate, remember(settings, before, nodes, chosen), entries, params, key)
 
 
-def choose(settings: Settings, process: Process, x, here) -> jax.Array:
+def choose(settings: GPSettings, process: Process, x, here) -> jax.Array:
     """Which of the old inputs and, numbered on, the x to begin with: always the least known by those so far.
 
     That is the one with the largest variance of g given g at the others: a pivoted Cholesky. Equal inputs are
@@ -144,7 +136,7 @@ def choose(settings: Settings, process: Process, x, here) -> jax.Array:
     return lax.scan(pick, begin, jnp.arange(settings.inducing))[1]
 
 
-def remember(settings: Settings, process: Process, nodes: Nodes, chosen) -> Before:
+def remember(settings: GPSettings, process: Process, nodes: Nodes, chosen) -> Before:
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, process.hyper, process.inputs))
     whiten = solve_triangular(L, jnp.eye(len(L)), lower=True).T
     mean, _, log_det = gaussian(process.precision, process.shift)
@@ -154,16 +146,16 @@ def remember(settings: Settings, process: Process, nodes: Nodes, chosen) -> Befo
 
 
 def climb(
-    settings: Settings, learning_rate, before: Before, entries: Entries, params: Params, key
-) -> Learned:
+    settings: GPSettings, learning_rate, before: Before, entries: Entries, params: Params, key
+) -> GPLearned:
     sites = Sites(*jnp.zeros((2, settings.batch_size)))
     params, sites, bounds = gp.ascend(
         settings, learning_rate, params, sites, key, partial(bound, settings, before, entries)
     )
-    return Learned(absorb(settings, before, entries, params, sites), params.nodes, bounds)
+    return GPLearned(absorb(settings, before, entries, params, sites), params.nodes, bounds)
 
 
-def bound(settings: Settings, before: Before, entries: Entries, params: Params, sites: Sites, key):
+def bound(settings: GPSettings, before: Before, entries: Entries, params: Params, sites: Sites, key):
     """The bound at the optimal q(b), at one draw of x per entry; and the sites of the next epoch."""
     hyper, inputs, old = params.hyper, params.inputs, before.process
     x = gp.draw_inputs(params.nodes, entries, key)
@@ -186,21 +178,21 @@ def bound(settings: Settings, before: Before, entries: Entries, params: Params, 
     return jnp.sum(entries.here * fit) - kl + past, _next(settings, entries, sites, f, var)
 
 
-def _link(settings: Settings, before: Before, params: Params) -> jax.Array:
+def _link(settings: GPSettings, before: Before, params: Params) -> jax.Array:
     """k(Z_b, Z) L_old^-T. An input that is kept keeps its jitter, or each batch would blur what is known."""
     jitter = settings.jitter * jnp.exp(params.hyper.log_var)
     cov = gp.kernel(params.hyper, params.inputs, before.process.inputs) + jitter * before.kept
     return cov @ before.whiten
 
 
-def _at_optimum(settings: Settings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
+def _at_optimum(settings: GPSettings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
     if settings.likelihood is not GAUSSIAN:
         return sites
     precision = entries.here / gp.noise_of(hyper)
     return Sites(precision, precision * entries.value)
 
 
-def _next(settings: Settings, entries: Entries, sites: Sites, mean, var) -> Sites:
+def _next(settings: GPSettings, entries: Entries, sites: Sites, mean, var) -> Sites:
     if settings.likelihood is GAUSSIAN:
         return sites
 
@@ -215,7 +207,7 @@ def _next(settings: Settings, entries: Entries, sites: Sites, mean, var) -> Site
     return jax.tree.map(lambda have, want: have + SITE_STEP * (want - have), sites, goal)
 
 
-def absorb(settings: Settings, before: Before, entries: Entries, params: Params, sites: Sites) -> Process:
+def absorb(settings: GPSettings, before: Before, entries: Entries, params: Params, sites: Sites) -> Process:
     """The site on b: precision T precision_old T^T + L^-1 (sum_n λ_n E[k_n k_n^T]) L^-T, shift likewise.
 
     A precision that is taken back to g(Z) and whitened again would lose as many digits as k(Z, Z) has in its

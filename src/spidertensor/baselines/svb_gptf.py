@@ -24,8 +24,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from numpy.typing import NDArray
 
-from spidertensor.baselines import gp
-from spidertensor.baselines.gp import Entries, Hyper, Learned, Nodes, Settings
+from spidertensor.baselines import gp, gp_method
+from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
 from spidertensor.method import Method
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -44,31 +44,23 @@ class Params(NamedTuple):
     nodes: Nodes
 
 
-def svb_gptf(
-    n_modes: int,
-    likelihood: Likelihood,
-    *,
-    rank: int = 8,
-    inducing: int = 128,
-    learning_rate: float = 1e-3,
-    epochs: int = 100,
-    batch_size: int = 256,
-) -> Method:
-    """SVB-GPTF as a Method, for scaled values; `gp` says what holds about batches."""
-    settings = Settings(n_modes, likelihood, rank, inducing, epochs, batch_size)
-    return gp.build(settings, learning_rate, ALGORITHM)
+def svb_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
+    """SVB-GPTF as a Method, for scaled values; the settings are those of `gp_method.build`."""
+    return gp_method.build(ALGORITHM, n_modes, likelihood, **settings)
 
 
-def start(settings: Settings, inputs: NDArray[np.float64]) -> Process:
+def start(settings: GPSettings, inputs: NDArray[np.float64]) -> Process:
     return Process(inputs, np.zeros(len(inputs)), np.eye(len(inputs)), gp.start_hyper(settings))
 
 
-def posterior(settings: Settings, process: Process) -> tuple[Any, Any]:
+def posterior(settings: GPSettings, process: Process) -> tuple[Any, Any]:
     return process.mean, process.root @ process.root.T
 
 
 @partial(jax.jit, static_argnums=0)
-def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key) -> Learned:
+def learn(
+    settings: GPSettings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key
+) -> GPLearned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
     start_key, key = gp.split(key)
 
@@ -78,7 +70,7 @@ def learn(settings: Settings, learning_rate, before: Process, nodes: Nodes, entr
 
     params = Params(_on_diagonal(jnp.log, before), gp.start_nodes(nodes, entries, start_key))
     params, _, bounds = gp.ascend(settings, learning_rate, params, (), key, objective)
-    return Learned(_on_diagonal(jnp.exp, params.process), params.nodes, bounds)
+    return GPLearned(_on_diagonal(jnp.exp, params.process), params.nodes, bounds)
 
 
 def _on_diagonal(function, process: Process) -> Process:
@@ -86,7 +78,7 @@ def _on_diagonal(function, process: Process) -> Process:
     return process._replace(root=jnp.tril(process.root, -1) + diagonal)
 
 
-def bound(settings: Settings, before: Params, entries: Entries, now: Params, key) -> jax.Array:
+def bound(settings: GPSettings, before: Params, entries: Entries, now: Params, key) -> jax.Array:
     """E_q[log p(y | f)] - KL(q || q before the batch), at one draw of x per entry."""
     process, hyper = now.process, now.process.hyper
     x = gp.draw_inputs(now.nodes, entries, key)

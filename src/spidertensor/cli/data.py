@@ -19,7 +19,7 @@ def list_(as_json: options.AsJson = False) -> None:
 
     infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
     if as_json:
-        output.print_json([vars(info) | {"path": path and str(path)} for info, path in infos.items()])
+        output.print_json([info.record() | {"path": path and str(path)} for info, path in infos.items()])
         return
     for_all = {info.name: "; on this machine" for info, path in infos.items() if path or not info.files}
     output.print_pairs("", [(info.name, info.about + for_all.get(info.name, "")) for info in infos])
@@ -30,7 +30,7 @@ def info(name: Name, as_json: options.AsJson = False) -> None:
     """Show what a data set is, its origin and its licence."""
     from spidertensor.study import datasets
 
-    known = vars(datasets.describe(name))
+    known = datasets.describe(name).record()
     if as_json:
         output.print_json(known)
         return

@@ -87,8 +87,9 @@ def evaluate(
     with output.working(f"{method} learns {dataset}; the first time it compiles for 20 s"):
         row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
-    # the last floor sees all entries at once, so it has no prequential score
-    for name in FLOORS if protocol == Protocol.HELD_OUT else FLOORS[:2]:
+    for name in FLOORS:
+        if protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all":
+            continue  # a static floor has no prequential score
         with output.working(f"floor: {name}"):
             floor = row if name == method else _score(loaded, name, protocol, test, **settings)
         floors[name] = {"score": floor["score"], "log_density": floor["log_density"]}
@@ -118,7 +119,7 @@ def _score(
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     if protocol == Protocol.HELD_OUT:
         rows = protocols.held_out(method, *dataset.split(seed, test.value), **how)
-    elif method.streaming:
+    elif method.unit != "all":
         rows = protocols.prequential(method, dataset.in_time_order(), **how)
     else:
         raise CommandError(f"{name} sees all entries at once: it has no prequential score")

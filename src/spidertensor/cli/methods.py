@@ -7,10 +7,9 @@ from spidertensor.cli import options, output
 
 def methods(as_json: options.AsJson = False) -> None:
     """List the methods of spider evaluate and spider experiment."""
-    from spidertensor.study.registry import METHODS
+    from spidertensor.study.registry import described
 
-    about = {name: method.about for name, method in METHODS.items()}
     if as_json:
-        output.print_json(about)
+        output.print_json({name: about for name, _, about in described()})
     else:
-        output.print_pairs("", list(about.items()))
+        output.print_pairs("", [(name, f"{label}: {about}") for name, label, about in described()])

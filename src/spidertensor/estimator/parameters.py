@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -13,12 +12,11 @@ import numpy as np
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
+from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
-from spidertensor.spider.sequential import sequential
 
-ENGINES = ("sequential", "vectorized")
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
 OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
 OF_INFERENCE = ("curvature", "memory", "noise_memory", "clip", "node_noise")
@@ -149,9 +147,10 @@ def model_of(
     prior = Prior(**{name: params[name] for name in OF_PRIOR})
     if not runs:
         return Model(network, prior, likelihood, Method(left_out, left_out, left_out))
-    settings = {name: params[name] for name in OF_INFERENCE if name in params}
-    build = engine(params["engine"], params["curvature"], params["batch_size"])
-    return Model(network, prior, likelihood, build(network, likelihood, prior, **settings))
+    inference = {name: params[name] for name in OF_INFERENCE if name in params}
+    size = params["batch_size"]
+    method = build(params["engine"], network, likelihood, prior, batch_size=size, **inference)
+    return Model(network, prior, likelihood, method)
 
 
 def check_alone(params: dict[str, Any]) -> None:
@@ -163,19 +162,3 @@ def check_alone(params: dict[str, Any]) -> None:
 
 def left_out(*_: Any) -> NoReturn:
     raise RuntimeError("this model was opened with `look`, without its engine: use `load` to run it")
-
-
-def engine(name: str, curvature: bool, batch_size: int) -> Callable[..., Method]:
-    """The function that builds SPIDER as a Method. JAX is imported only when its engine is asked for.
-
-    With curvature the vectorized engine goes entry by entry: its joint update has no such term.
-    """
-    if name == "sequential":
-        return partial(sequential, refine_every=batch_size)
-    try:
-        from spidertensor.spider.vectorized import vectorized
-    except ModuleNotFoundError as error:
-        needed = f"the vectorized engine needs {error.name}: pip install 'spidertensor[jax]'"
-        raise ModuleNotFoundError(needed, name=error.name) from None
-    update = "scan" if curvature else "joint"
-    return partial(vectorized, update=update, refine_every=batch_size, batch_size=batch_size)

@@ -21,7 +21,6 @@ from spidertensor.spider.network import Network
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
-HUGE = 1e30  # a number beyond this counts as infinite, a variance below 1 / HUGE as zero
 NODE_NOISE_VAR = float(np.float32(0.1))  # prior variance of log_noise (mathematics.md section 12)
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
@@ -137,7 +136,12 @@ def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False)
         ),
         tuple(sites),
         Counts(
-            np.zeros(network.n_modes, np.int64), *(np.zeros((), np.int64) for _ in range(4)), np.zeros(())
+            nodes=np.zeros(network.n_modes, np.int64),
+            entries=np.zeros((), np.int64),
+            rejected=np.zeros((), np.int64),
+            refused=np.zeros((), np.int64),
+            clipped=np.zeros((), np.int64),
+            log_evidence=np.zeros(()),
         ),
         Stream(
             shift=np.zeros(()),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_value
@@ -16,7 +16,7 @@ from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
-from spidertensor.spider.posterior import HUGE, Prior, State
+from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.sequential_passes import (
     Settings,
     bend_weights,
@@ -150,6 +150,7 @@ def _refine(places, settings, like):
 
 
 _DEFAULT = Prior()
+LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # an array of another layout is another type to compile for
 LEAST_LOG_NOISE_MEMORY = 1000  # with a shorter one the noise jitters between half and twice the truth
 SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
 
@@ -240,21 +241,19 @@ def sequential(
         if not n:
             return state, Update(*out, rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
-        # arrays of another layout would be another type, and compiled for again
-        index, value = (
-            np.require(batch.index, np.int64, ["C", "W"]),
-            np.require(batch.value, np.float64, ["C", "W"]),
-        )
+        index = np.require(batch.index, np.int64, LAYOUT)
+        value = np.require(batch.value, np.float64, LAYOUT)
         before, done = _told(state), 0
         while done < n:
             done = run(True, state, done, index, value, out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
-        return state, Update(*out, *(_told(state) - before).tolist())
+        mean, var, noise, log_evidence = out
+        return state, Update(mean, var, noise, log_evidence, *(_told(state) - before).tolist())
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         check_index(index, network.n_modes)
-        index = np.require(index, np.int64, ["C", "W"])
+        index = np.require(index, np.int64, LAYOUT)
         out = np.empty((4, len(index)))
         run(False, state, 0, index, np.empty(0), out)
         return Prediction(*out[:3])

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from spidertensor.method import HUGE
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.posterior import HUGE, Gaussian, Site
+from spidertensor.spider.posterior import Gaussian, Site
 
 WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
 

@@ -1,7 +1,7 @@
 """SPIDER for any network, on CPU or GPU: a Method over JAX. Needs the extra `jax`.
 
 The state is the NumPy state of the sequential engine. A call gathers the nodes of its entries into one table,
-learns batch after batch on the device (updates_jax.py), and writes the results back.
+learns batch after batch on the device (vectorized_updates.py), and writes the results back.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def _report(settings: Settings, state: State, results: list[tuple[Learned, NDArr
         rejected += int(np.asarray(learned.rejected).sum())
         at = here.stop
     n_elements = settings.network.n_weights + sum(settings.network.factor_sizes)
-    rejected += n_elements * int(n - np.count_nonzero(good))
+    refused = int(n - np.count_nonzero(good))
+    rejected += n_elements * refused
     counts.entries[()] += n
     counts.rejected[()] += rejected
     # one after the other, as the entries came: how calls are cut does not change a digit
@@ -160,7 +161,7 @@ def _report(settings: Settings, state: State, results: list[tuple[Learned, NDArr
     if log_evidence.size:
         log_evidence[0] += counts.log_evidence
         counts.log_evidence[()] = np.cumsum(log_evidence)[-1]
-    return Update(*out, rejected=rejected)
+    return Update(*out, rejected=rejected, refused=refused)
 
 
 def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax.Array]:
@@ -270,4 +271,4 @@ def vectorized(
         out[2] = likelihood.noise_var(*state.posterior.noise)
         return Prediction(*out)
 
-    return Method(init, learn_batch, predict)
+    return Method(init, learn_batch, predict, unit="batch" if update == "joint" else "entry")

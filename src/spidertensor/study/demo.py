@@ -30,11 +30,14 @@ from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.study import datasets, report
 from spidertensor.study.datasets import Dataset, DatasetError
 from spidertensor.study.protocols import Row, prequential
+from spidertensor.study.registry import METHODS
 
 ROWS = 50  # over the stream: with all flights a window is about a week
 BATCH_SIZE = 1024  # entries per call, which changes nothing but the number of calls
 SHOWN = 3  # widest and narrowest predictions
 SCORES = ("last\nwindow", "log\nevidence", "50 %\ncovers", "90 %\ncovers")  # columns after the RMSE
+
+SPIDER = "SPIDER"  # the name of the estimator with its defaults, which is METHODS["spider"] on raw ids
 
 Rows = dict[str, Row]  # of each method at the same place of the stream
 
@@ -78,13 +81,13 @@ def run(console: Console, out: Path, entries: int | None = None) -> None:
     models: list[SpiderRegressor] = []
     spider = _spider(dataset, models)
     racers = {
-        "SPIDER": spider,
-        "online biases": floors.biases(len(dataset.modes), GAUSSIAN),
-        "online mean": floors.mean(GAUSSIAN),
+        SPIDER: spider,
+        METHODS["biases"].label: floors.biases(len(dataset.modes), GAUSSIAN),
+        METHODS["mean"].label: floors.mean(GAUSSIAN),
     }
     history = list(_watched(console, racers, stream, words))
     model = models[-1]
-    _print_sum(console, history[-1]["SPIDER"], model, words)
+    _print_sum(console, history[-1][SPIDER], model, words)
     console.print(_extremes(dataset, stream, partial(spider.predict, model), words))
     _save_picture(console, out / f"{dataset.name}.png", history, words)
     path = out / f"{dataset.name}.spider"
@@ -139,7 +142,8 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
     """The rows of all racers as the stream goes on, shown in a live table or as a line every tenth."""
     n = len(stream.value)
     passes = [
-        prequential(racer, stream, binary=False, batch_size=BATCH_SIZE, at=ROWS) for racer in racers.values()
+        prequential(racer, stream, likelihood=GAUSSIAN, batch_size=BATCH_SIZE, at=ROWS)
+        for racer in racers.values()
     ]
     groups = (dict(zip(racers, group, strict=True)) for group in zip(*passes, strict=True))
     starting = "Starting; the first time on a machine this compiles for ten to twenty seconds ..."
@@ -148,7 +152,7 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
     tenths = 1  # told so far; nothing of the first tenth is scored
     with Live(console=console, auto_refresh=False) if console.is_interactive else nullcontext() as live:
         for rows in chain([first], groups):
-            learned = rows["SPIDER"]["n_entries"]
+            learned = rows[SPIDER]["n_entries"]
             if live:
                 live.update(_table(rows, n, words), refresh=True)
             elif 10 * learned // n > tenths:
@@ -161,8 +165,8 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
 
 
 def _table(rows: Rows, n: int, words: Words) -> Table:
-    speed = f"SPIDER learns {rows['SPIDER']['entries_per_second']:,.0f} per second, look-up of ids included"
-    title = f"{rows['SPIDER']['n_entries']:,} of {n:,} {words.entries}\n{speed}"
+    speed = f"SPIDER learns {rows[SPIDER]['entries_per_second']:,.0f} per second, look-up of ids included"
+    title = f"{rows[SPIDER]['n_entries']:,} of {n:,} {words.entries}\n{speed}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in ("", _with_unit("RMSE", words), *SCORES):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)

@@ -1,7 +1,7 @@
 """Grids of runs: a TOML file in, one JSON line per run out. `report` draws what is in the lines.
 
     [[grid]]                            every combination of these is a run
-    method = ["spider", "post"]         names of `methods.METHODS`
+    method = ["spider", "post"]         names of `registry.METHODS`
     data = ["acc", "dblp"]              names of `datasets.NAMES`
     rank = [3, 8]                       8 if not given
     batch_size = 256                    256
@@ -44,8 +44,9 @@ from time import perf_counter
 from typing import Any
 
 from spidertensor import __version__
-from spidertensor.estimator.parameters import ENGINES
 from spidertensor.method import Batch, Method
+from spidertensor.spider.engine import ENGINES
+from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor.study import datasets, protocols
 from spidertensor.study.datasets import Dataset
@@ -130,6 +131,10 @@ def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
     return lambda x: type(x) is int and x >= least, f"a whole number from {least} on"
 
 
+def _positive() -> tuple[Callable[[Any], bool], str]:
+    return lambda x: type(x) in (int, float) and 0 < x < math.inf, "a positive number"
+
+
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": _whole(1),
     "batch_size": _whole(1),
@@ -137,7 +142,11 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at": _whole(1),
     "entries": (lambda x: x is None or (type(x) is int and x >= 1), "a whole number from 1 on"),
     "epochs": _whole(1),
-    "learning_rate": (lambda x: type(x) in (int, float) and 0 < x < math.inf, "a positive number"),
+    "learning_rate": _positive(),
+    "multilinear_var": _positive(),
+    "clip": _positive(),
+    "memory": _positive(),
+    "node_noise": (lambda x: isinstance(x, bool), "true or false"),
     "activation": (lambda x: x in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
     "engine": (lambda x: x in ENGINES, f"one of {', '.join(ENGINES)}"),
 }
@@ -171,14 +180,14 @@ def _load(name: str) -> Dataset:
 
 def method_of(data: Dataset, settings: Settings) -> tuple[Method, dict[str, Any]]:
     """The method of a run, and how to evaluate it."""
-    named, size = METHODS[settings["method"]], settings["batch_size"]
-    own = {name: settings[name] for name in named.settings if name in settings}
-    method = named.build(settings["rank"], len(data.shape), data.binary, size, **own)
+    entry, size = METHODS[settings["method"]], settings["batch_size"]
+    own = {name: settings[name] for name in entry.settings if name in settings}
+    method = entry.build(settings["rank"], len(data.shape), data.likelihood, size, **own)
     return method, {
-        "binary": data.binary,
+        "likelihood": data.likelihood,
         "batch_size": size,
         "seed": settings["seed"],
-        "scaled": named.scaled,
+        "scaled": entry.scaled,
     }
 
 
@@ -217,7 +226,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
-    kind = SpiderClassifier if data.binary else SpiderRegressor
+    kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
     kinds = {"spider": kind, "spider-paper": kind.paper}
     if settings["method"] not in kinds:
         raise ExperimentError(f"weights are shown of {' and '.join(kinds)}, not of {settings['method']}")

@@ -1,15 +1,24 @@
 """How good predictions are: scores over arrays, one number or one curve each. Nothing here knows a model.
 
-`mean` and `var` describe a Gaussian prediction of the value itself: for a continuous value `var` includes the
-noise of an observation. Binary values are 0 or 1 and are scored by the probability of a 1. No entries, no
-score: every number is NaN then.
+METRICS and CURVES hold all of them by name, as functions of values, predictions and their likelihood. A
+likelihood says by name which of them it is scored by. The functions before them take plain arrays: `mean` and
+`var` describe a Gaussian prediction of the value itself, so for a continuous value `var` includes the noise
+of an observation. Binary values are 0 or 1 and are scored by the probability of a 1. Without entries every
+score is NaN.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtri
+
+from spidertensor.method import Prediction
+from spidertensor.spider.likelihoods import Likelihood
 
 LEVELS = np.linspace(0.05, 0.95, 19)  # at which a calibration curve is drawn
 BINS = 15  # equal-width bins of probability: the usual expected calibration error (Guo et al. 2017)
@@ -45,21 +54,10 @@ def log_loss(value: ArrayLike, probability: ArrayLike) -> float:
     return -_average(np.log(np.where(value == 1, of_one, 1 - of_one)))
 
 
-def gaussian_log_density(value: ArrayLike, mean: ArrayLike, var: ArrayLike) -> float:
-    """Mean log density of the values under N(mean, var), var with the noise in it."""
-    var = _floats(var)
-    return _average(-0.5 * (np.log(2 * np.pi * var) + _error(value, mean) ** 2 / var))
-
-
-def bernoulli_log_density(value: ArrayLike, mean: ArrayLike, var: ArrayLike) -> float:
-    """Mean log probability of the values under a probit with latent f ~ N(mean, var), exact in both tails."""
-    sign = 2 * _binary(value) - 1
-    return _average(log_ndtr(sign * _floats(mean) / np.sqrt(1 + _floats(var))))
-
-
-def probit_probability(mean: ArrayLike, var: ArrayLike) -> Floats:
-    """The probability of a 1 under a probit with latent f ~ N(mean, var)."""
-    return ndtr(_floats(mean) / np.sqrt(1 + _floats(var)))
+def log_density(value: ArrayLike, prediction: Prediction, likelihood: Likelihood) -> float:
+    """Mean log predictive density of the values, or log probability where they are binary."""
+    value, mean = _same_shape(value, prediction.mean)
+    return _average(likelihood.log_evidence(value, mean, prediction.var, prediction.noise))
 
 
 def coverage(value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float) -> float:
@@ -112,10 +110,15 @@ def _floats(array: ArrayLike) -> Floats:
 
 
 def _error(value: ArrayLike, mean: ArrayLike) -> Floats:
-    value, mean = _floats(value), _floats(mean)
-    if value.shape != mean.shape:  # broadcasting would score something, and it would be wrong
-        raise ValueError(f"{value.shape} values but {mean.shape} predictions")
+    value, mean = _same_shape(value, mean)
     return value - mean
+
+
+def _same_shape(value: ArrayLike, mean: ArrayLike) -> tuple[Floats, Floats]:
+    value, mean = _floats(value), _floats(mean)
+    if value.shape != mean.shape:  # NumPy would broadcast them, and the score would be wrong
+        raise ValueError(f"{value.shape} values but {mean.shape} predictions")
+    return value, mean
 
 
 def _binary(value: ArrayLike) -> Floats:
@@ -134,3 +137,109 @@ def _probability(probability: ArrayLike) -> Floats:
 
 def _average(array: NDArray) -> float:
     return float(np.mean(array)) if len(array) else float("nan")
+
+
+# --- by name --------------------------------------------------------------------------------------
+
+
+class Metric(NamedTuple):
+    """A score of predictions.
+
+    label:            in figures and headings
+    of:               value, prediction, likelihood -> the score
+    higher_is_better: if not, lower is, unless there is a target
+    target:           the best score there can be, on either side of which it is worse
+    caption:          of its table in a report; none without it
+    """
+
+    label: str
+    of: Callable[[Floats, Prediction, Likelihood], float]
+    higher_is_better: bool = False
+    target: float | None = None
+    caption: str = ""
+
+    def loss(self, score: float) -> float:
+        """Lower is better."""
+        if self.target is not None:
+            return abs(score - self.target)
+        return -score if self.higher_is_better else score
+
+
+def _rmse(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    return rmse(value, likelihood.expected(prediction.mean, prediction.var))
+
+
+def _mae(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    return mae(value, likelihood.expected(prediction.mean, prediction.var))
+
+
+def _auc(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    # the rank of a probability, but Phi itself would make ties of everything beyond 8
+    return auc(value, prediction.mean / np.sqrt(1 + prediction.var))
+
+
+def _log_loss(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    return log_loss(value, likelihood.expected(prediction.mean, prediction.var))
+
+
+def _calibration_error(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    return calibration_error(value, likelihood.expected(prediction.mean, prediction.var))
+
+
+def _coverage(level: float, value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    return coverage(value, prediction.mean, prediction.var + prediction.noise, level)
+
+
+METRICS: dict[str, Metric] = {
+    "rmse": Metric("RMSE", _rmse),
+    "auc": Metric("AUC", _auc, higher_is_better=True),
+    "mae": Metric("MAE", _mae),
+    "log_density": Metric(
+        "log density",
+        log_density,
+        higher_is_better=True,
+        caption="Mean log predictive density, higher is better",
+    ),
+    "coverage_50": Metric(
+        "coverage of 50 % intervals",
+        partial(_coverage, 0.5),
+        target=0.5,
+        caption="Share of values inside 50 % intervals, best nearest 0.5",
+    ),
+    "coverage_90": Metric(
+        "coverage of 90 % intervals",
+        partial(_coverage, 0.9),
+        target=0.9,
+        caption="Share of values inside 90 % intervals, best nearest 0.9",
+    ),
+    "log_loss": Metric("log loss", _log_loss),
+    "calibration_error": Metric(
+        "calibration error",
+        _calibration_error,
+        caption="Calibration error of the probabilities, lower is better",
+    ),
+}
+
+
+class Curve(NamedTuple):
+    """A calibration curve: pairs of a predicted and an observed share, equal if well calibrated."""
+
+    what: str  # is calibrated
+    of: Callable[[Floats, Prediction, Likelihood], tuple[Floats, Floats]]
+    predicted: str  # what its horizontal axis is called
+    observed: str  # and the vertical one
+
+
+def _intervals(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
+    return calibration_curve(value, prediction.mean, prediction.var + prediction.noise)
+
+
+def _probabilities(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
+    return reliability_curve(value, likelihood.expected(prediction.mean, prediction.var))[:2]
+
+
+# by the metric of a likelihood, which is what rows know about it
+CURVES: dict[str, Curve] = {
+    "rmse": Curve("intervals", _intervals, "nominal share of an interval", "share of values inside it"),
+    "auc": Curve("probabilities", _probabilities, "predicted probability", "share of ones"),
+}

@@ -1,9 +1,9 @@
-"""Every Method by its name: what `spider evaluate --method NAME` and an experiment can run.
+"""Every method that can be evaluated, with all that is known about it in one entry of METHODS.
 
-    METHODS["spider"].build(rank, n_modes, binary, batch_size, **settings) -> Method
+    METHODS["spider"].build(rank, n_modes, likelihood, batch_size, **settings) -> Method
 
-METHODS[name].settings names what else a method can be told; each of these has a default. A competitor
-is added by one line in METHODS.
+The order of METHODS is the order in tables and legends. To add a competitor, write its file in baselines/
+and its entry here: evaluation, experiments, report and the contract tests take everything from the entry.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
-from spidertensor.estimator.parameters import engine as engine_named
-from spidertensor.method import Method
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
+from spidertensor.method import Method, Unit
+from spidertensor.spider import engine as engines
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
+from spidertensor.study import styles
+from spidertensor.study.styles import Style
 
 HIDDEN = (50, 50)  # the paper's
 
@@ -31,128 +33,255 @@ _SVB_GP_RATES = {"movielens-100k": 1e-3, "movielens-1m": 5e-4, "acc": 3e-4, "ani
 _SS_GP_RATES = {"movielens-100k": 5e-4, "movielens-1m": 5e-4, "acc": 3e-3, "anime": 3e-4, "dblp": 3e-4}
 
 
-class Named(NamedTuple):
+class Entry(NamedTuple):
+    """What is known about a method.
+
+    build:          rank, n_modes, likelihood, batch_size, **settings -> Method
+    name:           in commands, experiment files and rows
+    label:          in tables, figures and text
+    description:    one line for those who do not know it
+    style:          of its lines in figures
+    unit:           of its Method, with the default settings
+    role:           the paper's own method, a variant of it, a competitor of the paper, or a floor
+    scaled:         wants values of mean 0 and standard deviation 1, not raw ones
+    has_rank:       False: the rank changes nothing
+    has_batch_size: False: the batch size changes nothing
+    settings:       what else it can be told; each has a default
+    learning_rates: by data set, where there is one to tune
+    needs:          packages of the extra `jax`
+    """
+
     build: Callable[..., Method]
-    about: str
-    scaled: bool = True  # wants values of mean 0 and standard deviation 1, not as they are
+    name: str
+    label: str
+    description: str
+    style: Style
+    unit: Unit
+    role: Literal["paper", "variant", "competitor", "floor"]
+    scaled: bool = True
+    has_rank: bool = True
+    has_batch_size: bool = True
     settings: tuple[str, ...] = ()
-    learning_rates: Mapping[str, float] = MappingProxyType({})  # by data set, where there is one to tune
-    needs: tuple[str, ...] = ()  # packages of the extra `jax`
+    learning_rates: Mapping[str, float] = MappingProxyType({})
+    needs: tuple[str, ...] = ()
 
     def tuned(self, data: str) -> dict[str, float]:
         """The settings that were tuned on a data set, if any were."""
         return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
 
 
-def _likelihood(binary: bool) -> Likelihood:
-    return PROBIT if binary else GAUSSIAN
-
-
 def _spider(
     rank: int,
     n_modes: int,
-    binary: bool,
+    likelihood: Likelihood,
     batch_size: int,
     *,
     activation: str = "relu",
     engine: str = "sequential",
     multilinear: int = 0,
-    rho0: float = 0.9,
+    multilinear_var: float = Prior.multilinear_var,
+    rho0: float = Prior.rho0,
     **inference: Any,
 ) -> Method:
     """The paper's network, or with `multilinear` the hybrid."""
     network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
-    build = engine_named(engine, inference.get("curvature", False), batch_size)
-    return build(network, _likelihood(binary), Prior(rho0=rho0), **inference)
+    prior = Prior(rho0=rho0, multilinear_var=multilinear_var)
+    return engines.build(engine, network, likelihood, prior, batch_size=batch_size, **inference)
 
 
-def _mean(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-    return floors.mean(_likelihood(binary))
+def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.mean(likelihood)
 
 
-def _biases(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-    return floors.biases(n_modes, _likelihood(binary))
+def _biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.biases(n_modes, likelihood)
 
 
-def _static_biases(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-    return floors.static_biases(n_modes, _likelihood(binary))
+def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.static_biases(n_modes, likelihood)
 
 
-def _post(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-    return post(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size)
+def _post(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return post(n_modes, likelihood, rank=rank, batch_size=batch_size)
 
 
-def _cp_wopt(rank: int, n_modes: int, binary: bool, batch_size: int) -> Method:
-    return cp_wopt(n_modes, _likelihood(binary), rank=rank)
+def _cp_wopt(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return cp_wopt(n_modes, likelihood, rank=rank)
 
 
 # The SVB family needs JAX, so its modules are imported when one of them is built.
 
 
-def _svb_dtf(rank, n_modes, binary, batch_size, *, activation: str = "relu", **settings: Any) -> Method:
+def _svb_dtf(rank, n_modes, likelihood, batch_size, *, activation: str = "relu", **settings: Any) -> Method:
     from spidertensor.baselines.svb_dtf import svb_dtf
 
     network = Network((rank,) * n_modes, HIDDEN, activation)
-    return svb_dtf(network, _likelihood(binary), batch_size=batch_size, **settings)
+    return svb_dtf(network, likelihood, batch_size=batch_size, **settings)
 
 
-def _svb_gptf(rank: int, n_modes: int, binary: bool, batch_size: int, **settings: Any) -> Method:
+def _svb_gptf(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
     from spidertensor.baselines.svb_gptf import svb_gptf
 
-    return svb_gptf(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size, **settings)
+    return svb_gptf(n_modes, likelihood, rank=rank, batch_size=batch_size, **settings)
 
 
-def _ss_gptf(rank: int, n_modes: int, binary: bool, batch_size: int, **settings: Any) -> Method:
+def _ss_gptf(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
     from spidertensor.baselines.ss_gptf import ss_gptf
 
-    return ss_gptf(n_modes, _likelihood(binary), rank=rank, batch_size=batch_size, **settings)
+    return ss_gptf(n_modes, likelihood, rank=rank, batch_size=batch_size, **settings)
 
 
 _PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
-
 _OF_SPIDER = ("activation", "engine")
+_OF_DEFAULT = (*_OF_SPIDER, "clip", "node_noise", "memory", "multilinear_var")
 _OF_SVB = ("learning_rate", "epochs")
 _NEEDS = ("jax", "optax")
-METHODS: dict[str, Named] = {
-    "spider": Named(
-        partial(_spider, multilinear=32), "the library's default: the hybrid network", settings=_OF_SPIDER
-    ),
-    "spider-plain": Named(_spider, "the paper's network with the default inference", settings=_OF_SPIDER),
-    "spider-paper": Named(
+
+_ENTRIES = (
+    Entry(
         partial(_spider, **_PAPER),
-        "the paper: curvature, rho0 = 0.5, noise that forgets nothing",
+        "spider-paper",
+        "SPIDER-ReLU",
+        "the paper's method: curvature, rho0 = 0.5, noise that forgets nothing",
+        styles.BLUE,
+        unit="entry",
+        role="paper",
         settings=_OF_SPIDER,
     ),
-    "spider-paper-tanh": Named(
-        partial(_spider, **_PAPER, activation="tanh"), "the same with tanh", settings=("engine",)
+    Entry(
+        partial(_spider, **_PAPER, activation="tanh"),
+        "spider-paper-tanh",
+        "SPIDER-tanh",
+        "the paper's method with tanh",
+        styles.SKY,
+        unit="entry",
+        role="paper",
+        settings=("engine",),
     ),
-    "post": Named(_post, "POST: streaming Bayesian CP (Du et al. 2018)", scaled=False),
-    "svb-dtf": Named(
+    Entry(
+        partial(_spider, multilinear=32, clip=4.0, node_noise=True),
+        "spider",
+        "spidertensor default",
+        "the library's default: the hybrid network, a clipped step, noise per node",
+        styles.BLACK,
+        unit="entry",
+        role="variant",
+        settings=_OF_DEFAULT,
+    ),
+    Entry(
+        _spider,
+        "spider-plain",
+        "spidertensor plain",
+        "the paper's network without curvature, with noise that forgets",
+        styles.BROWN,
+        unit="entry",
+        role="variant",
+        settings=_OF_SPIDER,
+    ),
+    Entry(
+        _post,
+        "post",
+        "POST",
+        "streaming Bayesian CP factorization (Du et al. 2018)",
+        styles.ORANGE,
+        unit="batch",
+        role="competitor",
+        scaled=False,
+    ),
+    Entry(
         _svb_dtf,
-        "SVB-DTF: the paper's network by stochastic variational Bayes (needs jax)",
+        "svb-dtf",
+        "SVB-DTF",
+        "the paper's network by streaming variational Bayes (needs jax)",
+        styles.PINK,
+        unit="batch",
+        role="competitor",
         settings=("activation", *_OF_SVB),
         learning_rates=_DTF_RATES,
         needs=_NEEDS,
     ),
-    "svb-gptf": Named(
+    Entry(
         _svb_gptf,
-        "SVB-GPTF: sparse Gaussian process by variational Bayes (needs jax)",
+        "svb-gptf",
+        "SVB-GPTF",
+        "sparse Gaussian process by streaming variational Bayes (needs jax)",
+        styles.GREEN,
+        unit="batch",
+        role="competitor",
         settings=_OF_SVB,
         learning_rates=_SVB_GP_RATES,
         needs=_NEEDS,
     ),
-    "ss-gptf": Named(
+    Entry(
         _ss_gptf,
-        "SS-GPTF: streaming sparse Gaussian process (needs jax)",
+        "ss-gptf",
+        "SS-GPTF",
+        "streaming sparse Gaussian process (needs jax)",
+        styles.YELLOW,
+        unit="batch",
+        role="competitor",
         settings=_OF_SVB,
         learning_rates=_SS_GP_RATES,
         needs=_NEEDS,
     ),
-    "cp-wopt": Named(_cp_wopt, "CP-WOPT: static CP on the observed entries (Acar et al. 2011)", scaled=False),
-    "mean": Named(_mean, "floor: the mean so far, or the rate of ones", scaled=False),
-    "biases": Named(_biases, "floor: additive biases, learned entry by entry", scaled=False),
-    "static-biases": Named(
-        _static_biases, "floor: additive biases, fitted to all entries at once", scaled=False
+    Entry(
+        _cp_wopt,
+        "cp-wopt",
+        "CP-WOPT",
+        "static CP factorization of the observed entries (Acar et al. 2011)",
+        styles.PURPLE,
+        unit="all",
+        role="competitor",
+        scaled=False,
+        has_batch_size=False,
     ),
-}
-FLOORS = ("mean", "biases", "static-biases")
+    Entry(
+        _static_biases,
+        "static-biases",
+        "static biases",
+        "floor: additive biases, fitted to all entries at once",
+        styles.THIN_DASHDOTTED,
+        unit="all",
+        role="floor",
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+    Entry(
+        _biases,
+        "biases",
+        "online biases",
+        "floor: additive biases, learned entry by entry",
+        styles.THIN_DASHED,
+        unit="entry",
+        role="floor",
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+    Entry(
+        _mean,
+        "mean",
+        "mean",
+        "floor: the mean so far, or the rate of ones",
+        styles.THIN_DOTTED,
+        unit="entry",
+        role="floor",
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+)
+METHODS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+FLOORS = tuple(entry.name for entry in reversed(_ENTRIES) if entry.role == "floor")  # the simplest first
+
+
+class Described(NamedTuple):
+    name: str
+    label: str
+    description: str
+
+
+def described() -> list[Described]:
+    """All methods in the order of tables, for a list that a user reads."""
+    return [Described(entry.name, entry.label, entry.description) for entry in METHODS.values()]

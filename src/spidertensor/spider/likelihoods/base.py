@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Likelihood(ABC):
-    """How a value comes from the latent f of its entry. One object each; compared by identity.
+    """How a value comes from the latent f of its entry. There is one object of each, compared by identity.
 
-    name:    what files, rows and the command call it
+    name:    what files, rows and the command call it; its object is a global of that name in capitals
     code:    what compiled kernels branch on (`kernel.evidence`)
     allowed: the values it takes, in words that follow "is not": "finite", "0 or 1"
     scaled:  values are shifted and scaled before they are learned
@@ -50,7 +50,6 @@ class Likelihood(ABC):
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"
 
-    def __reduce__(self) -> tuple:  # a copy or an unpickled one is the same object
-        from spidertensor.spider.likelihoods import named
-
-        return named, (self.name,)
+    def __reduce__(self) -> str:
+        """The name of the object in its file, so that a copy or an unpickled one is the same object."""
+        return self.name.upper()

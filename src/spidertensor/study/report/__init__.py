@@ -1,6 +1,6 @@
 """Rows in, figures and pages out. What is shown is in a row, or a mean, deviation or count of rows.
 
-    draw.py     styles, and figures of the rows of `evaluate`: running curves, calibration
+    draw.py     figures of the rows of `protocols`: running curves, calibration; and what all figures share
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
     verdicts.py, behaviour.py, approximations.py, claims.py
                 runs -> what the paper claims, and whether it holds
@@ -14,7 +14,7 @@
 Importing loads no matplotlib; drawing does.
 """
 
-from spidertensor.study.report.draw import STYLES, draw_calibration, draw_running_curves, overview
+from spidertensor.study.report.draw import draw_calibration, draw_running_curves, overview
 from spidertensor.study.report.page import write
 
-__all__ = ["STYLES", "draw_calibration", "draw_running_curves", "overview", "write"]
+__all__ = ["draw_calibration", "draw_running_curves", "overview", "write"]

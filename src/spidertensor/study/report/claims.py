@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from spidertensor.study.registry import FLOORS
 from spidertensor.study.report import approximations, behaviour
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.runs import Cell, Run
@@ -150,8 +151,8 @@ def _gp(found: Sequence[Run]) -> Claim:
 
 
 def _floors(found: Sequence[Run]) -> Claim:
-    checks = _best_against_best(found, r.PAPER, r.FLOORS)
+    checks = _best_against_best(found, r.PAPER, FLOORS)
     text = "Not in the paper: SPIDER (ReLU or tanh) clears every floor"
     judged = f"{MEANS}, against the best floor"
-    notes = _one_by_one(found, r.PAPER, r.FLOORS)
+    notes = _one_by_one(found, r.PAPER, FLOORS)
     return Claim(text, judged, checks, "grid", notes=notes, compares=True)

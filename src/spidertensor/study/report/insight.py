@@ -6,18 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spidertensor.study.metrics import CURVES
+from spidertensor.study.registry import FLOORS
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.behaviour import PRUNED, microseconds
 from spidertensor.study.report.draw import (
+    LEGEND,
+    PANEL,
+    WIDTH,
     draw_reliability,
+    escaped,
     method_styles,
     name_panel,
-    plain,
     shared_legend,
     tidy,
 )
 from spidertensor.study.report.runs import Cell, Run
-from spidertensor.study.report.scores import LEGEND, PANEL, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +65,7 @@ def speed(found: Sequence[Run]) -> Figure | None:
         axes.set_xscale("log")
         axes.set_xlim(min(known) / 2, 8 * max(known))  # room for the figures
         axes.set_xlabel("µs per entry\n(log scale, lower is better)")
-        axes.set_yticks(range(len(names)), [plain(name) for name in names])
+        axes.set_yticks(range(len(names)), [escaped(name) for name in names])
         name_panel(axes, data)
         tidy(axes)
         axes.grid(visible=False, axis="y")
@@ -74,7 +78,7 @@ def three_digits(number: float) -> str:
 
 def scaling(found: Sequence[Run]) -> Figure | None:
     """Cost of an entry over the batch size; below it, share of the time over share of the stream."""
-    found = [run for run in timed(found) if run.rank == r.RANK and run.method not in (*r.STATIC, *r.FLOORS)]
+    found = [run for run in timed(found) if run.rank == r.RANK and run.method not in (*r.STATIC, *FLOORS)]
     data_sets, names = r.data_sets(found), r.names(found)
     if not data_sets:
         return None
@@ -185,8 +189,8 @@ def calibration(found: Sequence[Run]) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 3.1 + LEGEND), layout="constrained")
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (data, points_by_method) in zip(panels, curves.items(), strict=True):
-        binary = r.metric(grid, data) == "auc"
-        draw_reliability(axes, points_by_method, styles, binary=binary)
-        name_panel(axes, f"{data}: {'probabilities' if binary else 'intervals'}")
+        curve = CURVES[r.metric(grid, data)]
+        draw_reliability(axes, points_by_method, styles, curve)
+        name_panel(axes, f"{data}: {curve.what}")
     shared_legend(figure, styles, names)
     return figure

@@ -82,10 +82,10 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 def _figures(found: Sequence[Run]) -> Iterator[Section]:
     text = (
-        "Held-out scores after one pass: RMSE for continuous values, AUC for binary ones. CP-WOPT and the "
-        "static biases see all entries at once and as often as they like. The test sets of acc and dblp are "
-        "the published ones, of the others a random tenth, another one for each seed. Where the paper's four "
-        "data sets were run, the figures are about these, and others are in the tables."
+        "Held-out scores after one pass: RMSE for continuous values, AUC for binary ones. "
+        f"{r.listed(r.STATIC)} see all entries at once and as often as they like. The test sets of acc and "
+        "dblp are the published ones, of the others a random tenth, another one for each seed. Where the "
+        "paper's four data sets were run, the figures are about these, and others are in the tables."
     )
     caption = (
         "Above: over the rank. Below: over the batch size; methods that do not see it are lines across. Mean "
@@ -177,21 +177,22 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
 
     text = (
         "Mean ± standard deviation over the seeds, and how many there were; the best of a column is marked. "
-        "A floor depends neither on rank nor on batch size, CP-WOPT not on the batch size: their runs stand "
-        "in every table."
+        f"The rank changes nothing for {r.listed(r.RANK_FREE)}, the batch size nothing for "
+        f"{r.listed(r.BATCH_FREE)}: their runs stand in every table."
     )
     yield Section("tables", "All scores", text, tables=tables.scores(found))
 
     text = (
-        f"All {USUAL}. CP-WOPT and the static biases are least squares: their variance is that of the "
-        "residuals of the training entries."
+        f"All {USUAL}. {r.listed(r.STATIC)} are least squares: their variance is that of the residuals of "
+        "the training entries."
     )
     yield Section("details", "Log density, intervals, probabilities", text, tables=tables.details(found))
 
     text = (
-        "An update after which a variance would not be positive and finite is rejected and counted: for "
-        "SPIDER and its approximations every single number of the posterior that stays as it was, for the GP "
-        "methods all entries of a batch. These are the runs, of all experiments, where that happened often."
+        "An entry with an absurd value, or a batch after which a number would not be finite, is refused: it "
+        "is not learned, and its entries are counted. These are the runs, of all experiments, where that "
+        "happened often. Rows of SPIDER from before version 0.2 count single numbers of the posterior that "
+        "were not changed, because a variance would not have stayed positive."
     )
     yield Section("rejected", "Runs with rejected entries", text, tables=tables.rejected(found))
 

@@ -11,32 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-LABELS = {  # in the order of every legend and table
-    "spider-paper": "SPIDER-ReLU",
-    "spider-paper-tanh": "SPIDER-tanh",
-    "spider": "spidertensor default",
-    "spider-plain": "spidertensor plain",
-    "post": "POST",
-    "svb-dtf": "SVB-DTF",
-    "svb-gptf": "SVB-GPTF",
-    "ss-gptf": "SS-GPTF",
-    "cp-wopt": "CP-WOPT",
-    "static-biases": "static biases",
-    "biases": "online biases",
-    "mean": "mean",
-}
-PAPER = ("spider-paper", "spider-paper-tanh")
-COMPETITORS = ("post", "svb-dtf", "svb-gptf", "ss-gptf", "cp-wopt")
-FLOORS = ("static-biases", "biases", "mean")
-STATIC = ("cp-wopt", "static-biases")
-RANK_FREE = FLOORS  # one number whatever the rank
-BATCH_FREE = (*FLOORS, "cp-wopt")  # entry by entry, or all entries at once
+from spidertensor.study.metrics import METRICS
+from spidertensor.study.registry import METHODS
+
+LABELS = {name: entry.label for name, entry in METHODS.items()}  # in the order of every legend and table
+PAPER, COMPETITORS = (
+    tuple(name for name, entry in METHODS.items() if entry.role == role) for role in ("paper", "competitor")
+)
+STATIC = tuple(name for name, entry in METHODS.items() if entry.unit == "all")
+RANK_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_rank)
+BATCH_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_batch_size)
 DATA = ("movielens-1m", "acc", "anime", "dblp")  # the paper's, in the order of its figures
 RANK, BATCH_SIZE = 8, 256  # what is held while the other is varied
 APART = ("time", "tuning", "approximations", "engines")  # experiments with sections of their own
 USUAL = {"method", "data", "protocol", "rank", "batch_size", "seed", "at"}
-METRICS = {"rmse": "RMSE", "auc": "AUC"}
-HIGHER_IS_BETTER = ("auc", "log_density")
 
 
 class Run(NamedTuple):
@@ -262,7 +250,13 @@ def loss(score: float, metric: str) -> float:
     """Lower is better whatever the metric, and a score that is not a number is the worst."""
     if not math.isfinite(score):
         return math.inf
-    return -score if metric in HIGHER_IS_BETTER else score
+    return METRICS[metric].loss(score) if metric in METRICS else score
+
+
+def listed(methods: Iterable[str]) -> str:
+    """The labels of methods in a sentence: "A, B and C"."""
+    *most, last = (LABELS[name] for name in methods)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def mean_curve(chosen: Sequence[Run], key: str) -> dict[int, Cell]:

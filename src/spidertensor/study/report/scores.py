@@ -8,16 +8,24 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spidertensor.study import registry
+from spidertensor.study.metrics import METRICS
 from spidertensor.study.report import runs as r
-from spidertensor.study.report.draw import method_styles, name_panel, shared_legend, tidy
+from spidertensor.study.report.draw import (
+    LEGEND,
+    PANEL,
+    WIDTH,
+    method_styles,
+    name_panel,
+    shared_legend,
+    tidy,
+)
 from spidertensor.study.report.runs import Cell, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, PANEL = 11.5, 2.75  # inches: of a figure, and the height of a row of panels
-LEGEND = 0.9
 RANKS_ON_THE_FLY = (3, 8)  # the paper's
 START = 0.15  # share of a running curve that does not set the range: there every method drops
 MARKS = 6  # markers along a running curve
@@ -26,7 +34,7 @@ FAR = 4  # times as far from the best as the second worst method: off the scale
 SIDEWAYS = 0.4  # of the distance between two places: what the methods are spread over there
 NOTE = 42  # characters that fit above a panel
 
-MEAN, FLOORS = r.LABELS["mean"], [r.LABELS[name] for name in r.FLOORS]
+MEAN, FLOORS = r.LABELS["mean"], [r.LABELS[name] for name in registry.FLOORS]
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -234,7 +242,7 @@ def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
     high = max(min(loss + bar, limit) for loss, bar in inside)
     pad = 0.05 * (high - low) or 0.01 * abs(low) or 0.01
     low, high = low - pad, high + pad
-    return (-high, -low) if metric in r.HIGHER_IS_BETTER else (low, high)
+    return (-high, -low) if METRICS[metric].higher_is_better else (low, high)
 
 
 def _score_axes(
@@ -243,11 +251,11 @@ def _score_axes(
     """Titles, label and range of panels that share an axis; above each, the results that are not inside."""
     low, high = shown_range(drawn, metric)
     column[0].set_ylim(low, high)
-    better = "higher" if metric in r.HIGHER_IS_BETTER else "lower"
+    better = "higher" if METRICS[metric].higher_is_better else "lower"
     for axes, title, each in zip(column, titles, drawn, strict=True):
         if not each:
             axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color="0.45")
-        axes.set_ylabel(f"{r.METRICS[metric]}{what}, {better} is better")
+        axes.set_ylabel(f"{METRICS[metric].label}{what}, {better} is better")
         name_panel(axes, title, _off_the_scale(each, low, high, metric))
     return low, high
 
@@ -268,5 +276,5 @@ def _off_the_scale(drawn: Drawn, low: float, high: float, metric: str) -> list[s
             outside.append(f"{name} {', '.join(dict.fromkeys(said))}".replace(" ", NO_BREAK))
     if not outside:
         return []
-    arrow = "↓" if metric in r.HIGHER_IS_BETTER else "↑"
+    arrow = "↓" if METRICS[metric].higher_is_better else "↑"
     return textwrap.wrap(f"{arrow} off scale: {'; '.join(outside)}", NOTE, break_on_hyphens=False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from spidertensor.study.metrics import METRICS
 from spidertensor.study.report import approximations as of_approximations
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.insight import cost, three_digits, timed
@@ -41,27 +42,19 @@ def details(found: Sequence[Run]) -> list[Table]:
     """What else is known of the runs at the usual rank and batch size."""
     grid = r.grid(found)
     wanted: list[tuple[str, str, Callable[[float], float] | None]] = [
-        ("Mean log predictive density, higher is better", "log_density", lambda mean: -mean),
-        (
-            "Share of values inside 50 % intervals, best nearest 0.5",
-            "coverage_50",
-            lambda mean: abs(mean - 0.5),
-        ),
-        (
-            "Share of values inside 90 % intervals, best nearest 0.9",
-            "coverage_90",
-            lambda mean: abs(mean - 0.9),
-        ),
-        ("Calibration error of the probabilities, lower is better", "calibration_error", abs),
-        ("Rejected updates", "rejected", None),
+        (metric.caption, name, metric.loss) for name, metric in METRICS.items() if metric.caption
     ]
+    wanted.append(("Rejected updates", "rejected", None))
     tables = [_table(caption, grid, r.RANK, r.BATCH_SIZE, key, ranked) for caption, key, ranked in wanted]
     return [_defined(table) for table in tables if _defined(table).columns]
 
 
 def prequential(found: Sequence[Run]) -> list[Table]:
     chosen = r.results(found, "prequential")
-    wanted = [("Score", "score", None), ("Mean log predictive density", "log_density", lambda mean: -mean)]
+    wanted = [
+        ("Score", "score", None),
+        ("Mean log predictive density", "log_density", METRICS["log_density"].loss),
+    ]
     caption = f"{{}} in time order at rank {r.RANK}, batch size {r.BATCH_SIZE}, first tenth left out"
     return [
         _table(caption.format(what), chosen, r.RANK, r.BATCH_SIZE, key, ranked)
@@ -92,7 +85,7 @@ def approximations(found: Sequence[Run]) -> list[Table]:
         by_activation.setdefault(of_approximations.activation(run), []).append(run)
     wanted: list[tuple[str, str, Callable[[float], float] | None]] = [
         ("Score", "score", None),
-        ("Mean log predictive density, higher is better", "log_density", lambda mean: -mean),
+        (METRICS["log_density"].caption, "log_density", METRICS["log_density"].loss),
         ("Rejected updates", "rejected", None),
     ]
     return [
@@ -125,7 +118,7 @@ def tuning(found: Sequence[Run]) -> list[Table]:
             for cell, best in zip(cells, _best(cells, metric), strict=True)
         ]
         entries.append(Entry(", ".join(f"{rate:g}" for rate in used) or NOT_RUN))
-        rows.append((f"{r.LABELS.get(method, method)}, {data}, {r.METRICS[metric]}", entries))
+        rows.append((f"{r.LABELS.get(method, method)}, {data}, {METRICS[metric].label}", entries))
     columns = [*(f"{rate:g}" for rate in rates), "used"]
     how = ", ".join(f"{key.replace('_', ' ')} {_all(tried, key)}" for key in _TUNED_AT)
     note = (
@@ -144,15 +137,17 @@ def _all(runs: Sequence[Run], key: str) -> str:
 
 
 def rejected(found: Sequence[Run]) -> list[Table]:
-    """Runs that rejected many updates, those of one method in one setting in one row."""
+    """Runs that did not learn many of their entries, those of one method in one setting in one row.
+
+    Rows from before version 0.2 have no `refused`. Their `rejected` counts entries, and elements for SPIDER.
+    """
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for run in found:
         for score in list(run.scores.values())[:1]:  # the same on every test set of a run
             place = (run.name, run.experiment, run.data, str(run.settings.get("activation") or ""))
-            share = score["rejected"] / max(score["n_entries"], 1)
-            groups.setdefault((*place, str(run.rank), str(run.batch_size)), []).append(
-                (share, score["rejected"])
-            )
+            count = score["refused"] if "refused" in score else score["rejected"]
+            share = count / max(score["n_entries"], 1)
+            groups.setdefault((*place, str(run.rank), str(run.batch_size)), []).append((share, count))
     rows = []
     for (name, *place), runs in groups.items():
         many = [(share, count) for share, count in runs if share > MANY_REJECTED]
@@ -228,7 +223,7 @@ def _table(
         columns.append(
             data
             + (f" {_TESTS.get(test, test)}" if two else "")
-            + (f" {r.METRICS[metric]}" if key == "score" else "")
+            + (f" {METRICS[metric].label}" if key == "score" else "")
         )
         by_column.append(cells)
         if ranked:

@@ -1,0 +1,51 @@
+"""The engine that runs SPIDER, by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.method import Method
+from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Prior
+from spidertensor.spider.sequential import sequential
+
+ENGINES = ("sequential", "vectorized")
+
+
+def build(
+    name: str,
+    network: Network,
+    likelihood: Likelihood,
+    prior: Prior,
+    *,
+    batch_size: int,
+    curvature: bool = False,
+    **inference: Any,
+) -> Method:
+    """SPIDER on an engine of ENGINES; `inference` is passed on to it.
+
+    The prior is refined every `batch_size` entries. With curvature the vectorized engine goes entry by
+    entry, because its joint update has no such term. JAX is imported only if its engine is asked for.
+    """
+    if name == "sequential":
+        return sequential(
+            network, likelihood, prior, refine_every=batch_size, curvature=curvature, **inference
+        )
+    if name != "vectorized":
+        raise ValueError(f"unknown engine {name!r}: choose one of {', '.join(ENGINES)}")
+    try:
+        from spidertensor.spider.vectorized import vectorized
+    except ModuleNotFoundError as error:
+        needed = f"the vectorized engine needs {error.name}: pip install 'spidertensor[jax]'"
+        raise ModuleNotFoundError(needed, name=error.name) from None
+    return vectorized(
+        network,
+        likelihood,
+        prior,
+        update="scan" if curvature else "joint",
+        refine_every=batch_size,
+        batch_size=batch_size,
+        curvature=curvature,
+        **inference,
+    )

@@ -1,0 +1,29 @@
+"""Who liked which anime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spidertensor.spider.likelihoods import PROBIT
+from spidertensor.study.datasets.base import Info, Parts, columns, from_ids
+
+LIKED = 8  # ratings from here on are a 1
+
+
+def read(path: Path) -> Parts:
+    """A rating of -1 means watched but not rated: such entries are dropped."""
+    with path.open("rb") as file:
+        user, anime, rating = columns(file, "user_id anime_id rating")
+    rated = rating != -1
+    return from_ids([user[rated], anime[rated]], rating[rated] >= LIKED)
+
+
+INFOS = (
+    Info(
+        "anime",
+        f"who liked what (rating >= {LIKED}): 6,337,241 ratings, or 419,943 in a prepared sample",
+        ("user", "anime"), "liked", PROBIT, "CC0",
+        "https://www.kaggle.com/datasets/CooperUnion/anime-recommendations-database", ("rating.csv",),
+        read=read, ones_from=LIKED,
+    ),
+)  # fmt: skip

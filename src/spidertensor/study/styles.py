@@ -1,0 +1,36 @@
+"""How lines look in figures. Methods differ by line style and marker as well as by colour."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Style(NamedTuple):
+    """What matplotlib calls these things."""
+
+    color: str
+    linestyle: str | tuple[int, tuple[float, ...]]
+    marker: str = ""
+    linewidth: float = 1.4
+
+    def options(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+# after Okabe and Ito: safe for the colour-blind
+BLUE = Style("#00588A", "-", "o", 2.0)
+ORANGE = Style("#D55E00", "--", "s")
+GREY = Style("#8A8A8A", ":", "^", 1.6)
+SKY = Style("#56B4E9", "-.", "D")
+PINK = Style("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "v")
+BLACK = Style("#000000", (0, (9, 1)), "P", 1.8)
+GREEN = Style("#009E73", (0, (3, 1)), "X")
+YELLOW = Style("#E69F00", (0, (7, 1.5, 1, 1.5)), ">")
+PURPLE = Style("#6B3FA0", (0, (2, 1)), "<")
+BROWN = Style("#7A5C00", (0, (1, 0.7)), "*", 1.6)
+PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN)
+
+# floors: thin and grey, without markers
+THIN_DASHDOTTED = Style("0.25", "-.", linewidth=1.0)
+THIN_DASHED = Style("0.45", "--", linewidth=1.0)
+THIN_DOTTED = Style("0.45", ":", linewidth=1.2)
