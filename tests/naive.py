@@ -296,6 +296,7 @@ def learn_entry(model, state, index, value):
     out = shift + scale * alpha, scale**2 * beta_, scale**2 * noise, log_z_ - np.log(scale)
     if not np.isfinite([log_z_, da, db]).all():
         state["refused"] += 1
+        state["rejected"] += sum(np.size(v) for (v,) in pairs(var))
         return out
 
     # Section 11: everything but log Z with the clipped residual

@@ -321,13 +321,19 @@ def test_renaming_nodes_commutes_with_their_starts(case):
     state = posterior.trim(state)
     rng = np.random.default_rng(3)
     names = [rng.permutation(d) for d in NODES]
-    factors = []
-    for factor, new in zip(state.posterior.factors, names, strict=True):
-        renamed = Gaussian(np.empty_like(factor.mean), np.empty_like(factor.var))
-        for have, want in zip(factor, renamed, strict=True):
-            want[new] = have
-        factors.append(renamed)
-    other = copy.deepcopy(state._replace(posterior=state.posterior._replace(factors=tuple(factors))))
+
+    def renamed(modes):
+        """Rows of each mode under their new names; modes is () where a method has nothing of the kind."""
+        found = []
+        for factor, new in zip(modes, names, strict=False):
+            found.append(Gaussian(np.empty_like(factor.mean), np.empty_like(factor.var)))
+            for have, want in zip(factor, found[-1], strict=True):
+                want[new] = have
+        return tuple(found)
+
+    of_nodes = {"factors": state.posterior.factors, "log_noise": state.posterior.log_noise}
+    new = {name: renamed(modes) for name, modes in of_nodes.items()}
+    other = copy.deepcopy(state._replace(posterior=state.posterior._replace(**new)))
     rename = lambda index: np.stack([n[rows] for n, rows in zip(names, index.T, strict=True)], axis=1)  # noqa: E731
     state, update = method.update(state, batch)
     other, other_update = method.update(other, Batch(rename(batch.index), batch.value))

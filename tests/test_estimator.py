@@ -390,24 +390,26 @@ def test_values_too_large_to_square():
         SpiderRegressor(**SMALL).fit(X, y)
 
 
-def test_far_values_are_refused_and_less_far_ones_survived():
-    """float32 holds the square of a square of 1e6: up to there nothing overflows, whatever comes."""
+@pytest.mark.parametrize(("clip", "limit"), [(None, 1e6), (4.0, 1e12)])
+def test_far_values_are_refused_and_less_far_ones_survived(clip, limit):
+    """Without clipping float32 must hold the square of a square; a model that clips takes far more."""
     X, y = stream(60)
     for paper in (False, True):
-        model = SpiderRegressor(**SCALED, curvature=paper).fit(X, y)
+        model = SpiderRegressor(**SCALED, curvature=paper, clip=clip).fit(X, y)
         before = file_bytes(model)
-        for bad in (3 + 2.1e6, 3 - 2.1e6, 1e300, -1.7e308):
+        for bad in (3 + 2.1 * limit, 3 - 2.1 * limit, 1e300, -1.7e308):
             with pytest.raises(
-                EntryError, match=r"row 1: value .* more than a million times the scale 2"
+                EntryError,
+                match=rf"row 1: value .* more than {limit:g} times the scale 2".replace("+", r"\+"),
             ) as caught:
                 model.partial_fit(X[:2], [3.0, bad])
             error = caught.value
             assert (error.kind, error.row, error.rows, error.value) == ("too far", 1, (1,), bad)
         with pytest.raises(EntryError, match="row 1: ") as caught:
-            model.partial_fit(X[:4], [3.0, 1e9, 3.0, -1e9])
+            model.partial_fit(X[:4], [3.0, 1e3 * limit, 3.0, -1e3 * limit])
         assert caught.value.rows == (1, 3)
         assert file_bytes(model) == before
-        extreme = np.where(np.arange(60) % 2, 3 + 1.99e6, 3 - 1.99e6)
+        extreme = np.where(np.arange(60) % 2, 3 + 1.99 * limit, 3 - 1.99 * limit)
         update = model.learn(X, extreme)
         assert np.isfinite(update[:4]).all()
         for leaf in checkpoint.flatten(model._learned.state).values():

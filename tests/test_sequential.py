@@ -482,7 +482,8 @@ def test_entry_without_finite_evidence_is_refused(bad, curvature):
 
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
     state, update = case.method().update(start(case), Batch(index, value))
-    assert (update.rejected, update.refused) == (int(good.counts.rejected), 1)
+    elements = case.network.n_weights + sum(case.network.factor_sizes)
+    assert (update.rejected, update.refused) == (int(good.counts.rejected) + elements, 1)
     assert int(state.counts.entries) == 21
     assert not np.isfinite(update.log_evidence[9])
     assert np.isfinite(np.delete(update.log_evidence, 9)).all()

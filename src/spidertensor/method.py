@@ -60,15 +60,16 @@ class Update(NamedTuple):
     rejected:         elements (one mean with its variance) whose update was not made, because the result
                       would not be finite or its variance not positive; all elements of refused entries too
     refused:          entries that were not learned at all, for instance because of an absurd value
+    clipped:          entries that were learned with a smaller residual than they had
     """
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
     noise: NDArray[np.float64]
     log_evidence: NDArray[np.float64]
-    rejected: int  # elements of the posterior that an entry did not move, to keep a variance positive
-    refused: int = 0  # entries that were not learned: their values have no finite evidence
-    clipped: int = 0  # entries of which the residual was clipped before it was learned
+    rejected: int
+    refused: int = 0
+    clipped: int = 0
 
 
 class InitFunction(Protocol):

@@ -85,6 +85,7 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
             counts.log_evidence[()] += log_z - log_scale
         else:
             counts.refused[()] += 1
+            counts.rejected[()] += settings.n_elements
         if good and robust:
             counts.clipped[()] += y != y_true
             note_value(stream, y, y_true, alpha, beta + noise_var, settings.clip)
@@ -222,6 +223,7 @@ def sequential(
         product=network.product,
         ranks=ranks,
         inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
+        n_elements=sum(network.factor_sizes) + network.n_weights,
         # depends on an element's part, not on the mode: the longest vector serves all
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
@@ -230,9 +232,11 @@ def sequential(
         return posterior.init(network, prior, seed, node_noise=node_noise)
 
     def run(learning: bool, state: State, start: int, index, value, out) -> int:
-        noise, like = state.posterior.noise, state.posterior.weights[0].mean
-        at = places(state)
-        return _run(learning, start, index, value, at, noise, state.counts, state.stream, settings, like, out)
+        noise, counts, stream = state.posterior.noise, state.counts, state.stream
+        if not learning:  # the state may be read-only, which is another type too
+            noise, counts, stream = (type(each)(*map(np.array, each)) for each in (noise, counts, stream))
+        like = np.empty(0, state.posterior.weights[0].mean.dtype)
+        return _run(learning, start, index, value, places(state), noise, counts, stream, settings, like, out)
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)

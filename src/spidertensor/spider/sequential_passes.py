@@ -63,6 +63,7 @@ class Settings(NamedTuple):
     product: bool
     ranks: NDArray[np.int64]  # (K,)
     inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    n_elements: int  # that one entry moves
     prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
 
 
