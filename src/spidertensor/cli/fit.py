@@ -56,6 +56,12 @@ Scaling = Annotated[
         help="Shift and scale of the values: 3.5,1.1. By default from the first values.",
     ),
 ]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N", help="Entries of its own after which a node forgets; by default it never does."
+    ),
+]
 BatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
 ]
@@ -84,6 +90,7 @@ def fit(
     engine: OnEngine = None,
     paper: Paper = False,
     scaling: Scaling = None,
+    memory: Memory = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
     quiet: Quiet = False,
@@ -121,7 +128,7 @@ def fit(
         raise CommandError("--network takes the place of --hidden and --activation")
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
-    settings = _settings(rank, hidden, activation, engine, scaling, batch_size, seed)
+    settings = _settings(rank, hidden, activation, engine, scaling, memory, batch_size, seed)
     from spidertensor import sources  # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning
     from spidertensor.cli.learner import check_same, reopen, start
@@ -156,6 +163,7 @@ def _settings(
     activation: str | None,
     engine: Engine | None,
     scaling: str | None,
+    memory: float | None,
     batch_size: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
@@ -167,6 +175,7 @@ def _settings(
         "activation": activation,
         "engine": engine and engine.value,
         "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
+        "memory": memory,
         "batch_size": batch_size,
         "random_state": seed,
     }

@@ -12,9 +12,9 @@ from typing import Any
 METRICS = {"rmse": "RMSE", "auc": "AUC", "log_loss": "log loss"}
 
 
-def counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str, plural: str = "") -> str:
     """ "1 row", "2,000 rows" """
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def plain(value: Any) -> Any:
@@ -77,3 +77,31 @@ def working(text: str) -> AbstractContextManager[Any]:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def counts_of(model: Any) -> dict[str, Any]:
+    """What a model did not learn, or not in full; clipped and followed are None for binary values."""
+    return {
+        "rejected": model.n_rejected_,
+        "refused": model.n_refused_,
+        "clipped": getattr(model, "n_clipped_", None),
+        "followed": getattr(model, "followed_", None),
+    }
+
+
+def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """The counts that are not 0, in words."""
+    said = {
+        "clipped": ("entry", "entries", "with a residual that was clipped"),
+        "refused": ("entry", "entries", "whose values could not be learned"),
+        "rejected": ("update", "updates", "of single elements"),
+    }
+    pairs = []
+    for name, (one, many, what) in said.items():
+        if record[name]:
+            pairs.append((name, f"{counted(record[name], one, many)} {what}"))
+    times = {name: n for name, n in (record["followed"] or {}).items() if n}
+    if times:
+        changes = ", ".join(f"{name} {counted(n, 'time')}" for name, n in times.items())
+        pairs.append(("followed", f"changes of the values: {changes}"))
+    return pairs

@@ -73,7 +73,7 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
         "noise": getattr(model, "noise_", None),
         "log_evidence": model.log_evidence_ / model.n_entries_,
-        "rejected": model.n_rejected_,
+        **output.counts_of(model),
         "metric": tally.metric,
         "score": tally.score if tally.entries else None,
         "floors": {"mean": tally.floor if tally.entries else None},
@@ -107,10 +107,6 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
         ("score", f"{score} (each entry predicted before it was learned)" if now else score),
-        *(
-            [("rejected", f"{output.counted(record['rejected'], 'update')} of single elements")]
-            if record["rejected"]
-            else []
-        ),
+        *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]

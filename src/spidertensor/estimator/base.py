@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +26,7 @@ from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.parameters import OF_LAYERS, Parameters, check_alone, checked, is_whole, model_of
 from spidertensor.estimator.recommend import Recommendation, best_nodes
-from spidertensor.faults import EntryError
+from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider import posterior
@@ -49,6 +50,20 @@ class Factors(NamedTuple):
     ids: list[Any]
     mean: NDArray[np.floating]
     var: NDArray[np.floating]
+
+
+CHANGES = {
+    "level": "the level of the values has changed, and the model has moved with it",
+    "scale": "the scale of the values has changed, and the model has changed its units",
+    "afresh": "the values have nothing to do with those before, and the model has started afresh",
+}
+
+
+def _tell_changes(times: NDArray[np.int64]) -> None:
+    for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
+        if n:
+            remedy = "nothing has to be done; followed_ counts such changes"
+            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=4)
 
 
 class Spider(Parameters, BaseEstimator):
@@ -246,6 +261,7 @@ class Spider(Parameters, BaseEstimator):
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
         # arrays, so that ids and state agree even if Ctrl-C interrupts it.
         first, self._learned = self._learned is None, fitted
+        followed = fitted.state.stream.followed.copy()
         try:
             state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
         except BaseException:
@@ -257,6 +273,7 @@ class Spider(Parameters, BaseEstimator):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
+        _tell_changes(state.stream.followed - followed)
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Update(*prediction, log_evidence, update.rejected, update.refused, update.clipped)
 

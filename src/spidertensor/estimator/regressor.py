@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
-from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.inputs import refuse
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
@@ -94,10 +94,9 @@ class SpiderRegressor(RegressorMixin, Spider):
 
     @property
     def followed_(self) -> dict[str, int]:
-        """How often the values changed for good: their level, their scale, or both so that all that was
-        learned was of no use ("afresh")."""
-        counts = self._fitted().state.stream.followed.tolist()
-        return dict(zip(("level", "scale", "afresh"), counts, strict=True))
+        """How often the values changed for good: their level, their scale, or so that all that was learned
+        was of no use ("afresh")."""
+        return dict(zip(CHANGES, self._fitted().state.stream.followed.tolist(), strict=True))
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         if self.scaling is not None:

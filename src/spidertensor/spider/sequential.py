@@ -170,6 +170,11 @@ def check_robust(clip: Any, node_noise: bool, memory: Any, noise_memory: Any) ->
         raise ValueError("node_noise needs a noise that forgets: give noise_memory, or node_noise=False")
 
 
+def _copy(arrays: Any) -> Any:
+    """A NamedTuple of arrays, copied."""
+    return type(arrays)(*map(np.array, arrays))
+
+
 def _told(state: State) -> NDArray[np.int64]:
     """The counts that an Update reports."""
     return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
@@ -234,7 +239,7 @@ def sequential(
     def run(learning: bool, state: State, start: int, index, value, out) -> int:
         noise, counts, stream = state.posterior.noise, state.counts, state.stream
         if not learning:  # the state may be read-only, which is another type too
-            noise, counts, stream = (type(each)(*map(np.array, each)) for each in (noise, counts, stream))
+            noise, counts, stream = map(_copy, (noise, counts, stream))
         like = np.empty(0, state.posterior.weights[0].mean.dtype)
         return _run(learning, start, index, value, places(state), noise, counts, stream, settings, like, out)
 
