@@ -58,9 +58,7 @@ Scaling = Annotated[
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(
-        metavar="N", help="Entries of its own after which a node forgets; by default it never does."
-    ),
+    typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
 ]
 BatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
