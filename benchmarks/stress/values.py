@@ -99,7 +99,7 @@ def long_tails(n: int = 90_000, **settings: Any) -> Iterator[dict[str, Any]]:
 
 
 def first_values(n: int = 110_000, **settings: Any) -> Iterator[dict[str, Any]]:
-    """A first batch that does not speak for the rest; scored after 50,000 entries, against the stream itself."""
+    """A misleading first batch; scored after 50,000 entries, against the stream as it is."""
     index, value = stream(n)
     scored = slice(5 * n // 11, None)
     clean = rmse((predicted(index, value, **settings) - value)[scored])
