@@ -144,18 +144,18 @@ def _note(settings: Settings, stream: Stream, learned: Learned, y, due) -> int |
     """Section 11, on the host: the windows that go on and end in these batches, y being their values. The
     number of the batch after which a window is to be watched or decided on, if there is one."""
     said, good, var = (np.asarray(part) for part in (learned.said, learned.good, learned.values_var))
-    watching, first = int(stream.watching), 0
-    for number in np.append(np.flatnonzero(due), len(due)):
-        entries = slice(first, number + 1)
-        f, total_var = said[entries, 0][good[entries]], said[entries, 1:3].sum(axis=1)[good[entries]]
-        numbers = (part.astype(np.float64) for part in (y[entries][good[entries]], f, total_var))
-        note_in_window(stream.window, *numbers, settings.clip)
-        if number < len(due):
+    f, f_var, noise = (said[:, row][good].astype(np.float64) for row in range(3))
+    y, total_var = y[good], f_var + noise
+    watching, first, last = int(stream.watching), 0, np.cumsum(good.sum(axis=1)).tolist()
+    for number in np.union1d(np.flatnonzero(due), len(due) - 1).tolist():
+        here = slice(first, last[number])
+        note_in_window(stream.window, y[here], f[here], total_var[here], settings.clip)
+        if due[number]:
             stream.var[()] = var[number]
             full_window.py_func(stream, settings.clip)
             if stream.watching != watching:
-                return int(number)
-        first = number + 1
+                return number
+        first = here.stop
     return None
 
 
