@@ -4,6 +4,7 @@
     python benchmarks/vectorized.py speed --width 1024 --limit 67108864       # gradients in blocks
     python benchmarks/vectorized.py accuracy --data acc dblp --seeds 5
     python benchmarks/vectorized.py accuracy --engine sequential
+    python benchmarks/vectorized.py speed --multilinear 32 --clip 4 --node-noise     # hybrid network, robust
 
 speed:    microseconds per entry of MovieLens-1M, from NumPy arrays on the host to NumPy arrays on the host
 accuracy: one pass over the training entries, then the test set; means over the seeds
@@ -48,13 +49,22 @@ def device() -> dict:
     return {"device": found.device_kind, "jax": jax.__version__, "python": platform.python_version()}
 
 
-def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
+def network(given: argparse.Namespace, n_modes: int, width: int) -> Network:
+    return Network((RANK,) * n_modes, (width,) * 2, bias=given.multilinear > 0, multilinear=given.multilinear)
+
+
+def robust(given: argparse.Namespace) -> dict:
+    return {"clip": given.clip, "node_noise": given.node_noise, "memory": given.memory}
+
+
+def speed(given: argparse.Namespace, width: int, batch_size: int) -> dict:
     data = datasets.load("movielens-1m")
     train, test = data.split(0)
-    train, shift, scale = scaled(Batch(train.index[:entries], train.value[:entries]), GAUSSIAN)
-    method = vectorized(Network((RANK,) * 2, (width,) * 2), GAUSSIAN, batch_size=batch_size)
+    train = Batch(train.index[: given.entries], train.value[: given.entries])
+    train, shift, scale = scaled(train, GAUSSIAN)
+    method = vectorized(network(given, 2, width), GAUSSIAN, batch_size=batch_size, **robust(given))
     compiling = seconds(lambda: method.update(method.init(0), train))
-    times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(repeats)]
+    times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(given.repeats)]
     state, update = method.update(method.init(0), train)
     mean = shift + scale * method.predict(state, test.index).mean
     asking = seconds(lambda: method.predict(state, test.index))
@@ -66,6 +76,8 @@ def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
     return {
         "width": width,
         "batch_size": batch_size,
+        "multilinear": given.multilinear,
+        **robust(given),
         "gradients_at_once": vectorized_updates.LIMIT,
         "entries": n,
         "us_per_entry": min(times) / n * 1e6,
@@ -76,21 +88,22 @@ def speed(width: int, batch_size: int, entries: int, repeats: int) -> dict:
         "peak_gib": memory.get("peak_bytes_in_use", 0) / 2**30,
         "rmse": metrics.rmse(test.value, mean),
         "rejected": update.rejected,
+        "clipped": update.clipped,
     }
 
 
-def build(engine: str, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    network = Network((RANK,) * n_modes)
-    if engine == "sequential":
-        return sequential(network, likelihood)
-    return vectorized(network, likelihood, update=engine, batch_size=batch_size)
+def build(given: argparse.Namespace, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    net = network(given, n_modes, given.width[0])
+    if given.engine == "sequential":
+        return sequential(net, likelihood, **robust(given))
+    return vectorized(net, likelihood, update=given.engine, batch_size=batch_size, **robust(given))
 
 
-def accuracy(name: str, engine: str, seeds: int, batch_size: int) -> dict:
+def accuracy(given: argparse.Namespace, name: str, batch_size: int) -> dict:
     data = datasets.load(name)
-    method = build(engine, len(data.shape), data.likelihood, batch_size)
+    method = build(given, len(data.shape), data.likelihood, batch_size)
     scores, times = [], []
-    for seed in range(seeds):
+    for seed in range(given.seeds):
         train, test = data.split(seed)
         train, shift, scale = scaled(train, data.likelihood)
         state = method.init(seed)
@@ -103,8 +116,10 @@ def accuracy(name: str, engine: str, seeds: int, batch_size: int) -> dict:
         scores.append(metric.of(test.value, prediction, data.likelihood))
     return {
         "data": name,
-        "engine": engine,
+        "engine": given.engine,
         "batch_size": batch_size,
+        "multilinear": given.multilinear,
+        **robust(given),
         "metric": data.likelihood.metric,
         "mean": float(np.mean(scores)),
         "std": float(np.std(scores)),
@@ -124,13 +139,17 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["movielens-1m", "acc", "anime", "dblp"])
     parser.add_argument("--engine", default="joint", choices=["joint", "scan", "sequential"])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--multilinear", type=int, default=0, help="more than 0: the hybrid network")
+    parser.add_argument("--clip", type=float)
+    parser.add_argument("--node-noise", action="store_true")
+    parser.add_argument("--memory", type=float)
     given = parser.parse_args()
     vectorized_updates.LIMIT = given.limit
     for batch_size in given.batch_size:
         if given.what == "speed":
-            rows = (speed(width, batch_size, given.entries, given.repeats) for width in given.width)
+            rows = (speed(given, width, batch_size) for width in given.width)
         else:
-            rows = (accuracy(name, given.engine, given.seeds, batch_size) for name in given.data)
+            rows = (accuracy(given, name, batch_size) for name in given.data)
         for row in rows:
             print(json.dumps(device() | row), flush=True)
 

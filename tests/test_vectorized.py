@@ -26,7 +26,7 @@ import jax.numpy as jnp  # noqa: E402
 import naive  # noqa: E402
 import test_contract as contract  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
-from spidertensor.spider import likelihoods, posterior, vectorized_updates  # noqa: E402
+from spidertensor.spider import likelihoods, posterior  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN, named  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
@@ -34,8 +34,10 @@ from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.spike_slab import refine_layer  # noqa: E402
 from spidertensor.spider.vectorized import _cuts, vectorized  # noqa: E402
+from spidertensor.spider.vectorized_evidence import evidence, mills  # noqa: E402
 from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
-from spidertensor.spider.vectorized_updates import Pair, Sites, evidence, learn, mills, refine  # noqa: E402
+from spidertensor.spider.vectorized_noise import Pair, add  # noqa: E402
+from spidertensor.spider.vectorized_updates import Sites, learn, refine  # noqa: E402
 from test_sequential import (  # noqa: E402
     CASES,
     PRIOR,
@@ -86,8 +88,11 @@ def build(case: Case, update: str, refine_every: int = 16, **settings):
         PRIOR,
         update=update,
         curvature=case.curvature,
-        noise_memory=case.memory,
+        noise_memory=case.noise_memory,
         refine_every=refine_every,
+        clip=case.clip,
+        node_noise=case.node_noise,
+        memory=case.memory,
         **settings,
     )
 
@@ -317,9 +322,7 @@ def test_refine_equals_spike_slab(x64, rtol, rho0):
 
 def test_running_sums_do_not_stall():
     """A million halves on top of 2^24, where one half is lost in float32."""
-    many = jax.jit(
-        lambda pair: jax.lax.fori_loop(0, 10**6, lambda _, p: vectorized_updates._add(p, 0.5), pair)
-    )
+    many = jax.jit(lambda pair: jax.lax.fori_loop(0, 10**6, lambda _, p: add(p, 0.5), pair))
     high, low = many(Pair(jnp.float32(2**24), jnp.float32(0)))
     assert float(high) + float(low) == 2**24 + 5e5
 
@@ -418,11 +421,13 @@ def test_parts_are_the_weights_in_their_shapes():
 # --- sizes, guards, contract ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("update", ["joint", "scan"])
+@pytest.mark.parametrize(
+    ("update", "settings"), [("joint", {}), ("scan", {}), ("joint", {"clip": 4.0, "node_noise": True})]
+)
 @algorithm(x64=False)
-def test_few_compilations(update):
+def test_few_compilations(update, settings):
     """Calls of any size, ragged batches, new nodes, growing modes: the compiled functions stay few."""
-    method = vectorized(Network((2, 3), ()), GAUSSIAN, update=update, refine_every=32)
+    method = vectorized(Network((2, 3), ()), GAUSSIAN, update=update, refine_every=32, **settings)
     rng = np.random.default_rng(0)
     state = method.init(0)
 
@@ -458,14 +463,15 @@ def test_joint_calls_cut_between_batches():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 @pytest.mark.parametrize("update", ["joint", "scan"])
-def test_entry_without_finite_evidence_is_rejected_whole(bad, update):
+def test_entry_without_finite_evidence_is_refused(bad, update):
     case = Case((2, 3, 4), (7, 16), "relu", "gaussian", noise_memory=50.0)
     method, batch = build(case, update, 32), stream(case, 20)
     good, _ = method.update(start(case, np.float32), batch)
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
     state, said = method.update(start(case, np.float32), Batch(index, value))
-    assert said.rejected == case.network.n_weights + sum(case.network.factor_sizes)
-    assert int(state.counts.entries) == 21
+    elements = case.network.n_weights + sum(case.network.factor_sizes)
+    assert (said.rejected, said.refused) == (int(good.counts.rejected) + elements, 1)
+    assert (int(state.counts.entries), int(state.counts.refused)) == (21, 1)
     assert not np.isfinite(said.log_evidence[9])
     assert np.isfinite(np.delete(said.log_evidence, 9)).all()
     for a, b in zip(contract.leaves(state.posterior), contract.leaves(good.posterior), strict=True):
@@ -499,13 +505,14 @@ def test_long_stream(likelihood):
 
 def cases() -> dict[str, contract.Case]:
     found = {}
-    for update, likelihood, network in (
-        ("joint", "gaussian", contract.HYBRID),
-        ("joint", "probit", contract.PLAIN),
-        ("scan", "gaussian", contract.PLAIN),
+    for update, likelihood, network, settings in (
+        ("joint", "gaussian", contract.HYBRID, {}),
+        ("joint", "probit", contract.PLAIN, {}),
+        ("scan", "gaussian", contract.PLAIN, {}),
+        ("joint", "gaussian", contract.HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
     ):
-        make = partial(vectorized, network, named(likelihood), update=update, refine_every=16)
-        found[f"{update}-{likelihood}"] = contract.Case(
+        make = partial(vectorized, network, named(likelihood), update=update, refine_every=16, **settings)
+        found[f"{update}-{likelihood}{'-robust' if settings else ''}"] = contract.Case(
             make,
             named(likelihood),
             "batch" if update == "joint" else "entry",
@@ -549,10 +556,13 @@ def test_predict_takes_any_number_of_entries():
     assert np.array(method.predict(state, index[:0].astype(np.int32))).shape == (3, 0)
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
-def test_how_calls_are_cut_does_not_matter_to_scan(likelihood):
+@pytest.mark.parametrize(
+    ("likelihood", "settings"),
+    [("gaussian", {}), ("probit", {}), ("gaussian", {"clip": 1.0, "node_noise": True})],
+)
+def test_how_calls_are_cut_does_not_matter_to_scan(likelihood, settings):
     """Bit for bit; and each update says what predict said just before, but for rounding."""
-    method = vectorized(contract.PLAIN, named(likelihood), update="scan", refine_every=16)
+    method = vectorized(contract.PLAIN, named(likelihood), update="scan", refine_every=16, **settings)
     batch = contract.stream(named(likelihood))
     whole, update = method.update(method.init(0), batch)
     for edges in ([0, 1, 2, 16, 17, 40, 60], [0, 33, 33, 60]):
@@ -569,7 +579,7 @@ def test_how_calls_are_cut_does_not_matter_to_scan(likelihood):
 
 def test_state_is_shared_with_the_sequential_engine():
     """One engine continues what the other began."""
-    batch = contract.stream(False)
+    batch = contract.stream(GAUSSIAN)
     first, second = contract.part(batch, slice(0, 33)), contract.part(batch, slice(33, 60))
     engines = [
         sequential(contract.HYBRID, GAUSSIAN, refine_every=16),
@@ -592,6 +602,9 @@ def test_settings_that_make_no_sense():
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 10**9, "refine_every": 10**9}, "at most 16384 entries"),
         ({"noise_memory": 1.0}, "noise_memory"),
+        ({"clip": 0.0}, "clip"),
+        ({"memory": 0.5}, "memory counts"),
+        ({"node_noise": True, "noise_memory": None}, "node_noise"),
     ):
         with pytest.raises(ValueError, match=message):
             vectorized(network, GAUSSIAN, **settings)

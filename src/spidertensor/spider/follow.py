@@ -24,7 +24,7 @@ import math
 import numpy as np
 
 from spidertensor.spider import posterior
-from spidertensor.spider.compiled import PART, kernel
+from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior, State
 
@@ -43,7 +43,17 @@ WATCH, DECIDE = 1, 2
 @kernel(**PART)
 def note_value(stream, y, y_true, f, total_var, clip):
     """One entry. y is clipped: an outlier must not change the running moments of the values either."""
-    window = stream.window
+    _note_in_window(stream.window, y_true, f, total_var, clip)
+    if stream.watching[()] != WATCH:
+        n = min(stream.entries[()] + 1, RUNNING)
+        stream.entries[()] = n
+        off = y - stream.mean[()]
+        stream.mean[()] += off / n
+        stream.var[()] += (off * (y - stream.mean[()]) - stream.var[()]) / n
+
+
+@kernel(**PART)
+def _note_in_window(window, y_true, f, total_var, clip):
     window[0] += 1
     window[1] += min((y_true - f) ** 2 / total_var, (FAR * clip) ** 2)
     off_y, off_f = y_true - window[2], f - window[3]
@@ -52,12 +62,13 @@ def note_value(stream, y, y_true, f, total_var, clip):
     window[4] += (off_y * (y_true - window[2]) - window[4]) / window[0]
     window[5] += (off_f * (f - window[3]) - window[5]) / window[0]
     window[6] += (off_y * (f - window[3]) - window[6]) / window[0]
-    if stream.watching[()] != WATCH:
-        n = min(stream.entries[()] + 1, RUNNING)
-        stream.entries[()] = n
-        off = y - stream.mean[()]
-        stream.mean[()] += off / n
-        stream.var[()] += (off * (y - stream.mean[()]) - stream.var[()]) / n
+
+
+@kernel(**COMPILE)
+def note_in_window(window, y_true, f, total_var, clip):
+    """Many entries, one after the other: all of `note_value` but the running moments."""
+    for i in range(len(y_true)):
+        _note_in_window(window, y_true[i], f[i], total_var[i], clip)
 
 
 @kernel(**PART)

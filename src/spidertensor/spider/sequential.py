@@ -17,6 +17,7 @@ from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
+from spidertensor.spider.robust import check_robust, log_noise_widening, widening
 from spidertensor.spider.sequential_passes import (
     Settings,
     bend_weights,
@@ -152,22 +153,7 @@ def _refine(places, settings, like):
 
 _DEFAULT = Prior()
 LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # an array of another layout is another type to compile for
-LEAST_LOG_NOISE_MEMORY = 1000  # with a shorter one the noise jitters between half and twice the truth
 SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
-
-
-def widening(memory: float | None) -> float:
-    """By what an entry widens a variance (section 13)."""
-    return 1.0 if memory is None else 1.0 + 1.0 / memory
-
-
-def check_robust(clip: Any, node_noise: bool, memory: Any, noise_memory: Any) -> None:
-    if clip is not None and not 0 < clip < math.inf:
-        raise ValueError(f"clip must be a positive number of standard deviations, or None, got {clip}")
-    if memory is not None and not 1 <= memory < 1e6:  # beyond, 1 + 1/memory would round to 1 in float32
-        raise ValueError(f"memory counts entries, from 1 to a million, or None, got {memory}")
-    if node_noise and noise_memory is None:
-        raise ValueError("node_noise needs a noise that forgets: give noise_memory, or node_noise=False")
 
 
 def _copy(arrays: Any) -> Any:
@@ -222,7 +208,7 @@ def sequential(
         node_noise=node_noise,
         widening=widening(memory),
         log_noise_prior=posterior.NODE_NOISE_VAR,
-        log_noise_widening=widening(None if memory is None else max(memory, LEAST_LOG_NOISE_MEMORY)),
+        log_noise_widening=log_noise_widening(memory),
         bias=int(network.bias),
         multilinear=network.multilinear,
         product=network.product,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from spidertensor.spider.compiled import HOT, PART, kernel
 from spidertensor.spider.posterior import State
+from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
 from spidertensor.spider.sequential_simd import (
     LANES,
     bend_rows,
@@ -37,10 +38,6 @@ from spidertensor.spider.sequential_simd import (
 
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
-# Guards of section 12, each found by breaking a model without it.
-LARGEST_SQUARE = 16.0  # of a squared residual in units of its noise, however the residual was clipped
-LARGEST_LOG_NOISE = 6.0
-RUNNING = 1000.0  # entries over which a mode's mean of log_noise runs
 _RELU, _TANH, _SIGMOID, _SOFTPLUS, _GELU = range(5)  # positions in ACTIVATIONS
 
 
@@ -520,4 +517,4 @@ def move_log_noise(places, running, index, n, settings, c, square, kept):
         row = index[n, k]
         elements(places.log_noise_mean[k], c.s)[row] = moved
         elements(places.log_noise_var[k], c.s)[row] = v
-        running[k] += (moved - running[k]) / RUNNING
+        running[k] += (moved - running[k]) / LOG_NOISE_RUNNING

@@ -6,6 +6,7 @@ learns batch after batch on the device (vectorized_updates.py), and writes the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,24 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
-from spidertensor.spider.likelihoods import Likelihood, check
+from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.posterior import Gaussian, Prior, State, Stream
+from spidertensor.spider.robust import check_robust, log_noise_widening, widening
+from spidertensor.spider.vectorized_evidence import EVIDENCE
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
-from spidertensor.spider.vectorized_updates import (
-    EVIDENCE,
-    Carry,
-    Learned,
-    Pair,
-    Settings,
-    Sites,
-    evaluate,
-    learn,
-)
+from spidertensor.spider.vectorized_noise import Pair, Settings
+from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
 UPDATES = ("joint", "scan")
 AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: as many of the first as there are, and so on
@@ -58,29 +54,23 @@ def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
     return _Cuts(start, (end - start).astype(np.int32), (seen + end) % refine_every == 0)
 
 
-def _pieces(cuts: _Cuts, places: int, joint: bool) -> Iterator[tuple[slice, int]]:
-    """Which batches go into one compiled call, and with how many places."""
-    first, n = 0, len(cuts.start)
-    while first < n:
-        length = next(length for length in AT_ONCE if length <= n - first) if joint else 1
-        small = joint and length == 1 and cuts.taken[first] <= SMALL
-        yield slice(first, first + length), min(places, SMALL) if small else places
-        first += length
-
-
 class _Table(NamedTuple):
-    """The nodes of a call: each mode's rows in the state, the entries' rows here, and the factors."""
+    """The nodes of a call: each mode's rows in the state, the entries' rows here, and what the state has."""
 
     rows: list[NDArray[np.int64]]
     entries: NDArray[np.int32]
     factors: Gaussian
+    log_noise: Gaussian | None
 
-    def places(self, state: State) -> Iterator[tuple[Gaussian, NDArray[np.int64], tuple[slice, slice]]]:
-        """Of each mode: the factors of the state, which rows of them, and where these are in the table."""
-        at = 0
-        for factor, rows in zip(state.posterior.factors, self.rows, strict=True):
-            yield factor, rows, np.s_[at : at + len(rows), : factor.mean.shape[1]]
-            at += len(rows)
+    def places(self, state: State) -> Iterator[tuple[Gaussian, Gaussian, NDArray[np.int64], tuple]]:
+        """Arrays in the state and here that hold the same, which rows of the former, and where these are."""
+        pairs = [(state.posterior.factors, self.factors)]
+        pairs += [(state.posterior.log_noise, self.log_noise)] if self.log_noise else []
+        for modes, table in pairs:
+            at = 0
+            for mode, rows in zip(modes, self.rows, strict=True):
+                yield mode, table, rows, (slice(at, at + len(rows)), *map(slice, mode.mean.shape[1:]))
+                at += len(rows)
 
 
 def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
@@ -101,37 +91,72 @@ def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
     # a power of two that is more than there can be: the last row is no node's
     size = 1 << max(int(min(most, nodes.sum())), FEWEST - 1).bit_length()
     shape, dtype = (size, max(factor.mean.shape[1] for factor in factors)), factors[0].mean.dtype
-    table = _Table(rows, local, Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype)))
-    for factor, rows_of, place in table.places(state):
-        table.factors.mean[place], table.factors.var[place] = factor.mean[rows_of], factor.var[rows_of]
+    log_noise = Gaussian(np.zeros(size, dtype), np.ones(size, dtype)) if state.posterior.log_noise else None
+    table = _Table(rows, local, Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype)), log_noise)
+    for mode, here, rows_of, place in table.places(state):
+        here.mean[place], here.var[place] = mode.mean[rows_of], mode.var[rows_of]
     return table
 
 
-def _learn_all(settings: Settings, state: State, batch: Batch, cuts: _Cuts, places: int) -> Update:
-    """The entries of a call, piece by piece; the state is updated in place."""
+def _learn_all(
+    settings: Settings, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
+) -> tuple[int, NDArray[np.float64]]:
+    """Batches of a call from number `done` on; the state is updated in place. To the end, or to a batch after
+    which a window is to be watched or decided on: the number of batches done, and what they said."""
+    joint, stream = settings.update == "joint", state.stream
     table = _gather(state, batch.index, len(cuts.start) * places * batch.index.shape[1])
-    carry = Carry(
-        Normal(*map(jnp.asarray, table.factors)),
-        Normal(*_vectors(state.posterior.weights)),
-        Sites(*_vectors(state.sites)),
-        _pair(state),
-    )
+    carry = _carry(state, table)
     with np.errstate(over="ignore"):  # what float32 cannot hold is an entry without evidence
-        value = batch.value.astype(carry.weights.mean.dtype)
-    results: list[tuple[Learned, NDArray[np.bool_]]] = []
-    for piece, width in _pieces(cuts, places, settings.update == "joint"):
-        start, taken, due = (part[piece] for part in cuts)
+        y = (batch.value - stream.shift) / stream.scale
+        value = y.astype(carry.weights.mean.dtype)
+    results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
+    stop = len(cuts.start)
+    while done < stop:
+        length = next(length for length in AT_ONCE if length <= stop - done) if joint else 1
+        start, taken, due = (part[done : done + length] for part in cuts)
+        width = min(places, SMALL) if joint and length == 1 and taken[0] <= SMALL else places
         at = start[:, None] + np.arange(width)
         filled = np.arange(width) < taken[:, None]
         at[~filled] = 0
         index = table.entries[at]
         index[~filled] = len(table.factors.mean) - 1
-        carry, learned = learn(settings, carry, index, value[at], taken, due)
+        sent = value[at]
+        after, learned = learn(settings, carry, index, sent, taken, due, stream.watching == WATCH)
         _fetch(learned)
-        results.append((learned, filled))
+        if settings.robust:
+            kept = [part.copy() for part in stream]
+            changes = _note(settings, stream, learned, y[at], due)
+            if changes is not None:
+                stop = done + changes + 1
+            if stop < done + length:  # the rest was learned as if nothing had changed: once more, up to there
+                for part, old in zip(stream, kept, strict=True):
+                    part[...] = old
+                continue
+        carry = after
+        results.append((learned, filled, sent))
+        done += length
     _fetch(carry)
     _put_back(state, table, carry)
-    return _report(settings, state, results)
+    return done, _report(settings, state, results)
+
+
+def _note(settings: Settings, stream: Stream, learned: Learned, y, due) -> int | None:
+    """Section 11, on the host: the windows that go on and end in these batches, y being their values. The
+    number of the batch after which a window is to be watched or decided on, if there is one."""
+    said, good, var = (np.asarray(part) for part in (learned.said, learned.good, learned.values_var))
+    f, f_var, noise = (said[:, row][good].astype(np.float64) for row in range(3))
+    y, total_var = y[good], f_var + noise
+    watching, first, last = int(stream.watching), 0, np.cumsum(good.sum(axis=1)).tolist()
+    for number in np.union1d(np.flatnonzero(due), len(due) - 1).tolist():
+        here = slice(first, last[number])
+        note_in_window(stream.window, y[here], f[here], total_var[here], settings.clip)
+        if due[number]:
+            stream.var[()] = var[number]
+            full_window.py_func(stream, settings.clip)
+            if stream.watching != watching:
+                return number
+        first = here.stop
+    return None
 
 
 def _fetch(tree: tuple) -> None:
@@ -140,28 +165,39 @@ def _fetch(tree: tuple) -> None:
         array.copy_to_host_async()
 
 
-def _report(settings: Settings, state: State, results: list[tuple[Learned, NDArray[np.bool_]]]) -> Update:
-    """What the batches say, in one; the counts of the state follow."""
-    n, at, rejected = sum(np.count_nonzero(filled) for _, filled in results), 0, 0
+def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
+    """(4, n) what the batches say, in the units of the values; the counts of the state follow."""
+    n, at = sum(np.count_nonzero(filled) for _, filled, _ in results), 0
     out, good, counts = np.empty((4, n)), np.empty(n, bool), state.counts
-    for learned, filled in results:
+    for learned, filled, value in results:
         here = slice(at, at + np.count_nonzero(filled))
-        for row, said in zip(out, np.asarray(learned.said).swapaxes(0, 1), strict=True):
-            row[here] = said[filled]
+        said = np.asarray(learned.said).swapaxes(0, 1)
+        for row, numbers in zip(out, said, strict=False):
+            row[here] = numbers[filled]
         good[here] = np.asarray(learned.good)[filled]
-        rejected += int(np.asarray(learned.rejected).sum())
+        counts.rejected[()] += int(np.asarray(learned.rejected).sum())
+        if settings.robust:
+            counts.clipped[()] += np.count_nonzero((said[4] != value) & learned.good)
         at = here.stop
-    n_elements = settings.network.n_weights + sum(settings.network.factor_sizes)
-    refused = int(n - np.count_nonzero(good))
-    rejected += n_elements * refused
+    shift, scale = float(state.stream.shift), float(state.stream.scale)
+    out[0] = shift + scale * out[0]
+    out[1:3] *= scale * scale
+    out[3] -= math.log(scale)
     counts.entries[()] += n
-    counts.rejected[()] += rejected
+    refused = n - np.count_nonzero(good)
+    counts.refused[()] += refused
+    counts.rejected[()] += refused * (settings.network.n_weights + sum(settings.network.factor_sizes))
     # one after the other, as the entries came: how calls are cut does not change a digit
     log_evidence = out[3, good]
     if log_evidence.size:
         log_evidence[0] += counts.log_evidence
         counts.log_evidence[()] = np.cumsum(log_evidence)[-1]
-    return Update(*out, rejected=rejected, refused=refused)
+    return out
+
+
+def _told(state: State) -> NDArray[np.int64]:
+    """The counts that an Update reports."""
+    return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
 
 
 def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax.Array]:
@@ -169,24 +205,40 @@ def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax
     return (jnp.asarray(flat(arrays, np)) for arrays in zip(*layers, strict=True))
 
 
-def _pair(state: State) -> Pair:
-    noise = np.array(state.posterior.noise)
-    high = noise.astype(state.posterior.weights[0].mean.dtype)
-    return Pair(jnp.asarray(high), jnp.asarray((noise - high).astype(high.dtype)))
+def _carry(state: State, table: _Table) -> Carry:
+    """The state as the device has it."""
+    sums = np.concatenate([np.ravel(part) for part in _sums(state)])
+    high = sums.astype(table.factors.mean.dtype)
+    return Carry(
+        Normal(*map(jnp.asarray, table.factors)),
+        Normal(*_vectors(state.posterior.weights)),
+        Sites(*_vectors(state.sites)),
+        Normal(*map(jnp.asarray, table.log_noise)) if table.log_noise else None,
+        Pair(jnp.asarray(high), jnp.asarray((sums - high).astype(high.dtype))),
+    )
+
+
+def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
+    """In the order of Carry.sums."""
+    stream = state.stream
+    return (*state.posterior.noise, stream.entries, stream.mean, stream.var, stream.log_noise)
 
 
 def _put_back(state: State, table: _Table, carry: Carry) -> None:
     carry = jax.tree.map(np.asarray, carry)
-    for factor, rows, place in table.places(state):
-        factor.mean[rows], factor.var[rows] = carry.factors.mean[place], carry.factors.var[place]
+    learned = table._replace(factors=carry.factors, log_noise=carry.log_noise)
+    for mode, here, rows, place in learned.places(state):
+        mode.mean[rows], mode.var[rows] = here.mean[place], here.var[place]
     for layers, vectors in ((state.posterior.weights, carry.weights), (state.sites, carry.sites)):
         for arrays, vector in zip(zip(*layers, strict=True), vectors, strict=True):
             at = 0
             for array in arrays:
                 array.flat = vector[at : at + array.size]
                 at += array.size
-    noise = np.asarray(carry.noise.high, np.float64) + carry.noise.low
-    state.posterior.noise.shape[()], state.posterior.noise.rate[()] = noise
+    sums, at = np.asarray(carry.sums.high, np.float64) + carry.sums.low, 0
+    for part in _sums(state):
+        part[...] = sums[at : at + part.size].reshape(part.shape)
+        at += part.size
 
 
 def _factors_of(state: State, network: Network, prior: Prior, index, places: int) -> Normal:
@@ -203,6 +255,22 @@ def _factors_of(state: State, network: Network, prior: Prior, index, places: int
     return Normal(*map(jnp.asarray, u))
 
 
+def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
+    """(n,) noise of the entries: sections 11 and 12."""
+    log_noise = np.zeros(len(index))
+    for mode, (mean, var) in enumerate(state.posterior.log_noise):
+        rows = index[:, mode]
+        touched = (rows >= 0) & (rows < state.counts.nodes[mode])
+        touched[touched] = var[rows[touched]] < posterior.NODE_NOISE_VAR
+        own = np.full(len(index), state.stream.log_noise[mode])
+        own[touched] = mean[rows[touched]]
+        log_noise += own
+    noise = settings.likelihood.noise_var(*state.posterior.noise) * np.exp(log_noise)
+    if settings.robust:
+        noise = np.maximum(noise, max(LEAST_NOISE * float(state.stream.var), 1 / HUGE))
+    return noise
+
+
 _DEFAULT = Prior()
 
 
@@ -216,6 +284,9 @@ def vectorized(
     noise_memory: float | None = 10_000,
     refine_every: int = 256,
     batch_size: int = 256,
+    clip: float | None = None,
+    node_noise: bool = False,
+    memory: float | None = None,
 ) -> Method:
     """SPIDER as a Method; its state is that of the sequential engine.
 
@@ -225,6 +296,7 @@ def vectorized(
     noise_memory: entries after which an error has faded from the noise by 1/e; None remembers all (the paper)
     refine_every: entries between two refinements of the prior, however the calls are cut
     batch_size:   a joint batch ends after so many entries, where a refinement is due, and with the call
+    clip, node_noise, memory: as in `sequential`
     """
     if update not in UPDATES:
         raise ValueError(f"unknown update {update!r}: choose one of {', '.join(UPDATES)}")
@@ -238,12 +310,25 @@ def vectorized(
     if isinstance(network, CustomSizes):
         check_function(network)
     check(likelihood, EVIDENCE, "the vectorized engine")
-    forgetting_rate = forgetting(noise_memory)
-    prior_weights = float(prior.slab_var), float(prior.rho0)
-    settings = Settings(network, likelihood, update, bool(curvature), *prior_weights, forgetting_rate)
+    check_robust(clip, node_noise, memory, noise_memory)
+    settings = Settings(
+        network=network,
+        likelihood=likelihood,
+        update=update,
+        curvature=bool(curvature),
+        slab_var=float(prior.slab_var),
+        rho0=float(prior.rho0),
+        forgetting=forgetting(noise_memory),
+        clip=math.inf if clip is None else float(clip),
+        node_noise=bool(node_noise) and likelihood is GAUSSIAN,  # others have no noise to give to nodes
+        widening=widening(memory),
+        log_noise_widening=log_noise_widening(memory),
+        # depends on an element's part, not on the mode: the longest vector serves all
+        prior_var=tuple(posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))).tolist()),
+    )
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed)
+        return posterior.init(network, prior, seed, node_noise=settings.node_noise)
 
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)
@@ -252,7 +337,13 @@ def vectorized(
             return state, Update(*np.empty((4, 0)), rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         cuts = _cuts(int(state.counts.entries), n, places, refine_every)
-        return state, _learn_all(settings, state, batch, cuts, places)
+        before, done, said = _told(state), 0, []
+        while done < len(cuts.start):
+            done, out = _learn_all(settings, state, batch, cuts, places, done)
+            said.append(out)
+            if state.stream.watching == DECIDE:
+                follow(state, network, prior)
+        return state, Update(*np.concatenate(said, axis=1), *(_told(state) - before).tolist())
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.asarray(index)
@@ -268,7 +359,10 @@ def vectorized(
             _fetch(results[-1])
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]
-        out[2] = likelihood.noise_var(*state.posterior.noise)
+        out[2] = _noise_of(settings, state, index)
+        shift, scale = float(state.stream.shift), float(state.stream.scale)
+        out[0] = shift + scale * out[0]
+        out[1:] *= scale * scale
         return Prediction(*out)
 
     return Method(init, learn_batch, predict, unit="batch" if update == "joint" else "entry")

@@ -2,7 +2,7 @@
 
     f(weights, x) -> scalar      weights: a tuple of arrays;  x: a tuple with one factor vector per mode
 
-mathematics.md sections 1 and 9. Gradients come from autodiff, so a network is only its function and the
+mathematics.md sections 1, 9 and 10. Gradients come from autodiff, so a network is only its function and the
 shapes of its weights.
 """
 
@@ -87,7 +87,8 @@ def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Array
 def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
     """f of an entry's factor vectors u: (K, longest), a row per mode, shorter ones filled up.
 
-    Section 9: f = sum_k bias^k + sum_c prod_k m^k_c + network(deep parts).
+    Section 10: f = sum_k bias^k + sum_c sum_{k<l} m^k_c m^l_c + network(deep parts); section 9 has a product
+    over all modes in the middle.
     """
     custom = isinstance(network, CustomSizes)
     deep = network.custom.function if custom else mlp(ACTIVATIONS[network.activation])
@@ -96,10 +97,20 @@ def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
     def f(weights: Arrays, u: jax.Array) -> jax.Array:
         result = deep(weights, tuple(u[k, start : start + rank] for k, rank in enumerate(network.ranks)))
         if network.multilinear:
-            result += jnp.sum(reduce(mul, u[:, first:start]))
+            m = u[:, first:start]
+            result += jnp.sum(reduce(mul, m)) if network.product else _pairs(m)
         return result + jnp.sum(u[:, :first])
 
     return f
+
+
+def _pairs(m: jax.Array) -> jax.Array:
+    """Sum over pairs of rows of their product: each row times the sum of those before it, nothing cancels."""
+    result, before = jnp.zeros((), m.dtype), m[0]
+    for row in m[1:]:
+        result += jnp.sum(before * row)
+        before += row
+    return result
 
 
 def flat(arrays: Sequence[Any], np: Any = jnp, *, entries: tuple[int, ...] = ()) -> Any:

@@ -1,0 +1,154 @@
+"""The noise of entries and what is known of their values, in JAX: mathematics.md sections 3, 11, 12 and 13.
+
+All functions are for one entry or, elementwise, for the entries of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from spidertensor.method import HUGE
+from spidertensor.spider.follow import LEAST_NOISE, RUNNING
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import NODE_NOISE_VAR
+from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
+from spidertensor.spider.vectorized_networks import Normal
+
+LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry moves it by less
+# Parts of the running sums: shape and rate of the noise; entries, mean and var of the values; one per mode.
+NOISE, VALUES, LOG_NOISE = slice(0, 2), slice(2, 5), slice(5, None)
+
+count = partial(jnp.sum, dtype=jnp.int32)
+
+
+class Settings(NamedTuple):
+    """What the compiled functions depend on; hashable."""
+
+    network: Network
+    likelihood: Likelihood
+    update: str
+    curvature: bool
+    slab_var: float
+    rho0: float
+    forgetting: float
+    clip: float = math.inf
+    node_noise: bool = False
+    widening: float = 1.0  # of a variance by an entry, 1 + 1/memory
+    log_noise_widening: float = 1.0
+    prior_var: tuple[float, ...] = ()  # of the elements of the longest factor vector
+
+    @property
+    def robust(self) -> bool:
+        return self.likelihood is GAUSSIAN and self.clip < math.inf
+
+
+class Pair(NamedTuple):
+    """Running sums high + low: in float32 they do not stall, and as one float64 they are exact."""
+
+    high: jax.Array
+    low: jax.Array
+
+
+def log_noise_of(table: Normal | None, sums: Pair, rows: jax.Array) -> Normal | None:
+    """Of the nodes of an entry (K,), or of many (n, K). One that no entry has touched yet has its mode's
+    running mean."""
+    if table is None:
+        return None
+    mean, var = table.mean[rows], table.var[rows]
+    return Normal(jnp.where(var < NODE_NOISE_VAR, mean, sums.high[LOG_NOISE]), var)
+
+
+def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
+    """b/a exp(sum_k l^k) of each entry, and the factor in it that is the entry's own."""
+    if settings.likelihood is not GAUSSIAN:
+        return jnp.zeros((), sums.high.dtype), 1
+    shape, rate = sums.high[NOISE]
+    own = 1 if log_noise is None else jnp.exp(jnp.sum(log_noise.mean, axis=-1))
+    noise = rate / shape * own
+    if settings.robust:
+        noise = jnp.maximum(noise, jnp.maximum(LEAST_NOISE * sums.high[VALUES][2], 1 / HUGE))
+    return noise, own
+
+
+def clipped(settings: Settings, value, alpha, beta, noise) -> jax.Array:
+    """Section 11: values as they are learned."""
+    if not settings.robust:
+        return value
+    bound = settings.clip * jnp.sqrt(beta + noise)
+    return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
+
+
+def moved_log_noise(settings: Settings, old: Normal, times, information, score) -> Normal:
+    """Section 12, for nodes with so many entries, and what these tell of a log variance, in sum: k²/2 each,
+    where k is the share of the noise in the predictive variance."""
+    v = widened(old.var, NODE_NOISE_VAR, settings.log_noise_widening, times)
+    v = 1 / (1 / v + information)
+    moved = old.mean + jnp.clip(v * score, -LARGEST_STEP, LARGEST_STEP)
+    return Normal(jnp.clip(moved, -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE), v)
+
+
+def score_of(misfit, noise) -> jax.Array:
+    """d log evidence / d log noise of an entry, bounded above."""
+    return 0.5 * (jnp.minimum(misfit / noise, LARGEST_SQUARE) - 1)
+
+
+def widened(var, prior_var, by: float, times) -> jax.Array:
+    """Section 13, for as many entries: var = max(var, min(prior var, var by^times))."""
+    if by == 1:
+        return var
+    return jnp.maximum(var, jnp.minimum(prior_var, var * jnp.exp(math.log(by) * times)))
+
+
+def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Normal | None) -> Pair:
+    """After the entries that are `good`: values y as learned, misfits without the entries' own factors, and
+    the log_noise (n, K) of their nodes after them.
+
+    Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits.
+    """
+    if settings.likelihood is not GAUSSIAN:
+        return sums
+    high = sums.high
+    log_lam, n = math.log(settings.forgetting), count(good)
+    kept = jnp.where(good, jnp.exp(log_lam * (n - jnp.cumsum(good))), 0)
+    new = jnp.stack([kept, kept * jnp.where(good, misfit, 0)])
+    change = jnp.expm1(log_lam * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
+    values = jnp.zeros_like(high[VALUES])
+    if settings.robust:
+        values = _values_change(high[VALUES], good, y)
+    running = jnp.zeros_like(high[LOG_NOISE])
+    if log_noise is not None:  # n times a thousandth of the way to their mean
+        mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)
+        running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
+    return add(sums, jnp.concatenate([change, values, running]))
+
+
+def _values_change(values: jax.Array, good, y) -> jax.Array:
+    """What follow.note_value, entry by entry, adds to the running moments of the values.
+
+    With w_i = 1 / entries_i they are weighted moments: y_i counts u_i = w_i prod_{j>i} (1 - w_j), and what
+    was known before 1 - sum_i u_i.
+    """
+    entries, mean, var = values
+    counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING)
+    w = jnp.where(good, 1 / counted, 0)
+    left = jnp.cumprod((1 - w)[::-1])[::-1]
+    u = w * jnp.append(left[1:], 1)
+    off = jnp.where(good, y - mean, 0)
+    step = jnp.sum(u * off)
+    spread = jnp.sum(u * (off - step) ** 2) + left[0] * step * step - jnp.sum(u) * var
+    return jnp.stack([counted[-1] - entries, step, spread])
+
+
+def add(pair: Pair, x: jax.Array) -> Pair:
+    """The error-free sum of two numbers (Knuth), its error kept in `low`."""
+    total = pair.high + x
+    rest = total - pair.high
+    low = pair.low + ((pair.high - (total - rest)) + (x - rest))
+    high = total + low
+    return Pair(high, low - (high - total))
