@@ -19,7 +19,7 @@ and a state is a dict
     log_noise [[mean, var], ...]  one per mode, (nodes,);  running: its running mean, one per mode
     shift, scale                  the model sees (value - shift) / scale
     values    {"n", "mean", "var"}  running moments of the values, as the model sees them
-    window    entries since the last window ended, [(y, f, z2), ...];  watching, var_before
+    window    entries since the last window ended, [(y, f, z2), ...];  watching
     fresh     the state before any entry, with rows for all nodes
     entries, rejected, refused, clipped, log_evidence, followed
 
@@ -370,28 +370,19 @@ def follow(model, state):
     if not state["watching"]:
         far = np.mean(z2) > model["clip"] ** 2
         state["watching"] = far or values["var"] > 9 or 0 < values["var"] < 1 / 9 or 0 < np.var(y) < 0.01
-        if not state["watching"]:
-            state["var_before"] = values["var"]
         return
     state["watching"] = False
     values["n"], values["mean"], values["var"] = len(y), np.mean(y), np.var(y)
-    varied = state["var_before"] >= 0.01 * min(1, np.var(y))
-    if varied and 1 / 3 < np.std(y) < 3:
-        move_units(state, np.mean(y - f_), 1)
+    if np.std(f_) > 0 and np.corrcoef(y, f_)[0, 1] > 0.25:
+        unit = 1 if 1 / 3 < np.std(y) < 3 else np.std(y)
+        move_units(state, np.mean(y) - unit * np.mean(f_), unit)
         start_afresh(state, keep_means=True)
-        state["a"], state["b"] = 10, 10 * np.var(y - f_)
-        state["followed"][0] += 1
-    elif varied and np.corrcoef(y, f_)[0, 1] > 0.25:
-        scale = np.std(y)
-        move_units(state, np.mean(y) - scale * np.mean(f_), scale)
-        start_afresh(state, keep_means=True)
-        state["a"], state["b"] = 10, 10 * np.var(y / scale - f_)
-        state["followed"][1] += 1
+        state["a"], state["b"] = 10, 10 * np.var(y / unit - f_)
+        state["followed"][0 if unit == 1 else 1] += 1
     else:
         move_units(state, np.mean(y), np.std(y))
         start_afresh(state)
         state["followed"][2] += 1
-    state["var_before"] = values["var"]
 
 
 def move_units(state, shift, scale):

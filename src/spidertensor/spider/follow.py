@@ -6,12 +6,9 @@ If the typical residual of a window lies beyond the clip, or the spread of the v
 then the next window is watched: its entries are predicted but not learned. (The window before it straddles
 the change.) At its end,
 
-    the values hardly varied before        start afresh but for the ids: weights are pruned, factors at 0
-    their spread is what it was            the level moved: the mean residual goes into the shift
-    predictions still follow the values    all was scaled: the units change
-    else                                   start afresh in new units
-
-In the middle two cases the means of the model are kept, while variances, sites and noise start anew.
+    predictions still follow the values    their level or scale has changed: the units move with them. The
+                                           means of the model are kept; variances, sites and noise start anew
+    else                                   start afresh, but for the ids, in new units
 
 A Method's values stay in the units it was given: `Stream.shift` and `Stream.scale` lie between these and the
 units that the model works in.
@@ -84,8 +81,6 @@ def full_window(stream, clip):
     wide, narrow = var > SAME_SCALE**2, 0 < var < SAME_SCALE**-2 or 0 < window[4] < NO_SPREAD
     if far or wide or narrow:
         stream.watching[()] = WATCH
-    else:
-        stream.var_before[()] = var
     window[:] = 0
     return False
 
@@ -94,27 +89,22 @@ def follow(state: State, network: Network, prior: Prior) -> None:
     """Decide what the watched window says, and change the state in place."""
     stream = state.stream
     n, _, mean, f_mean, var, f_var, cov = stream.window.tolist()
-    before, spread = float(stream.var_before), math.sqrt(var)
+    spread = math.sqrt(var)
     stream.watching[()] = 0
     stream.window[:] = 0
     stream.entries[()], stream.mean[()], stream.var[()] = n, mean, var
     if stream.scale * spread <= SMALLEST * abs(stream.shift + stream.scale * mean):
-        pass  # nothing varies yet
-    elif before >= NO_SPREAD * min(1.0, var) and 1 / SAME_SCALE < spread < SAME_SCALE:
-        _move_units(state, mean - f_mean, 1.0)
+        return  # nothing varies
+    if cov > FOLLOWS * spread * math.sqrt(f_var):
+        unit = 1.0 if 1 / SAME_SCALE < spread < SAME_SCALE else spread
+        _move_units(state, mean - unit * f_mean, unit)  # now the mean of the values is f_mean
         _start_afresh(state, network, prior, keep_means=True)
-        _restart_noise(state, var + f_var - 2 * cov)
-        stream.followed[0] += 1
-    elif before >= NO_SPREAD * min(1.0, var) and cov > FOLLOWS * spread * math.sqrt(f_var):
-        _move_units(state, mean - spread * f_mean, spread)  # now the mean of the values is f_mean
-        _start_afresh(state, network, prior, keep_means=True)
-        _restart_noise(state, 1 + f_var - 2 * cov / spread)
-        stream.followed[1] += 1
+        _restart_noise(state, var / unit**2 + f_var - 2 * cov / unit)
+        stream.followed[0 if unit == 1 else 1] += 1
     else:
         _move_units(state, mean, spread)
         _start_afresh(state, network, prior)
         stream.followed[2] += 1
-    stream.var_before[()] = stream.var
 
 
 def _move_units(state: State, shift: float, scale: float) -> None:

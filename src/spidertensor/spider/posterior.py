@@ -70,7 +70,6 @@ class Stream(NamedTuple):
     mean: NDArray[np.float64]  # of the values, in the model's units
     var: NDArray[np.float64]
     log_noise: NDArray[np.float64]  # per mode, the running mean of its nodes' log_noise
-    var_before: NDArray[np.float64]  # var when the window began
     window: NDArray[np.float64]  # (7,) entries, sum of squares, moments of y and f (follow.py)
     watching: NDArray[np.int64]  # 0 no, 1 yes, 2 the window is full: decide
     followed: NDArray[np.int64]  # (3,) times that the level moved, the units changed, all started afresh
@@ -150,7 +149,6 @@ def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False)
             mean=np.zeros(()),
             var=np.zeros(()),
             log_noise=np.zeros(network.n_modes),
-            var_before=np.zeros(()),
             window=np.zeros(7),
             watching=np.zeros((), np.int64),
             followed=np.zeros(3, np.int64),
