@@ -373,8 +373,8 @@ def follow(model, state):
         return
     state["watching"] = False
     values["n"], values["mean"], values["var"] = len(y), np.mean(y), np.var(y)
-    if np.std(f_) > 0 and np.corrcoef(y, f_)[0, 1] > 0.25:
-        unit = 1 if 1 / 3 < np.std(y) < 3 else np.std(y)
+    unit = 1 if 1 / 3 < np.std(y) < 3 else np.std(y)
+    if np.var(y / unit - f_) < 0.94 * np.var(y / unit):
         move_units(state, np.mean(y) - unit * np.mean(f_), unit)
         start_afresh(state, keep_means=True)
         state["a"], state["b"] = 10, 10 * np.var(y / unit - f_)

@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import fitted_file, inputs
-from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
+from spidertensor.estimator.fitted import Fitted, scaled_values, units, with_room
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.parameters import OF_LAYERS, Parameters, check_alone, checked, is_whole, model_of
@@ -179,13 +179,12 @@ class Spider(Parameters, BaseEstimator):
     @property
     def shift_(self) -> float:
         """What is subtracted from a value before it is learned."""
-        (shift, scale), stream = self._fitted().scaling, self._fitted().state.stream
-        return float(shift + scale * stream.shift)
+        return units(self._fitted()).shift
 
     @property
     def scale_(self) -> float:
         """What a value is divided by, after `shift_` was subtracted, before it is learned."""
-        return float(self._fitted().scaling.scale * self._fitted().state.stream.scale)
+        return units(self._fitted()).scale
 
     @property
     def mode_names_(self) -> list[str]:

@@ -28,19 +28,26 @@ class Fitted(NamedTuple):
 def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.float64]:
     """The values as the method sees them; EntryError if one is too far from the shift.
 
-    A model that clips can take far more: its scale may have been that of other values.
+    A model that clips can take far more: its scale may have been that of other values. It is the scale that
+    the model has followed the values to.
     """
-    scaling = fitted.scaling
-    scaled = scaling.scaled(value)
+    scaled, stream = fitted.scaling.scaled(value), fitted.state.stream
     limit = FARTHEST if fitted.params.get("clip") is None else FARTHEST_CLIPPED
+    now = units(fitted)
     refuse(
         value,
-        np.abs(scaled) > limit,
-        f"is more than {limit:g} times the scale {scaling.scale:g} away from {scaling.shift:g}",
+        np.abs(scaled - stream.shift) > limit * stream.scale,
+        f"is more than {limit:g} times the scale {now.scale:g} away from {now.shift:g}",
         kind="too far",
         remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
     )
     return scaled
+
+
+def units(fitted: Fitted) -> Scaling:
+    """What the model works in now: the first scaling, and what it has followed since."""
+    (shift, scale), stream = fitted.scaling, fitted.state.stream
+    return Scaling(float(shift + scale * stream.shift), float(scale * stream.scale))
 
 
 def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64]]:

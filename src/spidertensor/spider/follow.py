@@ -30,7 +30,7 @@ FAR = 2.5  # clips: a residual counts as no larger than this in a window's mean
 SAME_SCALE = 3.0  # a spread within this factor of 1 is the old one
 NO_SPREAD = 0.01  # of a variance: below this the values do not vary
 SMALLEST = 1e-9  # of the size of the values: a smaller spread is rounding
-FOLLOWS = 0.25  # correlation of values and predictions that is no chance over a window
+FOLLOWS = 0.06  # share of the variance of the values that predictions explain, and no chance over a window
 RUNNING = 10_000  # entries over which the moments of the values run
 EQUIVALENT = 10.0  # a = 10: the worth of 20 entries that a new noise starts with
 LEAST_NOISE = 1e-6  # of the running variance of the values
@@ -95,11 +95,12 @@ def follow(state: State, network: Network, prior: Prior) -> None:
     stream.entries[()], stream.mean[()], stream.var[()] = n, mean, var
     if stream.scale * spread <= SMALLEST * abs(stream.shift + stream.scale * mean):
         return  # nothing varies
-    if cov > FOLLOWS * spread * math.sqrt(f_var):
-        unit = 1.0 if 1 / SAME_SCALE < spread < SAME_SCALE else spread
+    unit = 1.0 if 1 / SAME_SCALE < spread < SAME_SCALE else spread
+    left = var / unit**2 + f_var - 2 * cov / unit  # of the variance, in the new units
+    if left < (1 - FOLLOWS) * var / unit**2:
         _move_units(state, mean - unit * f_mean, unit)  # now the mean of the values is f_mean
         _start_afresh(state, network, prior, keep_means=True)
-        _restart_noise(state, var / unit**2 + f_var - 2 * cov / unit)
+        _restart_noise(state, left)
         stream.followed[0 if unit == 1 else 1] += 1
     else:
         _move_units(state, mean, spread)

@@ -1,0 +1,140 @@
+"""A model survives its stream: short versions of benchmarks/stress, extreme numbers, wrong parameters."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "stress"))
+
+import values
+
+from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
+
+SIZES = {
+    "one_outlier": 27_000,
+    "many_outliers": 30_000,
+    "long_tails": 30_000,
+    "first_values": 33_000,
+    "jumps": 48_000,
+}
+
+
+@pytest.mark.parametrize("name", values.SCENARIOS)
+def test_stress(name):
+    rows = list(values.SCENARIOS[name](SIZES[name]))
+    assert len(rows) >= 3
+    assert [row for row in rows if not row["ratio"] <= row["limit"]] == []
+
+
+def test_without_clipping_an_outlier_does_harm():
+    """Else the test above would not see that clipping works."""
+    *_, worst = values.one_outlier(27_000, clip=None, node_noise=False)
+    assert worst["ratio"] > 2
+
+
+def test_a_memory_follows_what_the_default_forgets_slowly():
+    """Half of the nodes of a mode change places late in a stream."""
+    rng = np.random.default_rng(0)
+    index = np.stack([rng.integers(50, size=120_000), rng.integers(40, size=120_000)], axis=1)
+    effects = rng.normal(size=(2, 50))
+    late = np.arange(120_000) >= 100_000
+    moved = np.where(late & (index[:, 0] < 25), (index[:, 0] + 7) % 25, index[:, 0])
+    value = effects[0][moved] + effects[1][index[:, 1]] + 0.3 * rng.normal(size=120_000)
+    after = slice(102_000, None)
+    error = {
+        memory: values.rmse((values.predicted(index, value, memory=memory) - value)[after])
+        for memory in (None, 100)
+    }
+    assert error[100] < 0.36 < 0.8 * error[None]
+
+
+def kinds_of_stream(n: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "noise": rng.normal(size=n),
+        "heavy tails": rng.standard_t(1.1, size=n),
+        "constant": np.full(n, 2.5),
+        "alternating": np.where(np.arange(n) % 2, 1e9, -1e9),
+        "growing": np.exp(np.linspace(0, 40, n)),
+        "tiny": 1e-30 * rng.normal(size=n),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds_of_stream(1))
+@pytest.mark.parametrize("memory", [None, 50])
+def test_numbers_stay_finite_and_positive(kind, memory):
+    """Few nodes, many entries: variances positive, noise bounded, and predictions are numbers."""
+    n = 60_000
+    index = np.random.default_rng(1).integers(4, size=(n, 3))
+    model = SpiderRegressor(memory=memory, rank=3, hidden=(8,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpiderWarning)
+        for part in np.split(np.arange(n), 60):
+            update = model.learn(index[part], kinds_of_stream(n)[kind][part])
+    state = model._fitted().state
+    for name, leaf in checkpoint.flatten(state).items():
+        assert np.isfinite(leaf).all(), name
+        if name.endswith("/var") and not name.startswith("stream"):
+            assert (leaf > 0).all(), name
+    assert all(abs(mean).max() <= 6 for mean, _ in state.posterior.log_noise)
+    for part in (*update[:3], *model.predict(index[:100], return_std=True)):
+        assert np.isfinite(part).all()
+    assert (update.var + update.noise > 0).all()
+
+
+def test_changes_are_told_and_counted():
+    index, value = values.stream(20_000, (100, 50))
+    model = SpiderRegressor()
+    model.partial_fit(index[:10_000], value[:10_000])
+    assert model.followed_ == {"level": 0, "scale": 0, "afresh": 0}
+    with pytest.warns(SpiderWarning) as caught:
+        model.partial_fit(index[10_000:], 1000 * value[10_000:])
+    assert sum(model.followed_.values()) == len(caught) == 1
+    assert model.followed_[caught[0].message.kind] == 1
+    assert model.n_clipped_ > 100
+    assert 100 < model.scale_ < 10_000
+    assert 0 < model.noise_ < (1000 * value.std()) ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        *(("clip", bad) for bad in (0, -1, np.inf, np.nan, "4", True)),
+        *(("memory", bad) for bad in (0, 0.5, -3, np.inf, np.nan, "x", 1e7)),
+        *(("node_noise", bad) for bad in (1, None, "yes")),
+    ],
+)
+def test_parameters_out_of_range_are_one_error(name, bad):
+    model = SpiderRegressor(**{name: bad})
+    with pytest.raises(ValueError, match=name):
+        model.fit([(1, 2)], [3.0])
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_noise_per_node_needs_a_noise_that_forgets():
+    with pytest.raises(ValueError, match="noise_memory"):
+        SpiderRegressor(noise_memory=None).fit([(1, 2)], [3.0])
+    SpiderRegressor(noise_memory=None, node_noise=False, scaling=(0, 1)).fit([(1, 2)], [3.0])
+
+
+def test_the_paper_has_none_of_it():
+    params = SpiderRegressor.paper().get_params()
+    assert (params["clip"], params["node_noise"], params["memory"]) == (None, False, None)
+    assert SpiderClassifier.paper().get_params()["memory"] is None
+
+
+def test_a_noisy_node_has_a_wide_interval():
+    """One noise for all is wrong for each; the truth is 0.1 and 1 by the node of mode 0."""
+    rng = np.random.default_rng(0)
+    index = rng.integers(20, size=(20_000, 2))
+    sd = np.where(index[:, 0] < 10, 0.1, 1.0)
+    value = np.sin(index[:, 1]) + sd * rng.normal(size=20_000)
+    _, quiet = SpiderRegressor().fit(index, value).predict(index[:1000], return_std=True)
+    np.testing.assert_allclose(np.log(quiet / sd[:1000]), 0, atol=0.25)
+    _, same = SpiderRegressor(node_noise=False).fit(index, value).predict(index[:1000], return_std=True)
+    assert same.max() / same.min() < 1.5
