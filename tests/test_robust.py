@@ -47,6 +47,7 @@ def test_a_memory_follows_where_nothing_else_does():
     node = np.where(late, (index[:, 0] + 7) % 25, index[:, 0])
     f = (factors[0][node] * factors[1][index[:, 1]]).sum(axis=1)
     value = f + 0.3 * rng.normal(size=n)
+    scored = slice(change + 5_000, change + 10_000)
     error = {
         memory: values.rmse(
             (values.predicted(index, value, memory=memory) - f)[change + 5000 : change + 10_000]
