@@ -49,9 +49,7 @@ def test_a_memory_follows_where_nothing_else_does():
     value = f + 0.3 * rng.normal(size=n)
     scored = slice(change + 5_000, change + 10_000)
     error = {
-        memory: values.rmse(
-            (values.predicted(index, value, memory=memory) - f)[change + 5000 : change + 10_000]
-        )
+        memory: values.rmse((values.predicted(index, value, memory=memory) - f)[scored])
         for memory in (None, 1000)
     }
     assert error[1000] < 0.3
