@@ -1,7 +1,8 @@
 """One file for a whole state: an open format, no pickle, a version, a checksum, written atomically.
 
-docs/file-format.md describes the bytes. `flatten` turns a state (nested tuples and NamedTuples of arrays)
-into the named arrays of a file, and `restore` turns them back; neither knows what a state means.
+docs/file-format.md describes the bytes. A file consists of named sections: each has a JSON value, and the
+arrays whose names begin with its name. `flatten` turns a state (nested tuples and NamedTuples of arrays) into
+named arrays, and `restore` turns them back; neither knows what a state means.
 
 Whatever is wrong with the content of a file, `load` raises CheckpointError. If the file cannot be opened (it
 is missing, or not readable) that stays an OSError.
@@ -17,7 +18,7 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from io import BufferedReader
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,8 @@ import numpy as np
 
 from spidertensor.faults import Fault
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # what is written; all earlier versions are read
+SECTIONS = {"model", "position"}  # what this version of the package understands
 MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and damaged by a transfer that converts line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
 ALIGN = 64
@@ -46,23 +48,24 @@ class CheckpointError(Fault, ValueError):
 
 class Checkpoint(NamedTuple):
     arrays: dict[str, np.ndarray]
-    config: dict[str, Any]
-    position: Any
+    sections: dict[str, Any]
+    version: int = FORMAT_VERSION  # of the format that the file has
 
 
 def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, np.ndarray],
-    config: Mapping[str, Any],
-    position: Any = None,
+    sections: Mapping[str, Any],
+    optional: Collection[str] = (),
 ) -> None:
     """Write or replace `path`; a kill at any instant leaves either the old file or the new one.
 
-    `config` and `position` are JSON: tuples are read back as lists and keys as strings; NaN and infinity
-    raise ValueError. The same content gives the same bytes. If `path` is a symbolic link, its target is
-    replaced. A file that is replaced keeps its permissions.
+    The first part of an array's name, up to a "/", is the name of its section. `optional`: the sections that a
+    reader may leave out if it does not know them. Sections are JSON: tuples are read back as lists and keys as
+    strings; NaN and infinity raise ValueError. The same content gives the same bytes. If `path` is a symbolic
+    link, its target is replaced. A file that is replaced keeps its permissions.
     """
-    header, offsets = _header(arrays, config, position)
+    header, offsets = _header(arrays, sections, optional)
     target = os.path.realpath(path)
     mode = _mode(target)
     folder, name = os.path.split(target)
@@ -90,19 +93,22 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read and check a file, in memory of the size of the file and a bounded amount more."""
+    """Read and check a file, in memory of the size of the file and a bounded amount more.
+
+    Without optional sections that are not in SECTIONS; one that is not optional is an error.
+    """
     try:
         # Before opening: opening a pipe would wait for a writer.
         _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
         with open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
-            header = _verified_header(handle, size)
+            version, header = _verified_header(handle, size)
             start = _FIXED.size + len(header)
-            records, config, position = _parse(header, size - start - _DIGEST)
-            arrays = {record["name"]: _read(handle, start, record) for record in records}
+            records, sections = _parse(version, header, size - start - _DIGEST)
+            arrays = {name: _read(handle, start, record) for name, record in records.items()}
     except CheckpointError as error:
         raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from error.__cause__
-    return Checkpoint(arrays, config, position)
+    return Checkpoint(arrays, sections, version)
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
@@ -165,7 +171,9 @@ def _aligned(offset: int) -> int:
 # --- writing ---
 
 
-def _header(arrays: Mapping[str, np.ndarray], config: Any, position: Any) -> tuple[bytes, dict[str, int]]:
+def _header(
+    arrays: Mapping[str, np.ndarray], sections: Mapping[str, Any], optional: Collection[str]
+) -> tuple[bytes, dict[str, int]]:
     records, end = [], 0
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -177,13 +185,13 @@ def _header(arrays: Mapping[str, np.ndarray], config: Any, position: Any) -> tup
         records.append(
             {"name": name, "dtype": dtype, "shape": array.shape, "offset": offset, "nbytes": array.nbytes}
         )
-    content = {"arrays": records, "config": dict(config), "position": position}
+    content = {"arrays": records, "optional": sorted(optional), "sections": dict(sections)}
     # ASCII with escapes also holds what UTF-8 cannot, such as a file name that is not valid text.
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     header = text.ljust(_aligned(_FIXED.size + len(text)) - _FIXED.size)
     if len(header) > HEADER_LIMIT:
-        raise ValueError(f"config and position take {len(header)} bytes, the limit is {HEADER_LIMIT}")
-    _parse(header, end)  # so that nothing is written that `load` would reject
+        raise ValueError(f"the sections take {len(header)} bytes, the limit is {HEADER_LIMIT}")
+    _parse(FORMAT_VERSION, header, end)  # so that nothing is written that `load` would reject
     return header, {record["name"]: record["offset"] for record in records}
 
 
@@ -225,7 +233,7 @@ def _sync_folder(folder: str) -> None:
 # --- reading: everything is checked before it is used, and every size before memory is allocated for it ---
 
 
-def _verified_header(handle: BufferedReader, size: int) -> bytes:
+def _verified_header(handle: BufferedReader, size: int) -> tuple[int, bytes]:
     fixed = handle.read(_FIXED.size)
     _check(fixed[:8] == MAGIC[: len(fixed)], "not a spidertensor checkpoint")
     _check(len(fixed) == _FIXED.size, f"truncated: {len(fixed)} bytes")
@@ -233,7 +241,7 @@ def _verified_header(handle: BufferedReader, size: int) -> bytes:
     # Before the checksum: a later format may keep it elsewhere.
     newer = f"written by a newer version of spidertensor (format {version})"
     _check(version <= FORMAT_VERSION, f"{newer}, this one reads up to {FORMAT_VERSION}")
-    _check(version == FORMAT_VERSION, f"unknown format {version}")
+    _check(version > 0, f"unknown format {version}")
     left = size - _FIXED.size - _DIGEST - length
     possible = length <= HEADER_LIMIT and left >= 0 and (_FIXED.size + length) % ALIGN == 0
     _check(possible, f"truncated or damaged: a header of {length} bytes in a file of {size}")
@@ -245,31 +253,53 @@ def _verified_header(handle: BufferedReader, size: int) -> bytes:
         digest.update(chunk)
         left -= len(chunk)
     _check(handle.read(_DIGEST) == digest.digest(), "truncated or damaged: the checksum does not match")
-    return header
+    return version, header
 
 
-def _parse(header: bytes, payload: int) -> tuple[list[dict[str, Any]], dict[str, Any], Any]:
+def _parse(version: int, header: bytes, payload: int) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Records of the arrays by their names, and sections; both only of sections that are known."""
     try:
         content = json.loads(header.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"the header cannot be read: {error}") from error
     _check(isinstance(content, dict), "the header is not an object")
-    _check(content.keys() == {"arrays", "config", "position"}, "the header has missing or unknown keys")
-    records, config = content["arrays"], content["config"]
-    _check(isinstance(config, dict), "the config is not an object")
-    _check(isinstance(records, list), "the header has no list of arrays")
-    names: set[str] = set()
+    wanted = {"arrays", "config", "position"} if version == 1 else {"arrays", "optional", "sections"}
+    _check(content.keys() == wanted, "the header has missing or unknown keys")
+    _check(isinstance(content["arrays"], list), "the header has no list of arrays")
+    records: dict[str, dict[str, Any]] = {}
     end = 0
-    for number, record in enumerate(records):
-        reason = _wrong(record, end, names)
+    for number, record in enumerate(content["arrays"]):
+        reason = _wrong(record, end, records.keys())
         _check(not reason, f"array {number} of the header: {reason}")
         end = record["offset"] + record["nbytes"]
-        names.add(record["name"])
+        records[record["name"]] = record
     _check(end == payload, f"the arrays end at byte {end} of {payload}")
-    return records, config, content["position"]
+    if version == 1:
+        _check(isinstance(content["config"], dict), "the config is not an object")
+        # All of its arrays belong to the model, as its config does.
+        named = {f"model/{name}": record for name, record in records.items()}
+        return named, {"model": content["config"], "position": content["position"]}
+    return _known(records, content["sections"], content["optional"])
 
 
-def _wrong(record: Any, end: int, names: set[str]) -> str:
+def _known(
+    records: dict[str, dict[str, Any]], sections: Any, optional: Any
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Without the optional sections that are not known; an error if any other is not known."""
+    _check(isinstance(sections, dict), "the sections are not an object")
+    named = isinstance(optional, list) and all(isinstance(name, str) for name in optional)
+    _check(named and sections.keys() >= set(optional), "the optional sections are not a list of sections")
+    unknown = min(sections.keys() - SECTIONS - set(optional), default=None)
+    newer = f"written by a newer version of spidertensor (section {unknown!r:.80})"
+    _check(unknown is None, f"{newer}, this one reads {', '.join(sorted(SECTIONS))}")
+    owners = {name: name.partition("/")[0] for name in records}
+    lost = min((name for name, owner in owners.items() if owner not in sections), default=None)
+    _check(lost is None, f"array {lost!r:.80} is in no section")
+    kept = {name: record for name, record in records.items() if owners[name] in SECTIONS}
+    return kept, {name: value for name, value in sections.items() if name in SECTIONS}
+
+
+def _wrong(record: Any, end: int, names: Collection[str]) -> str:
     """Why a record cannot follow arrays that take `end` bytes; empty if nothing is wrong with it."""
     if not isinstance(record, dict) or record.keys() != {"name", "dtype", "shape", "offset", "nbytes"}:
         return "missing or unknown keys"

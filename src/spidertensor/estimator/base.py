@@ -135,7 +135,7 @@ class Spider(Parameters, BaseEstimator):
         """Write everything to one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
         fitted, names = self._fitted(), getattr(self, "feature_names_in_", None)
         config = fitted_file.to_config(fitted, self._stored_as, names)
-        checkpoint.save(path, fitted_file.to_arrays(fitted), config, position)
+        checkpoint.save(path, fitted_file.to_arrays(fitted), {"model": config, "position": position})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Self:
@@ -306,9 +306,9 @@ class Spider(Parameters, BaseEstimator):
         if not isinstance(network, CustomNetwork | None):
             raise TypeError(f"network must be a CustomNetwork, got {network!r}")
         with fitted_file.one_error(path):
-            config = file.config
+            config = fitted_file.config_of(file)
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
-            params = config["params"] = fitted_file.ADDED | config["params"]
+            params = fitted_file.params_of(file, config, cls._get_param_names())
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
             as_given: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
@@ -316,9 +316,11 @@ class Spider(Parameters, BaseEstimator):
             estimator = cls(**as_given)
             complete = checked(estimator.get_params(deep=False)) == params
             fitted_file.check(complete, "the params have missing or impossible values")
-            estimator._learned = fitted_file.from_file(file.arrays, config, cls._likelihood, runs=runs)
+            estimator._learned = fitted_file.from_file(
+                file, config | {"params": params}, cls._likelihood, runs=runs
+            )
             estimator.n_features_in_ = config["modes"]
-            estimator.position_ = file.position
+            estimator.position_ = file.sections.get("position")
             if config["names"] is not None:
                 estimator.feature_names_in_ = np.array(config["names"], dtype=object)
             return estimator
@@ -327,15 +329,18 @@ class Spider(Parameters, BaseEstimator):
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
         state: Any = super().__getstate__()
         state = dict(state)
-        if self._learned is not None:
-            state["_learned"] = self._learned._replace(model=None)
+        if (fitted := self._learned) is not None:
+            state["_learned"] = fitted._replace(model=fitted.model._replace(method=None))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if (fitted := self._learned) is not None:
-            model = model_of(fitted.params, self._likelihood, len(fitted.nodes))
-            self._learned = fitted._replace(model=model)
+            product = fitted.model.network.product
+            model = model_of(fitted.params, self._likelihood, len(fitted.nodes), product=product)
+            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state.
+            learned = checkpoint.restore(fitted.state, checkpoint.flatten(fitted.state))
+            self._learned = fitted._replace(model=model, state=learned)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None

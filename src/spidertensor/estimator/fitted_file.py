@@ -1,4 +1,7 @@
-"""What an estimator has learned, as a file (docs/file-format.md).
+"""What an estimator has learned, as the sections of a file (docs/file-format.md).
+
+The section "model" is about the model itself: its JSON (here called `config`), its state and the ids of its
+nodes. The section "position" is the caller's.
 
 Kernels do not validate: everything in a file is checked here, part against part, before it is used.
 """
@@ -6,7 +9,7 @@ Kernels do not validate: everything in a file is checked here, part against part
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor import checkpoint
-from spidertensor.checkpoint import CheckpointError
+from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.parameters import (
@@ -29,13 +32,23 @@ from spidertensor.estimator.parameters import (
 from spidertensor.scaling import Scaling
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomNetwork
+from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import State
+from spidertensor.spider.posterior import State, Stream
+from spidertensor.spider.sequential_passes import LARGEST_LOG_NOISE
 
-# The values of parameters that did not exist yet when a file was written.
-ADDED: dict[str, Any] = {"engine": "sequential", "network": None}
-KEYS = {"estimator", "params", "modes", "names", "shift", "scale"}
+KEYS = {"estimator", "params", "modes", "names", "shift", "scale", "product"}
+# What files of version 1 do not say: the values of parameters that they may lack. They have no "product"
+# either (it was always meant) and none of the arrays that `_added_to_version_1` lists.
+VERSION_1: dict[str, Any] = {
+    "engine": "sequential",
+    "network": None,
+    "memory": None,
+    "clip": None,
+    "node_noise": False,
+}
+LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
 
 
 @contextmanager
@@ -51,16 +64,27 @@ def one_error(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def estimator_in(config: dict[str, Any]) -> Any:
-    """The name of the estimator that wrote a config."""
-    check(config.keys() == KEYS, "the config has missing or unknown keys")
-    return config["estimator"]
+def config_of(file: Checkpoint) -> dict[str, Any]:
+    """The JSON of a file's model, as version 2 has it; the params may still lack what version 1 does."""
+    config = file.sections.get("model")
+    if not isinstance(config, dict):
+        raise CheckpointError("holds no model")
+    keys = KEYS - {"product"} if file.version == 1 else KEYS
+    check(config.keys() == keys, "the model has missing or unknown keys")
+    return config | {"product": True} if file.version == 1 else config
 
 
 def check_config(config: dict[str, Any], estimator: str, shown: str) -> None:
     """Whether a config belongs to an estimator; `shown` is the name of its class."""
-    check(estimator_in(config) == estimator, f"holds a {config['estimator']}, not a {shown}")
+    check(config["estimator"] == estimator, f"holds a {config['estimator']}, not a {shown}")
     check(isinstance(config["params"], dict), "the params are not an object")
+    check(isinstance(config["product"], bool), "product is neither true nor false")
+
+
+def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The stored parameters; of an old file, complete with those of the `known` ones that it lacks."""
+    meant = VERSION_1 if file.version == 1 else {}
+    return {name: value for name, value in meant.items() if name in known} | config["params"]
 
 
 def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
@@ -71,6 +95,7 @@ def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> di
         "names": None if names is None else list(names),
         "shift": fitted.scaling.shift,
         "scale": fitted.scaling.scale,
+        "product": fitted.model.network.product,
     }
 
 
@@ -105,31 +130,31 @@ def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> 
 
 def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     """State and ids, as a checkpoint stores them."""
-    arrays = checkpoint.flatten(posterior.trim(fitted.state), "state")
+    arrays = checkpoint.flatten(posterior.trim(fitted.state), "model/state")
     for mode, nodes in enumerate(fitted.nodes):
-        arrays |= {f"nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
+        arrays |= {f"model/nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
     return arrays
 
 
-def from_file(
-    arrays: dict[str, NDArray[Any]], config: dict[str, Any], likelihood: Likelihood, *, runs: bool
-) -> Fitted:
+def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, *, runs: bool) -> Fitted:
     """The inverse of `to_arrays` and `to_config`, for a config whose params were checked.
 
     runs: see model_of
     """
     params, shift, scale = config["params"], config["shift"], config["scale"]
-    nodes = _nodes(arrays)
+    nodes = _nodes(file.arrays)
     check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
     check(possible, f"scaling ({shift}, {scale}) is not possible")
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
-    n_nodes = [len(each) for each in nodes]
-    _check_sizes(arrays, network_of(params, len(nodes)), n_nodes)
-    model = model_of(params, likelihood, len(nodes), runs=runs)
-    state = _state(arrays, model, params["random_state"], n_nodes)
+    n_nodes, product = [len(each) for each in nodes], config["product"]
+    _check_sizes(file.arrays, network_of(params, len(nodes), product=product), n_nodes)
+    model = model_of(params, likelihood, len(nodes), product=product, runs=runs)
+    state = _state(file, model, params)
+    _check_state(state, params["random_state"], n_nodes)
+    _check_stream(state.stream, follows=params.get("clip") is not None)
     return Fitted(params, model, state, nodes, Scaling(float(shift), float(scale)))
 
 
@@ -142,9 +167,9 @@ def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
     modes: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         match name.split("/"):
-            case ["nodes", mode, part]:
+            case ["model", "nodes", mode, part]:
                 modes.setdefault(mode, {})[part] = array
-            case ["state", _, *_]:
+            case ["model", "state", _, *_]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r}")
@@ -160,18 +185,53 @@ def _check_sizes(arrays: dict[str, NDArray[Any]], network: Network, n_nodes: lis
         ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
     ):
         for number, shape in enumerate(shapes):
-            name = f"state/posterior/{part}/{number}/mean"
+            name = f"model/state/posterior/{part}/{number}/mean"
             check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
 
 
-def _state(arrays: dict[str, NDArray[Any]], model: Model, seed: int, n_nodes: list[int]) -> State:
-    state = checkpoint.restore(posterior.init(model.network, model.prior, 0), arrays, "state")
+def _state(file: Checkpoint, model: Model, params: dict[str, Any]) -> State:
+    start = posterior.init(model.network, model.prior, 0, node_noise=params.get("node_noise", False))
+    arrays = file.arrays
+    if file.version == 1:
+        added = _added_to_version_1(start)
+        check(not added.keys() & arrays.keys(), "has arrays that format 1 does not know")
+        arrays = arrays | added
+    return checkpoint.restore(start, arrays, "model/state")
+
+
+def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
+    """The arrays that a state of version 1 does not have, as they are in a model that uses none of them."""
+    counts = {f"model/state/counts/{name}": getattr(start.counts, name) for name in ("refused", "clipped")}
+    return counts | checkpoint.flatten(start.stream, "model/state/stream")
+
+
+def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
+    """Whatever could make a prediction that is not a number, now or after learning more."""
     for name, leaf in checkpoint.flatten(state, "state").items():
         check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
-    gaussians = (*state.posterior.factors, *state.posterior.weights)
+    post, counts = state.posterior, state.counts
+    gaussians = (*post.factors, *post.weights, *post.log_noise)
     same = all(each.mean.shape == each.var.shape for each in gaussians)
-    check(same and state.counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
-    positive = (*(each.var for each in gaussians), *state.posterior.noise, state.counts.entries)
+    same = same and all(len(each.mean) == n for each, n in zip(post.log_noise, n_nodes, strict=False))
+    check(same and counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
+    positive = (*(each.var for each in gaussians), *post.noise, counts.entries)
     check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    check(state.counts.rejected >= 0 and state.seed == seed, "count or seed impossible")
-    return state
+    largest = max(max(np.abs(each.mean).max(), each.var.max()) for each in gaussians)
+    possible = largest <= LARGEST and np.isfinite(post.noise.rate / post.noise.shape)
+    check(possible, "a mean or a variance is too large")
+    certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
+    small = all((np.abs(each.mean) <= LARGEST_LOG_NOISE).all() for each in post.log_noise)
+    small = small and (np.abs(state.stream.log_noise) <= LARGEST_LOG_NOISE).all()
+    check(certain and small, "the noise of a node is impossible")
+    whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
+    check(min(whole) >= 0 and state.seed == seed, "count or seed impossible")
+
+
+def _check_stream(stream: Stream, *, follows: bool) -> None:
+    """`follows`: the model follows the level and the scale of its values (follow.py)."""
+    n, squares, _, _, var, f_var, _ = stream.window
+    positive = min(n, squares, var, f_var, stream.entries, stream.var, stream.var_before) >= 0
+    check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
+    check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "what is watched is impossible")
+    still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
+    check(follows or still, "follows the values, which this model does not")
