@@ -75,7 +75,7 @@ def assert_same(got: Any, wanted: Any) -> None:
     assert got.flags.owndata
 
 
-def pack(header: Any, payload: bytes = b"", version: int = 1) -> bytes:
+def pack(header: Any, payload: bytes = b"", version: int = 2) -> bytes:
     """A container with a right checksum around any header: what an attacker would write."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     text = text.ljust((len(text) + 20 + 63) // 64 * 64 - 20)
@@ -84,10 +84,15 @@ def pack(header: Any, payload: bytes = b"", version: int = 1) -> bytes:
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    return {"name": "a", "dtype": "<f4", "shape": [2], "offset": 0, "nbytes": 8} | changes
+    return {"name": "model/a", "dtype": "<f4", "shape": [2], "offset": 0, "nbytes": 8} | changes
 
 
 def header(*records: Any, **changes: Any) -> dict[str, Any]:
+    return {"arrays": list(records), "sections": {"model": {}, "position": None}, "optional": []} | changes
+
+
+def header_1(*records: Any, **changes: Any) -> dict[str, Any]:
+    """The same of version 1."""
     return {"arrays": list(records), "config": {}, "position": None} | changes
 
 
@@ -137,17 +142,17 @@ FEW = settings(
 @given(TREES, st.dictionaries(TEXT, JSON, max_size=3), JSON)
 def test_round_trip(tmp_path, state, config, position):
     file = tmp_path / "model"
-    arrays = flatten(state, "state")
-    save(file, arrays, config, position)
+    arrays, sections = flatten(state, "model"), {"model": config, "position": position}
+    save(file, arrays, sections)
     first = file.read_bytes()
     loaded = load(file)
     assert_same(loaded.arrays, dict(sorted(arrays.items())))
-    assert (loaded.config, loaded.position) == (config, position)
-    assert json.dumps(loaded.position, sort_keys=True) == json.dumps(
-        position, sort_keys=True
+    assert (loaded.sections, loaded.version) == (sections, 2)
+    assert json.dumps(loaded.sections, sort_keys=True) == json.dumps(
+        sections, sort_keys=True
     )  # 1 is not 1.0 or True
-    assert_same(restore(state, loaded.arrays, "state"), state)
-    save(file, dict(reversed(loaded.arrays.items())), dict(reversed(loaded.config.items())), position)
+    assert_same(restore(state, loaded.arrays, "model"), state)
+    save(file, dict(reversed(loaded.arrays.items())), dict(reversed(loaded.sections.items())))
     assert file.read_bytes() == first
 
 
@@ -155,20 +160,20 @@ def test_nan_and_signed_zero_in_arrays_keep_their_bits(file):
     special = np.array([0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1], np.uint64).view(
         np.float64
     )
-    save(file, {"a": special}, {})
-    assert_same(load(file).arrays["a"], special)
+    save(file, {"model/a": special}, {"model": {}})
+    assert_same(load(file).arrays["model/a"], special)
 
 
-def test_a_file_without_anything_and_default_position(file):
+def test_a_file_without_anything(file):
     save(file, {}, {})
-    assert load(file) == Checkpoint({}, {}, None)
+    assert load(file) == Checkpoint({}, {}, 2)
 
 
 def test_loaded_arrays_do_not_hold_each_other_or_the_file(file):
-    save(file, {"a": np.zeros(3), "b": np.zeros(5)}, {})
+    save(file, {"model/a": np.zeros(3), "model/b": np.zeros(5)}, {"model": {}})
     arrays = load(file).arrays
     assert all(array.base is None for array in arrays.values())
-    assert arrays["a"].nbytes == 24
+    assert arrays["model/a"].nbytes == 24
 
 
 def test_the_reader_in_the_documentation_reads(file):
@@ -177,28 +182,29 @@ def test_the_reader_in_the_documentation_reads(file):
     assert code
     scope: dict[str, Any] = {}
     exec(code[1], scope)
-    arrays = flatten(tree(3), "state")
-    save(file, arrays, {"name": "π"}, {"row": 5})
-    found, config, position = scope["read"](file)
-    assert (config, position) == ({"name": "π"}, {"row": 5})
+    arrays, sections = flatten(tree(3), "model"), {"model": {"name": "π"}, "position": {"row": 5}}
+    save(file, arrays, sections)
+    found, found_sections = scope["read"](file)
+    assert found_sections == sections
     assert {k: (a.dtype.str, list(a.shape), a.tobytes()) for k, a in arrays.items()} == found
 
 
 def test_the_bytes_are_those_of_the_documentation(file):
-    save(file, {"b": np.array([1, 2], ">i4"), "a": np.array([True])}, {"z": 1, "k": "é"}, [1.5])
+    arrays = {"model/b": np.array([1, 2], ">i4"), "model/a": np.array([True])}
+    save(file, arrays, {"position": [1.5], "model": {"z": 1, "k": "é"}}, optional=["position"])
     text = (
-        b'{"arrays":[{"dtype":"|b1","name":"a","nbytes":1,"offset":0,"shape":[1]},'
-        b'{"dtype":"<i4","name":"b","nbytes":8,"offset":64,"shape":[2]}],'
-        b'"config":{"k":"\\u00e9","z":1},"position":[1.5]}'
+        b'{"arrays":[{"dtype":"|b1","name":"model/a","nbytes":1,"offset":0,"shape":[1]},'
+        b'{"dtype":"<i4","name":"model/b","nbytes":8,"offset":64,"shape":[2]}],'
+        b'"optional":["position"],"sections":{"model":{"k":"\\u00e9","z":1},"position":[1.5]}}'
     )
     assert file.read_bytes() == pack(text, b"\1" + bytes(63) + b"\1\0\0\0\2\0\0\0")
 
 
 def test_memory_is_about_that_of_the_arrays(file):
-    arrays = {"a": np.ones(1 << 20), "b": np.ones((1 << 10, 1 << 10), np.float32)}
+    arrays = {"model/a": np.ones(1 << 20), "model/b": np.ones((1 << 10, 1 << 10), np.float32)}
     tracemalloc.start()
     try:
-        save(file, arrays, {})
+        save(file, arrays, {"model": {}})
         saving = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         load(file)
@@ -217,8 +223,8 @@ def test_memory_is_about_that_of_the_arrays(file):
     [np.array([None]), np.zeros(2, np.float16), np.array(["x"]), np.zeros(1, "i4,f4"), np.zeros(1, complex)],
 )
 def test_other_dtypes_are_refused_by_name(file, array):
-    with pytest.raises(TypeError, match="'state/x'"):
-        save(file, {"state/x": array}, {})
+    with pytest.raises(TypeError, match="'model/x'"):
+        save(file, {"model/x": array}, {"model": {}})
     assert not os.listdir(file.parent)
 
 
@@ -233,16 +239,31 @@ def test_other_dtypes_are_refused_by_name(file, array):
     ],
 )
 def test_what_is_not_json_is_refused_before_writing(file, config, position, error):
-    save(file, {}, {"old": 1})
+    save(file, {}, {"model": {"old": 1}})
     with pytest.raises(error):
-        save(file, {}, config, position)
-    assert load(file).config == {"old": 1}
+        save(file, {}, {"model": config, "position": position})
+    assert load(file).sections["model"] == {"old": 1}
     assert os.listdir(file.parent) == [file.name]
 
 
 def test_a_name_must_be_a_string(file):
     with pytest.raises(ValueError, match="name"):
-        save(file, {1: np.zeros(1)}, {})  # type: ignore[dict-item]
+        save(file, {1: np.zeros(1)}, {"model": {}})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sections", "optional"),
+    [
+        ({"a": np.zeros(1)}, {"model": {}}, ()),
+        ({"model/a": np.zeros(1)}, {}, ()),
+        ({}, {"model": {}}, ["position"]),
+        ({}, {"model": {}, "future": 1}, ()),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(file, arrays, sections, optional):
+    with pytest.raises(CheckpointError, match="section"):
+        save(file, arrays, sections, optional)
+    assert not os.listdir(file.parent)
 
 
 # --- accidents ---
@@ -250,7 +271,7 @@ def test_a_name_must_be_a_string(file):
 
 @pytest.fixture
 def small(file) -> bytes:
-    save(file, flatten(tree(1), "s"), {"rank": 2}, {"row": 9})
+    save(file, flatten(tree(1), "model"), {"model": {"rank": 2}, "position": {"row": 9}})
     return file.read_bytes()
 
 
@@ -307,21 +328,60 @@ def test_random_bytes(file):
     rng = random.Random(0)
     for _ in range(300):
         noise = rng.randbytes(rng.randrange(300))
-        for start in (b"", checkpoint.MAGIC, checkpoint.MAGIC + struct.pack("<I", 1)):
+        for start in (b"", *(checkpoint.MAGIC + more for more in (b"", b"\1\0\0\0", b"\2\0\0\0"))):
             file.write_bytes(start + noise)
             with pytest.raises(CheckpointError):
                 load(file)
 
 
 def test_too_new_is_said_whatever_follows(file):
-    for content in (pack(header(), version=2), struct.pack("<8sIQ", checkpoint.MAGIC, 2, 2**64 - 1)):
+    for content in (pack(header(), version=3), struct.pack("<8sIQ", checkpoint.MAGIC, 3, 2**64 - 1)):
         file.write_bytes(content)
-        message = r"newer version of spidertensor \(format 2\), this one reads up to 1"
+        message = r"newer version of spidertensor \(format 3\), this one reads up to 2"
         with pytest.raises(CheckpointError, match=message):
             load(file)
     file.write_bytes(pack(header(), version=0))
     with pytest.raises(CheckpointError, match="unknown format 0"):
         load(file)
+
+
+def test_sections_of_later_versions(file):
+    """An unknown section is an error that says so, unless it is optional: then it is not even read."""
+    later = {"model": {"a": 1}, "position": 7, "journal": {"entries": 3}}
+    records = (record(name="journal/marks"), record(offset=64))
+    content = pack(header(*records, sections=later), bytes(72))
+    message = r"newer version of spidertensor \(section 'journal'\), this one reads model, position"
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        load(file)
+    file.write_bytes(pack(header(*records, sections=later, optional=["journal"]), bytes(72)))
+    loaded = load(file)
+    assert loaded.sections == {"model": {"a": 1}, "position": 7}
+    assert_same(loaded.arrays, {"model/a": np.zeros(2, np.float32)})
+
+
+def test_a_large_optional_section_takes_no_memory(file, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECTIONS", {"model", "histogram"})
+    save(file, {"histogram": np.ones(1 << 20)}, {"model": {}, "histogram": None}, ["histogram"])
+    assert load(file).arrays.keys() == {"histogram"}
+    monkeypatch.undo()
+    tracemalloc.start()
+    try:
+        assert load(file) == Checkpoint({}, {"model": {}}, 2)
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_version_1_is_read(file):
+    content = header_1(record(name="state/a"), config={"a": 1}, position=[2])
+    file.write_bytes(pack(content, bytes(8), version=1))
+    loaded = load(file)
+    assert_same(loaded.arrays, {"model/state/a": np.zeros(2, np.float32)})
+    assert (loaded.sections, loaded.version) == ({"model": {"a": 1}, "position": [2]}, 1)
+    for wrong in (header(), header_1(config=[]), header_1(more=1), header_1() | {"arrays": None}):
+        refused(file, pack(wrong, version=1))
+    refused(file, pack(header_1(), version=2))
 
 
 def test_no_file_empty_file_folder_and_pipe(tmp_path):
@@ -364,8 +424,8 @@ HOSTILE = {
     "offset not aligned": header(record(shape=[1], nbytes=4, offset=4)),
     "offset huge": header(record(offset=2**70)),
     "offset bool": header(record(offset=False)),
-    "overlap": header(record(), record(name="b")),
-    "second past the end": header(record(), record(name="b", offset=64)),
+    "overlap": header(record(), record(name="model/b")),
+    "second past the end": header(record(), record(name="model/b", offset=64)),
     "dtype object": header(record(dtype="O", shape=[1])),
     "dtype |O": header(record(dtype="|O", shape=[1])),
     "dtype big-endian": header(record(dtype=">f4")),
@@ -378,23 +438,41 @@ HOSTILE = {
     "no offset": header({k: v for k, v in record().items() if k != "offset"}),
     "one key too many": header(record(order="F")),
     "record a list": header([]),
-    "arrays an object": header() | {"arrays": {"a": record()}},
+    "arrays an object": header() | {"arrays": {"model/a": record()}},
     "arrays null": header() | {"arrays": None},
-    "config a list": header(record(), config=[]),
-    "no position": {"arrays": [record()], "config": {}},
+    "name of no section": header(record(name="a")),
+    "name empty": header(record(name="")),
+    "name begins with a slash": header(record(name="/model/a")),
+    "name of an absent section": header(record(name="members/0/a")),
+    "name begins like a section": header(record(name="models/a")),
+    "sections a list": header(record(), sections=["model"]),
+    "sections null": header(record(), sections=None),
+    "no sections": {"arrays": [record()], "optional": []},
+    "no optional": {"arrays": [record()], "sections": {"model": {}}},
+    "optional a text": header(record(), optional="model"),
+    "optional an object": header(record(), optional={"model": 1}),
+    "optional numbers": header(record(), optional=[1]),
+    "optional lists": header(record(), optional=[["model"]]),
+    "optional of an absent section": header(record(), optional=["journal"]),
+    "unknown section": header(record(), sections={"model": {}, "journal": 1}),
+    "unknown section of a long name": header(record(), sections={"model": {}, "n" * 10**6: 1}),
+    "unknown section that is not the optional one": header(
+        record(), sections={"model": {}, "journal": 1, "members": 1}, optional=["journal"]
+    ),
+    "a header of version 1": header_1(record()),
     "unknown key": header(record(), more=1),
     "header a list": [],
     "header a number": 5,
-    "NaN": header(record(), config={"a": math.nan}),
-    "Infinity": header(record(), position=-math.inf),
-    "1e999": json.dumps(header(record(), position="X")).encode().replace(b'"X"', b"1e999"),
+    "NaN": header(record(), sections={"model": {"a": math.nan}}),
+    "Infinity": header(record(), sections={"model": {}, "position": -math.inf}),
+    "1e999": json.dumps(header(record(), sections={"model": "X"})).encode().replace(b'"X"', b"1e999"),
     "deep lists": b"[" * 1_000_000,
-    "deep closed": json.dumps(header(record(), position="X"))
+    "deep closed": json.dumps(header(record(), sections={"model": "X"}))
     .encode()
     .replace(b'"X"', b"[" * 10**6 + b"]" * 10**6),
     "deep objects": b'{"a":' * 500_000,
     "a million digits": b'{"a":' + b"9" * 1_000_000 + b"}",
-    "a million arrays": b'{"config":{},"position":0,"arrays":[' + b"[]," * 1_000_000 + b"[]]}",
+    "a million arrays": b'{"sections":{},"optional":[],"arrays":[' + b"[]," * 1_000_000 + b"[]]}",
     "no JSON": b"hello",
     "nothing": b"",
     "two values": b"{} {}",
@@ -429,7 +507,7 @@ def test_arrays_fill_the_payload_exactly(file):
     for content, right in (
         (header(), 0),
         (header(record()), 8),
-        (header(record(), record(name="b", offset=64)), 72),
+        (header(record(), record(name="model/b", offset=64)), 72),
     ):
         for payload in (0, 4, 7, 8, 9, 64, 71, 72, 73, 128):
             if payload != right:
@@ -440,26 +518,26 @@ def test_arrays_fill_the_payload_exactly(file):
 
 def test_a_header_that_is_not_padded(file):
     text = json.dumps(header()).encode() + b" "
-    body = struct.pack("<8sIQ", checkpoint.MAGIC, 1, len(text)) + text
+    body = struct.pack("<8sIQ", checkpoint.MAGIC, 2, len(text)) + text
     assert len(body) % 64
     refused(file, body + hashlib.sha256(body).digest())
 
 
 def test_the_hostile_container_is_otherwise_fine(file):
-    file.write_bytes(pack(header(record(), config={"a": 1}), bytes(8)))
+    file.write_bytes(pack(header(record(), sections={"model": {"a": 1}}), bytes(8)))
     loaded = load(file)
-    assert_same(loaded.arrays, {"a": np.zeros(2, np.float32)})
-    assert loaded.config == {"a": 1}
+    assert_same(loaded.arrays, {"model/a": np.zeros(2, np.float32)})
+    assert loaded.sections == {"model": {"a": 1}}
 
 
 @pytest.mark.parametrize("length", [0, 1, 43, 45, 200, 2**31, 2**32 + 44, 2**63, 2**64 - 1, 2**64 - 20])
 def test_hostile_header_length(file, length):
-    body = struct.pack("<8sIQ", checkpoint.MAGIC, 1, length) + b" " * 100
+    body = struct.pack("<8sIQ", checkpoint.MAGIC, 2, length) + b" " * 100
     refused(file, body + hashlib.sha256(body).digest())
 
 
 def test_a_header_over_the_limit_is_not_read(file):
-    text = json.dumps(header(position="x" * checkpoint.HEADER_LIMIT)).encode()
+    text = json.dumps(header(sections={"position": "x" * checkpoint.HEADER_LIMIT})).encode()
     content = pack(text)
     file.write_bytes(content)
     tracemalloc.start()
@@ -475,7 +553,7 @@ def test_truth_values_other_than_0_and_1(file):
     for payload, good in ((b"\0\1", True), (b"\0\2", False), (b"\xff\1", False)):
         file.write_bytes(pack(header(record(dtype="|b1", nbytes=2)), payload))
         if good:
-            assert load(file).arrays["a"].tolist() == [False, True]
+            assert load(file).arrays["model/a"].tolist() == [False, True]
         else:
             refused(file, file.read_bytes())
 
@@ -483,7 +561,7 @@ def test_truth_values_other_than_0_and_1(file):
 @posix
 def test_file_cut_while_it_is_read(file, monkeypatch):
     """An in-place writer between checksum and arrays: an error, not garbage from np.empty."""
-    save(file, {"a": np.ones(1 << 16)}, {})
+    save(file, {"model/a": np.ones(1 << 16)}, {"model": {}})
     parse = checkpoint._parse
 
     def cut(*args):
@@ -501,7 +579,7 @@ def test_file_cut_while_it_is_read(file, monkeypatch):
 @pytest.mark.parametrize("broken", ["fsync", "replace", "chmod"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_leaves_the_old_file_and_nothing_else(file, monkeypatch, broken, error):
-    save(file, {"a": np.ones(3)}, {"old": True})
+    save(file, {"model/a": np.ones(3)}, {"model": {"old": True}})
     before = file.read_bytes()
 
     def fail(*args, **kwargs):
@@ -510,13 +588,13 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(file, monkeypatch, broke
     with monkeypatch.context() as patch:
         patch.setattr(os, broken, fail)
         with pytest.raises(type(error)):
-            save(file, {"a": np.zeros(3)}, {"old": False})
+            save(file, {"model/a": np.zeros(3)}, {"model": {"old": False}})
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == [file.name]
 
 
 def test_an_array_that_fails_half_way(file):
-    save(file, {}, {"old": True})
+    save(file, {}, {"model": {"old": True}})
 
     class Breaks:
         calls = 0
@@ -528,8 +606,9 @@ def test_an_array_that_fails_half_way(file):
             return np.zeros(3)
 
     with pytest.raises(RuntimeError, match="device lost"):
-        save(file, {"a": np.ones(1000), "b": Breaks()}, {})  # type: ignore[dict-item]
-    assert load(file).config == {"old": True}
+        arrays: Any = {"model/a": np.ones(1000), "model/b": Breaks()}
+        save(file, arrays, {"model": {}})
+    assert load(file).sections == {"model": {"old": True}}
     assert os.listdir(file.parent) == [file.name]
 
 
@@ -541,7 +620,7 @@ def test_order_of_the_steps_that_make_it_durable(file, monkeypatch):
         kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
         if kind == "file":  # all of it is there when it is flushed
             temporary = next(file.parent.glob(".*.tmp"))
-            assert load(temporary).config == {"a": 1}
+            assert load(temporary).sections == {"model": {"a": 1}}
         steps.append(kind)
         fsync(descriptor)
 
@@ -552,7 +631,7 @@ def test_order_of_the_steps_that_make_it_durable(file, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
-    save(file, {"a": np.ones(3)}, {"a": 1})
+    save(file, {"model/a": np.ones(3)}, {"model": {"a": 1}})
     assert steps == ["file", "rename", "folder"] if os.name == "posix" else ["file", "rename"]
 
 
@@ -560,18 +639,18 @@ CHILD = """
 import sys
 import numpy as np
 from spidertensor.checkpoint import save
-contents = [({"a": np.full(n, n)}, {"n": n}) for n in (30_000, 40_000)]
+contents = [({"model/a": np.full(n, n)}, {"model": {"n": n}}) for n in (30_000, 40_000)]
 print("ready", flush=True)
 while True:
-    for arrays, config in contents:
-        save(sys.argv[1], arrays, config)
+    for arrays, sections in contents:
+        save(sys.argv[1], arrays, sections)
 """
 
 
 @posix
 def test_a_kill_at_any_moment_leaves_one_of_two_files(file):
     rng = random.Random(1)
-    save(file, {"a": np.full(30_000, 30_000)}, {"n": 30_000})
+    save(file, {"model/a": np.full(30_000, 30_000)}, {"model": {"n": 30_000}})
     seen = set()
     for number in range(200):
         if number >= 15 and len(seen) > 1:
@@ -583,9 +662,10 @@ def test_a_kill_at_any_moment_leaves_one_of_two_files(file):
             time.sleep(rng.uniform(0, 0.05))
             child.kill()
             assert child.wait() == -signal.SIGKILL  # it was still saving, and had not failed by itself
-        arrays, config, _ = load(file)
-        assert np.array_equal(arrays["a"], np.full(config["n"], config["n"]))
-        seen.add(config["n"])
+        loaded = load(file)
+        n = loaded.sections["model"]["n"]
+        assert np.array_equal(loaded.arrays["model/a"], np.full(n, n))
+        seen.add(n)
         rest = {path.name for path in file.parent.iterdir()} - {file.name}
         assert all(re.fullmatch(r"\.model\.spider\.\d+\.[0-9a-f]{8}\.tmp", name) for name in rest)
     assert seen == {30_000, 40_000}
@@ -599,9 +679,9 @@ def test_permissions(file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o640
         for mode in (0o600, 0o664, 0o444):
             file.chmod(mode)
-            save(file, {}, {"mode": mode})
+            save(file, {}, {"model": {"mode": mode}})
             assert stat.S_IMODE(file.stat().st_mode) == mode
-            assert load(file).config == {"mode": mode}
+            assert load(file).sections == {"model": {"mode": mode}}
     finally:
         os.umask(old)
 
@@ -612,9 +692,9 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
     link, target = tmp_path / "link", tmp_path / "data" / "target"
     link.symlink_to(Path("data") / "target")
     for n in range(2):  # first the link hangs, then there is a file
-        save(link, {}, {"n": n})
+        save(link, {}, {"model": {"n": n}})
         assert link.is_symlink()
-        assert load(target).config == load(link).config == {"n": n}
+        assert load(target) == load(link) == Checkpoint({}, {"model": {"n": n}})
     assert os.listdir(tmp_path / "data") == ["target"]
 
 
@@ -634,8 +714,8 @@ def test_only_files_are_replaced(tmp_path):
 def test_relative_and_long_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("plain", "é" * 120):
-        save(name, {}, {"n": name})
-        assert load(name).config == {"n": name}
+        save(name, {}, {"model": {"n": name}})
+        assert load(name).sections == {"model": {"n": name}}
 
 
 # --- between a state and names ---

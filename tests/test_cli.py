@@ -721,7 +721,7 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
     assert "the command says 'sequential'" in fails(*resume, "--engine", "sequential")
     assert spider(*resume)[0] == 0
     whole, part = (spidertensor.checkpoint.load(name) for name in ("whole.spider", "part.spider"))
-    assert part.config == whole.config
+    assert part.sections["model"] == whole.sections["model"]
     for name, array in whole.arrays.items():
         np.testing.assert_allclose(part.arrays[name], array, rtol=1e-3, atol=1e-4)
 
@@ -759,8 +759,8 @@ def test_a_file_imports_nothing(ratings, folder, spider, fails):
     spider("fit", ratings, *FIT, "--model", "m.spider")
     file = spidertensor.checkpoint.load("m.spider")
     network = {"name": "evil:net", "shapes": [[4, 5], [1, 5]]}
-    file.config["params"] |= {"engine": "vectorized", "network": network, "hidden": [50, 50]}
-    spidertensor.checkpoint.save("m.spider", file.arrays, file.config, file.position)
+    file.sections["model"]["params"] |= {"engine": "vectorized", "network": network, "hidden": [50, 50]}
+    spidertensor.checkpoint.save("m.spider", file.arrays, file.sections)
     (folder / "evil.py").write_text("open('ran', 'w')\n")
     assert "'evil:net'" in fails("predict", "m.spider", ratings)
     assert "evil:net" in spider("info", "m.spider")[1]

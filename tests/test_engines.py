@@ -140,7 +140,7 @@ def test_a_network_of_ones_own_learns_saves_and_goes_on(kind, tmp_path):
     for model in resumed:
         assert saved(model.partial_fit(X[320:], y[320:]), tmp_path / "resumed.spider") == wanted
     assert whole.score(X, y) > 0.8
-    assert checkpoint.load(tmp_path / "whole.spider").config["params"]["network"] == {
+    assert checkpoint.load(tmp_path / "whole.spider").sections["model"]["params"]["network"] == {
         "name": "tiny", "shapes": [[5, 4], [5]],
     }  # fmt: skip
     best = whole.recommend({0: 3}, over=1, n=2, explore="thompson", seed=0)
@@ -249,8 +249,8 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_files_with_another_network(case, own_file, tmp_path):
     file, path = checkpoint.load(own_file), tmp_path / "model"
-    file.config["params"]["network"] = HOSTILE[case]
-    checkpoint.save(path, file.arrays, file.config)
+    file.sections["model"]["params"]["network"] = HOSTILE[case]
+    checkpoint.save(path, file.arrays, file.sections)
     for act in (look, load, partial(load, network=TINY)):
         with pytest.raises(CheckpointError) as caught:
             act(path)
@@ -261,8 +261,8 @@ def test_files_with_another_network(case, own_file, tmp_path):
 def test_files_of_a_network_with_another_engine_or_batch(own_file, tmp_path):
     for name, value in (("engine", "sequential"), ("batch_size", 10**9)):
         file, path = checkpoint.load(own_file), tmp_path / "model"
-        file.config["params"][name] = value
-        checkpoint.save(path, file.arrays, file.config)
+        file.sections["model"]["params"][name] = value
+        checkpoint.save(path, file.arrays, file.sections)
         with pytest.raises(CheckpointError, match=str(path)):
             load(path, network=TINY)
 

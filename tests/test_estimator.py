@@ -53,7 +53,7 @@ def file_bytes(model) -> bytes:
 def config_of(model) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
-        return checkpoint.load(Path(folder) / "model").config
+        return checkpoint.load(Path(folder) / "model").sections["model"]
 
 
 def stream(n=60, binary=False, seed=0):

@@ -260,8 +260,8 @@ def test_save_and_continue_is_never_to_stop(case, tmp_path):
     method = svb_dtf(*case, **SMALL)
     first, second = cut(made(case[1]), 48)
     state, _ = fed(method, [first])
-    checkpoint.save(tmp_path / "model", checkpoint.flatten(posterior.trim(state)), {})
-    restored = checkpoint.restore(method.init(0), checkpoint.load(tmp_path / "model").arrays)
+    checkpoint.save(tmp_path / "model", checkpoint.flatten(posterior.trim(state), "model"), {"model": {}})
+    restored = checkpoint.restore(method.init(0), checkpoint.load(tmp_path / "model").arrays, "model")
     assert bits(restored) == bits(state)
     assert bits(svb_dtf(*case, **SMALL).update(restored, second)[0]) == bits(method.update(state, second)[0])
 
