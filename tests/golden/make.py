@@ -1,7 +1,9 @@
-"""How the golden files were made, once, when format 1 was new: `python tests/golden/make.py` from the root.
+"""How the golden files were made, once, when a format was new: `python tests/golden/make.py` from the root.
 
 They are what users have on their disks. They are never made again: a later version of the package that
 cannot read them, or predicts other numbers from them, is wrong. A new format gets new files beside them.
+This is how those of format 2 were made; those of format 1 had two classes of models, without `clip`,
+`node_noise` and `memory`, and nothing in them about learning on.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from spidertensor import SpiderClassifier, SpiderRegressor
 
 FOLDER = Path(__file__).parent
 RNG = np.random.default_rng(2021)
+LEARNED_AGAIN = 40
 
 
 def regressor():
-    """Three modes with int, str and tuple ids, named columns, a bias and a multilinear part."""
-    n = 800
+    """Three modes with int, str and tuple ids, named columns; clipping, noise per node, and a jump of the
+    values so near the end that the window in which it is decided what to do is not full."""
+    n = 700
     users, items = RNG.integers(40, 47, n), RNG.integers(0, 5, n)
     frame = pd.DataFrame(
         {
@@ -29,14 +33,14 @@ def regressor():
             "place": [("hall", int(i) % 3, 0.5) for i in users + items],
         }
     )
-    y = 20 + 3 * np.sin(users) + 2 * np.cos(items) + 0.3 * RNG.standard_normal(n)
-    settings = {"rank": (2, 1, 2), "hidden": (3,), "bias": True, "multilinear": 1, "batch_size": 32}
-    model = SpiderRegressor(**settings, activation="tanh", random_state=11).fit(frame, y)
+    y = 20 + 3 * np.sin(users) + 2 * np.cos(items) + 0.1 * (users - 39) * RNG.standard_normal(n)
+    y[100] = 1e6
+    y[400:] += 1000
+    settings = {"rank": (2, 1, 2), "hidden": (3,), "bias": True, "multilinear": 2, "batch_size": 32}
+    model = SpiderRegressor(**settings, activation="tanh", memory=500, random_state=11).fit(frame, y)
     asked = list(frame[:12].itertuples(index=False, name=None))
     asked += [(-1, "nobody", ()), (41, "nobody", ("hall", 0, 0.5))]
-    mean, std = model.predict(asked, return_std=True)
-    facts = {"mean": mean, "std": std, "noise": model.noise_}
-    return model, asked, y[:12], facts
+    return model, asked, 1000 + y[:12]
 
 
 def classifier():
@@ -46,28 +50,37 @@ def classifier():
     X = [(kinds[i], int(j)) for i, j in zip(RNG.integers(0, 5, n), RNG.integers(0, 6, n), strict=True)]
     y = np.array([kinds.index(a) > b - 1 for a, b in X]).astype(int)
     model = SpiderClassifier.paper(rank=2, hidden=(3,), batch_size=16, random_state=5).fit(X, y)
-    asked = [*X[:12], ("nobody", -1)]
-    facts = {"probability": model.predict_proba(asked)[:, 1]}
-    return model, asked, y[:12], facts
+    return model, [*X[:12], ("nobody", -1)], y[:12]
+
+
+def predictions(model, asked):
+    if isinstance(model, SpiderClassifier):
+        return {"probability": model.predict_proba(asked)[:, 1]}
+    mean, std = model.predict(asked, return_std=True)
+    return {"mean": mean, "std": std, "noise": model.noise_}
+
+
+def facts_of(model, asked):
+    counts = {"n_nodes": model.n_nodes_, "n_entries": model.n_entries_, "log_evidence": model.log_evidence_}
+    facts = predictions(model, asked) | counts
+    return {key: np.asarray(fact).tolist() for key, fact in facts.items()}
 
 
 def main() -> None:
     for name, build in (("regressor", regressor), ("classifier", classifier)):
-        path = FOLDER / f"version-1-{name}.golden"
+        path = FOLDER / f"version-2-{name}.golden"
         if path.exists():
             raise SystemExit(f"{path} is there, and stays")
-        model, asked, value, facts = build()
-        facts |= {
-            "n_nodes": model.n_nodes_,
-            "n_entries": model.n_entries_,
-            "log_evidence": model.log_evidence_,
-        }
+        model, asked, value = build()
         model.save(path, position={"row": model.n_entries_, "source": "make.py"})
-        facts["value"] = value  # of the first that are asked
-        plain = {key: np.asarray(fact).tolist() for key, fact in facts.items()}
+        facts = facts_of(model, asked)
+        facts["value"] = value.tolist()  # of the first that are asked
+        for _ in range(LEARNED_AGAIN):
+            model.partial_fit(asked[: len(value)], value)
+        facts["then"] = facts_of(model, asked)  # after these were learned so often
         # ids as Python writes them: JSON knows neither tuples nor bytes
-        plain["asked"] = repr(asked)
-        text = json.dumps(plain, indent=1, ensure_ascii=False)
+        facts["asked"] = repr(asked)
+        text = json.dumps(facts, indent=1, ensure_ascii=False)
         path.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
 
 

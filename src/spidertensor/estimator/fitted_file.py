@@ -8,6 +8,7 @@ Kernels do not validate: everything in a file is checked here, part against part
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -217,7 +218,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     positive = (*(each.var for each in gaussians), *post.noise, counts.entries)
     check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
     largest = max(max(np.abs(each.mean).max(), each.var.max()) for each in gaussians)
-    possible = largest <= LARGEST and np.isfinite(post.noise.rate / post.noise.shape)
+    possible = largest <= LARGEST and float(post.noise.rate) / float(post.noise.shape) < math.inf
     check(possible, "a mean or a variance is too large")
     certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
     small = all((np.abs(each.mean) <= LARGEST_LOG_NOISE).all() for each in post.log_noise)
@@ -230,7 +231,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
 def _check_stream(stream: Stream, *, follows: bool) -> None:
     """`follows`: the model follows the level and the scale of its values (follow.py)."""
     n, squares, _, _, var, f_var, _ = stream.window
-    positive = min(n, squares, var, f_var, stream.entries, stream.var, stream.var_before) >= 0
+    positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0
     check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
     check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "what is watched is impossible")
     still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
