@@ -605,8 +605,8 @@ def test_an_array_that_fails_half_way(file):
                 raise RuntimeError("device lost")
             return np.zeros(3)
 
+    arrays: Any = {"model/a": np.ones(1000), "model/b": Breaks()}
     with pytest.raises(RuntimeError, match="device lost"):
-        arrays: Any = {"model/a": np.ones(1000), "model/b": Breaks()}
         save(file, arrays, {"model": {}})
     assert load(file).sections == {"model": {"old": True}}
     assert os.listdir(file.parent) == [file.name]

@@ -60,10 +60,12 @@ def save(
 ) -> None:
     """Write or replace `path`; a kill at any instant leaves either the old file or the new one.
 
-    The first part of an array's name, up to a "/", is the name of its section. `optional`: the sections that a
-    reader may leave out if it does not know them. Sections are JSON: tuples are read back as lists and keys as
-    strings; NaN and infinity raise ValueError. The same content gives the same bytes. If `path` is a symbolic
-    link, its target is replaced. A file that is replaced keeps its permissions.
+    Sections are JSON: tuples are read back as lists and keys as strings; NaN and infinity raise ValueError.
+    The first part of an array's name, up to a "/", is the name of its section. The same content gives the
+    same bytes. If `path` is a symbolic link, its target is replaced. A file that is replaced keeps its
+    permissions.
+
+    optional: sections that a reader may ignore if it does not know them
     """
     header, offsets = _header(arrays, sections, optional)
     target = os.path.realpath(path)
@@ -95,7 +97,7 @@ def save(
 def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read and check a file, in memory of the size of the file and a bounded amount more.
 
-    Without optional sections that are not in SECTIONS; one that is not optional is an error.
+    A section that is not in SECTIONS is ignored if it is optional; otherwise it is an error.
     """
     try:
         # Before opening: opening a pipe would wait for a writer.
