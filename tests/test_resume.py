@@ -619,6 +619,7 @@ NAMES = pytest.mark.parametrize("name", ["regressor", "classifier"])
 
 @VERSIONS
 @NAMES
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_golden_files_load_for_ever(version, name):
     path, wanted, asked, y = golden(version, name)
     model = spidertensor.load(path)
