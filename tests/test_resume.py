@@ -125,6 +125,27 @@ def test_going_on_in_a_watched_window(changes):
     assert file_bytes(model.partial_fit(X[at:], y[at:])) == wanted
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
+def test_going_on_in_a_watched_window_of_the_vectorized_engine():
+    """A joint batch ends with its call, so the calls are those of the model that is never saved."""
+    pytest.importorskip("jax")
+    X, y = jumping(n=1120)
+    settings = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32, "engine": "vectorized"}
+    whole, broken = SpiderRegressor(**settings, memory=300), SpiderRegressor(**settings, memory=300)
+    watched = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        for start in range(0, len(y), 80):
+            part = slice(start, start + 80)
+            whole.partial_fit(X[part], y[part])
+            broken.partial_fit(X[part], y[part]).save(path)
+            broken = pickle.loads(pickle.dumps(broken)) if start % 160 else SpiderRegressor.load(path)
+            watched += int(broken._learned.state.stream.watching)
+            assert file_bytes(broken) == file_bytes(whole)
+    assert watched >= 3
+    assert sum(broken.followed_.values()) >= 1
+
+
 @BOTH
 def test_a_pickle_mapped_into_memory_goes_on(kind, tmp_path):
     """It is read-only, and learning writes in place."""

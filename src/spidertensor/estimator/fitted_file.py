@@ -37,7 +37,7 @@ from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import State, Stream
-from spidertensor.spider.sequential_passes import LARGEST_LOG_NOISE
+from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 KEYS = {"estimator", "params", "modes", "names", "shift", "scale", "product"}
 # What files of version 1 do not say: the values of parameters that they may lack. They have no "product"
