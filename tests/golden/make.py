@@ -2,8 +2,8 @@
 
 They are what users have on their disks. They are never made again: a later version of the package that
 cannot read them, or predicts other numbers from them, is wrong. A new format gets new files beside them.
-This is how those of format 2 were made; those of format 1 had two classes of models, without `clip`,
-`node_noise` and `memory`, and nothing in them about learning on.
+This is how those of format 2 were made. Those of format 1 were made in the same way, by the last version of
+the package that wrote it, from models without `clip`, `node_noise` and `memory`.
 """
 
 from __future__ import annotations
