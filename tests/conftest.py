@@ -34,7 +34,7 @@ def warm_kernels() -> None:
     """For tests of what the command prints: the line about compiling does not come in between."""
     from spidertensor.cli.warmup import warmup
 
-    warmup(modes="2", hidden="4")
+    warmup()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -104,18 +104,12 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
             if gaussian:
                 lam, off = settings.forgetting, misfit(y, alpha, beta, noise_var, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
-                noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
-                if settings.node_noise:
-                    move_log_noise(
-                        places,
-                        stream.log_noise,
-                        index,
-                        n,
-                        settings,
-                        c,
-                        off / noise_var,
-                        noise_var / (beta + noise_var),
-                    )
+                if not settings.node_noise:
+                    noise.rate[()] = lam * noise.rate[()] + 0.5 * off
+                else:
+                    noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
+                    square, kept = off / noise_var, noise_var / (beta + noise_var)
+                    move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c)
