@@ -18,21 +18,15 @@ from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
+from spidertensor.spider.sequential_memory import Settings, elements, load, pack, places, scratch, unpack
 from spidertensor.spider.sequential_passes import (
-    Settings,
     bend_weights,
     curvature_pass,
-    elements,
     evaluate,
-    load,
     load_log_noise,
     move_factors,
     move_log_noise,
     narrow_weights,
-    pack,
-    places,
-    scratch,
-    unpack,
 )
 from spidertensor.spider.spike_slab import refine
 

@@ -1,0 +1,215 @@
+"""Where the numbers of one call lie: the arrays of the state, and working memory for the sequential engine.
+
+Hidden weights are packed before the first entry, transposed to (input, output) and padded: the inner loops
+run over outputs at full SIMD width, and an input that is 0 with slope 0 (a dead ReLU unit) drops its whole
+row from the forward, backward and update pass alike, because its gradient is exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba.extending
+import numpy as np
+from numba.core import types
+from numpy.typing import NDArray
+
+from spidertensor.spider.compiled import HOT, PART, kernel
+from spidertensor.spider.posterior import State
+from spidertensor.spider.sequential_simd import LANES
+
+intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
+
+
+class Settings(NamedTuple):
+    likelihood: int
+    activation: int
+    curvature: bool
+    slab_var: float
+    rho0: float
+    forgetting: float
+    paper_noise: bool
+    refine_every: int
+    clip: float  # largest residual that is learned from, in predictive standard deviations; inf without
+    node_noise: bool
+    widening: float  # of a variance by an entry, 1 + 1/memory; 1 without
+    log_noise_prior: float  # its prior variance, as the state's dtype has it
+    log_noise_widening: float
+    bias: int
+    multilinear: int
+    product: bool
+    ranks: NDArray[np.int64]  # (K,)
+    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
+    n_elements: int  # that one entry moves
+    prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
+
+
+class Places(NamedTuple):
+    """Addresses of the arrays of a state, one for each mode or layer.
+
+    A tuple of arrays would be a type of its own for every number of modes and of layers, and each type is
+    compiled anew, for many seconds. Whoever makes these keeps the arrays alive while a kernel runs.
+    """
+
+    factor_mean: NDArray[np.int64]  # (K,) of (rows, size) arrays
+    factor_var: NDArray[np.int64]
+    log_noise_mean: NDArray[np.int64]  # (K,) of (rows,) arrays, or (0,)
+    log_noise_var: NDArray[np.int64]
+    weight_mean: NDArray[np.int64]  # (L+1,) of (outputs, inputs + 1) arrays, the output layer last
+    weight_var: NDArray[np.int64]
+    site_precision: NDArray[np.int64]
+    site_precision_mean: NDArray[np.int64]
+    site_log_odds: NDArray[np.int64]
+
+
+def places(state: State) -> Places:
+    """Where the arrays of a state are, all of one dtype and C-contiguous."""
+    factors, weights, _, log_noise = state.posterior
+    return Places(
+        *(
+            np.array([part[field].ctypes.data for part in parts], np.int64)
+            for parts, fields in ((factors, 2), (log_noise, 2), (weights, 2), (state.sites, 3))
+            for field in range(fields)
+        )
+    )
+
+
+@intrinsic
+def elements(typingctx, address, like):
+    """The numbers at an address, of the dtype of the array `like`: elements(address, like)[i]."""
+    pointer = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+    return pointer(types.int64, like), codegen
+
+
+class Scratch(NamedTuple):
+    """Working memory of one call. "·" is a whole number of 64 lanes with room for every layer's inputs."""
+
+    wide: NDArray[np.int64]  # (L,) outputs of each hidden layer, padded
+    s: NDArray[np.floating]  # (L+1,)
+    W: NDArray[np.floating]  # (L, ·, padded outputs) means of the hidden weights
+    V: NDArray[np.floating]  # their variances
+    w: NDArray[np.floating]  # (·) means of the output layer
+    v: NDArray[np.floating]
+    h: NDArray[np.floating]  # (L+1, ·)
+    h2: NDArray[np.floating]  # (L+1, ·) h²
+    slope: NDArray[np.floating]  # (L+1, ·) act' where h came from, row 0 unused
+    bend: NDArray[np.floating]  # (L+1, ·) act''
+    live: NDArray[np.int64]  # (L+1, words) bits of the inputs whose rows take part, the constant among them
+    p: NDArray[np.floating]  # (L, ·) s² sum_j V[i,j] h[j]²
+    delta: NDArray[np.floating]  # (L, ·)
+    back: NDArray[np.floating]  # (L+1, ·) s W^T delta, before the slope
+    R_h: NDArray[np.floating]  # (L+1, ·)
+    R_a: NDArray[np.floating]  # (L, ·)
+    R_delta: NDArray[np.floating]  # (L, ·)
+    R_back: NDArray[np.floating]  # (L+1, ·)
+    delta2: NDArray[np.floating]  # (·) delta²
+    q: NDArray[np.floating]  # (·) s² sum_i V[i,j] delta[i]²
+    u: NDArray[np.floating]  # (K, ·) factor vectors of the entry: mean
+    u_var: NDArray[np.floating]
+    g: NDArray[np.floating]  # (K, ·) df/du
+    Hd: NDArray[np.floating]  # (K, ·) half of dbeta/du
+    log_noise: NDArray[np.float64]  # (K,) of the entry's nodes
+    log_noise_var: NDArray[np.float64]
+
+
+@kernel(**PART)
+def _zeros(first, second, third, like):
+    """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
+    size = first * second * third
+    raw = np.zeros(size + 16, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    return raw[skip : skip + size].reshape(first, second, third)
+
+
+@kernel(**PART)
+def scratch(places, settings, like):
+    """Fresh working memory of the dtype of the array `like`, with the weights packed into it."""
+    inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
+    wide = np.zeros(L, np.int64)
+    outputs = 0
+    for m in range(L):
+        wide[m] = -(-inputs[m + 1] // LANES) * LANES
+        outputs = max(outputs, wide[m])
+    words = inputs.max() // 64 + 1  # + 1: room for the constant
+    vectors = _zeros(14, L + 1, words * 64, like)
+    matrices = _zeros(2 * L, words * 64, outputs, like)
+    matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
+    parts = _zeros(4, K, settings.bias + settings.multilinear + settings.ranks.max(), like)
+    s = np.empty(L + 1, like.dtype)
+    for m in range(L + 1):
+        s[m] = 1 / math.sqrt(inputs[m] + 1)
+    c = Scratch(
+        wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=vectors[0, 0], v=vectors[1, 0], h=vectors[2],
+        h2=vectors[3], slope=vectors[4], bend=vectors[5], live=np.zeros((L + 1, words), np.int64),
+        p=vectors[6], delta=vectors[7], back=vectors[8], R_h=vectors[9], R_a=vectors[10],
+        R_delta=vectors[11], R_back=vectors[12], delta2=vectors[13, 0], q=vectors[13, L],
+        u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3], log_noise=np.zeros(K), log_noise_var=np.zeros(K),
+    )  # fmt: skip
+    for m in range(L + 1):
+        c.h[m, inputs[m]] = 1
+        c.h2[m, inputs[m]] = 1
+    for j in range(inputs[0] + 1):  # factors are never dead
+        c.live[0, j // 64] |= np.int64(1) << (j % 64)
+    pack(places, settings, c)
+    return c
+
+
+@kernel(**PART)
+def pack(places, settings, c):
+    """Weights from the state into the scratch."""
+    for m in range(len(settings.inputs)):
+        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        columns = settings.inputs[m] + 1
+        if m == len(settings.inputs) - 1:
+            for j in range(columns):
+                c.w[j], c.v[j] = mean[j], var[j]
+        else:
+            for i in range(settings.inputs[m + 1]):
+                for j in range(columns):
+                    c.W[m, j, i], c.V[m, j, i] = mean[i * columns + j], var[i * columns + j]
+
+
+@kernel(**PART)
+def unpack(places, settings, c):
+    """Weights from the scratch back into the state."""
+    for m in range(len(settings.inputs)):
+        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        columns = settings.inputs[m] + 1
+        if m == len(settings.inputs) - 1:
+            for j in range(columns):
+                mean[j], var[j] = c.w[j], c.v[j]
+        else:
+            for i in range(settings.inputs[m + 1]):
+                for j in range(columns):
+                    mean[i * columns + j], var[i * columns + j] = c.W[m, j, i], c.V[m, j, i]
+
+
+@kernel(**HOT)
+def load(places, nodes, index, n, settings, widening, c):
+    """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0].
+
+    Section 13: var = max(var, min(prior var, var * widening)).
+    """
+    deep, at = settings.bias + settings.multilinear, 0
+    for k in range(len(settings.ranks)):
+        size, row = deep + settings.ranks[k], index[n, k]
+        if 0 <= row < nodes[k]:
+            mean, var = elements(places.factor_mean[k], c.s), elements(places.factor_var[k], c.s)
+            for e in range(size):
+                c.u[k, e] = mean[row * size + e]
+                v = var[row * size + e]
+                c.u_var[k, e] = max(v, min(settings.prior_var[e], v * widening))
+        else:
+            for e in range(size):
+                c.u[k, e] = 0
+                c.u_var[k, e] = settings.prior_var[e]
+        for e in range(deep, size):
+            c.h[0, at] = c.u[k, e]
+            c.h2[0, at] = c.u[k, e] * c.u[k, e]
+            at += 1
