@@ -119,9 +119,11 @@ def test_defaults():
     wanted = {
         "rank": 8, "hidden": (50, 50), "activation": "relu", "curvature": False, "rho0": 0.9, "slab_var": 1.0,
         "noise_memory": 10_000, "scaling": None, "batch_size": 256, "random_state": 0, "network": None,
+        "clip": 4.0, "node_noise": True, "memory": None,
     }  # fmt: skip
     assert wanted.items() <= SpiderRegressor().get_params().items()
-    del wanted["noise_memory"], wanted["scaling"]
+    for name in ("noise_memory", "scaling", "clip", "node_noise"):
+        del wanted[name]
     assert wanted.items() <= SpiderClassifier().get_params().items()
 
 
@@ -665,7 +667,8 @@ def test_bad_params_are_a_clear_error_at_fit(name, value, words):
 )
 def test_params_at_the_edge(name, value, tmp_path):
     X, y = stream(60)
-    model = fresh(SpiderRegressor, **{name: value}).fit(X, y)
+    node_noise = (name, value) != ("noise_memory", None)  # which would be refused
+    model = fresh(SpiderRegressor, node_noise=node_noise, **{name: value}).fit(X, y)
     assert np.isfinite(model.predict(X, return_std=True)).all()
     for layer in model.inclusion_:
         assert ((layer >= 0) & (layer <= 1)).all()
@@ -739,7 +742,7 @@ def test_a_state_grows_once_for_new_ids_and_never_for_known_ones(monkeypatch):
     model.partial_fit(X, y)
     assert not grown
     model.partial_fit([(500, 3), (501, 4)], [1.0, 2.0])
-    assert [each.tolist() for each in grown] == [list(model.n_nodes_)]
+    assert [each.tolist() for each in grown] == [list(model.n_nodes_)] * 2  # factors and noise of the nodes
 
 
 def test_columns_give_the_same_model():

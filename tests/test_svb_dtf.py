@@ -28,7 +28,7 @@ NODES = (6, 5, 4)
 SMALL = {"epochs": 12, "batch_size": 16, "learning_rate": 1e-2}  # one compilation serves nearly all tests
 CASES = {
     "gaussian": (Network((2, 3, 4), (5, 4)), GAUSSIAN),
-    "probit-hybrid": (Network((3, 2, 2), (5,), "tanh", bias=True, multilinear=2), PROBIT),
+    "probit-hybrid": (Network((3, 2, 2), (5,), "tanh", bias=True, multilinear=2, product=True), PROBIT),
 }
 
 
