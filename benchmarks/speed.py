@@ -25,6 +25,7 @@ from spidertensor import SpiderRegressor
 from spidertensor.checkpoint import flatten
 from spidertensor.estimator import inputs
 from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.method import Batch
 from spidertensor.spider.posterior import trim
 
 N = 200_000
@@ -58,6 +59,29 @@ def learn_time(X: np.ndarray, y: np.ndarray, model: SpiderRegressor) -> float:
             model.partial_fit(X[i : i + BATCH], y[i : i + BATCH])
 
     return best(work) / N * 1e6
+
+
+def shares(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Of the default's time per entry, what each part of the model takes: what is saved without it."""
+    whole = learn_time(X, y, SpiderRegressor())
+    without = {
+        "robust": learn_time(X, y, SpiderRegressor(clip=None, node_noise=False)),
+        "deep_network": learn_time(X, y, SpiderRegressor(hidden=(), rank=1)),
+        "refinement": learn_time(X, y, SpiderRegressor(batch_size=10**9, scaling=(0.0, 1.0))),
+    }
+    found = {f"share_of_{name}": 1 - time / whole for name, time in without.items()}
+    model = SpiderRegressor().fit(X, y)
+    method, state = model._fitted().model.method, model._fitted().state
+    index = to_index(model._fitted().nodes, inputs.columns(X), add=False)
+    batches = [Batch(index[i : i + BATCH], y[i : i + BATCH]) for i in range(0, N, BATCH)]
+
+    def engine() -> None:
+        for batch in batches:
+            method.update(state, batch)
+
+    found["share_of_estimator"] = 1 - best(engine) / N * 1e6 / whole
+    found["robust_over_plain_step"] = whole / without["robust"]
+    return {"learn_default_us": whole} | found
 
 
 def sgemm_rate() -> float:
@@ -102,7 +126,9 @@ def main() -> None:
         "machine": platform.processor() or platform.machine(),
         "learn_us": learn,
         "learn_curvature_us": learn_time(*few, paper),
-        "learn_default_us": learn_time(*few, SpiderRegressor()),
+        **shares(*few),
+        "learn_twelve_modes_us_per_mode": learn_time(*stream(1_000, 12), SpiderRegressor()) / 12,
+        "learn_two_modes_us_per_mode": learn_time(*few, SpiderRegressor()) / 2,
         "learn_tanh_us": learn_time(*few, SpiderRegressor(activation="tanh", **PLAIN)),
         "learn_three_modes_us": learn_time(*stream(1_000, 3), SpiderRegressor(**PLAIN)),
         "learn_three_modes_curvature_us": learn_time(*stream(1_000, 3), SpiderRegressor.paper()),
