@@ -306,7 +306,7 @@ def learn_entry(model, state, index, value):
 
     state["log_evidence"] += out[3]
     if robust:
-        note_value(state, y_c, y, alpha, beta_ + noise, model["clip"])
+        note_value(state, y, y_c != y, alpha, beta_ + noise, model["clip"])
     if state["watching"]:
         return out  # looked at, not learned
 
@@ -322,7 +322,8 @@ def learn_entry(model, state, index, value):
         kept[row] = v
 
     if model["likelihood"] == "gaussian":
-        learn_noise(model, state, index, nodes, y_c, alpha, beta_, noise)
+        y_noise = y_c if robust and abs(y) >= 20 else y
+        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, noise)
     return out
 
 
@@ -350,15 +351,16 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
 # --- section 11: the level and the scale of the values -----------------------------------------------
 
 
-def note_value(state, y_c, y, f_, total_var, clip):
-    state["clipped"] += y_c != y
+def note_value(state, y, clipped, f_, total_var, clip):
+    state["clipped"] += clipped
     state["window"].append((y, f_, min((y - f_) ** 2 / total_var, (2.5 * clip) ** 2)))
     if not state["watching"]:
         values = state["values"]
         values["n"] = min(values["n"] + 1, 10_000)
-        off = y_c - values["mean"]
+        y = np.clip(y, -20, 20)
+        off = y - values["mean"]
         values["mean"] += off / values["n"]
-        values["var"] += (off * (y_c - values["mean"]) - values["var"]) / values["n"]
+        values["var"] += (off * (y - values["mean"]) - values["var"]) / values["n"]
 
 
 def follow(model, state):
@@ -369,11 +371,13 @@ def follow(model, state):
     values, state["window"] = state["values"], []
     if not state["watching"]:
         far = np.mean(z2) > model["clip"] ** 2
-        state["watching"] = far or values["var"] > 9 or 0 < values["var"] < 1 / 9 or 0 < np.var(y) < 0.01
+        state["watching"] = far or values["var"] > 9 or 0 < values["var"] < 1 / 9
         return
     state["watching"] = False
     values["n"], values["mean"], values["var"] = len(y), np.mean(y), np.var(y)
     unit = 1 if 1 / 3 < np.std(y) < 3 else np.std(y)
+    if unit == 1 and np.mean(z2) < 4:
+        return
     if np.var(y / unit - f_) < 0.94 * np.var(y / unit):
         move_units(state, np.mean(y) - unit * np.mean(f_), unit)
         start_afresh(state, keep_means=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from pathlib import Path
@@ -14,13 +15,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "stress"))
 import values
 
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
+from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.network import Network
+from spidertensor.spider.sequential import sequential
 
 SIZES = {
     "one_outlier": 27_000,
     "many_outliers": 30_000,
     "long_tails": 30_000,
+    "rare_events": 40_000,
     "first_values": 33_000,
-    "jumps": 48_000,
+    "jumps": 160_000,  # values that shrink are followed after 20,000 entries
 }
 
 
@@ -39,7 +45,7 @@ def test_without_clipping_an_outlier_does_harm():
 
 def test_a_memory_follows_where_nothing_else_does():
     """Half of the nodes of a mode change places late in a stream: a model that never forgets is stuck."""
-    n, change = 220_000, 200_000
+    n, change = 620_000, 600_000
     rng = np.random.default_rng(0)
     index = np.stack([rng.integers(50, size=n), rng.integers(40, size=n)], axis=1)
     factors = [rng.normal(size=(size, 2)) for size in (50, 40)]
@@ -47,7 +53,7 @@ def test_a_memory_follows_where_nothing_else_does():
     node = np.where(late, (index[:, 0] + 7) % 25, index[:, 0])
     f = (factors[0][node] * factors[1][index[:, 1]]).sum(axis=1)
     value = f + 0.3 * rng.normal(size=n)
-    scored = slice(change + 5_000, change + 10_000)
+    scored = slice(change + 10_000, None)
     error = {
         memory: values.rmse((values.predicted(index, value, memory=memory) - f)[scored])
         for memory in (None, 1000)
@@ -88,6 +94,49 @@ def test_numbers_stay_finite_and_positive(kind, memory):
     for part in (*update[:3], *model.predict(index[:100], return_std=True)):
         assert np.isfinite(part).all()
     assert (update.var + update.noise > 0).all()
+
+
+def test_rare_events_do_not_let_the_noise_collapse():
+    """Of 1 % ones the residual is always clipped; the noise must still be theirs."""
+    rng = np.random.default_rng(0)
+    index = np.stack([rng.integers(200, size=60_000), rng.integers(50, size=60_000)], axis=1)
+    value = (rng.random(60_000) < 0.01).astype(float)
+    model = SpiderRegressor().fit(index, value)
+    assert sum(model.followed_.values()) == 0
+    assert 0.05 < np.sqrt(model.noise_) < 0.2  # the truth is 0.1
+
+
+def test_what_does_not_last_is_not_followed():
+    """Quiet stretches of 2,000 entries, and a burst of 100 wild values: the model is left as it is."""
+    index, value = values.stream(60_000, (200, 50))
+    quiet = value * np.where(np.arange(60_000) // 2000 % 2, 0.05, 1)
+    model = SpiderRegressor()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpiderWarning)
+        model.fit(index, quiet)
+    assert sum(model.followed_.values()) <= 1
+
+
+def test_a_copy_shares_nothing():
+    index, value = values.stream(2_000, (50, 40))
+    model = SpiderRegressor().fit(index, value)
+    before, twin = model.predict(index), copy.copy(model)
+    twin.partial_fit([(999, 998)], [1.0])
+    assert model.n_nodes_ == (50, 40)
+    np.testing.assert_array_equal(model.predict(index), before)
+
+
+def test_a_state_of_another_method_is_refused():
+    """A kernel gets addresses: what does not fit must not reach it."""
+    batch = Batch(np.zeros((3, 2), np.int64), np.ones(3))
+    plain, noisy = (sequential(Network((2, 2)), GAUSSIAN, node_noise=each) for each in (False, True))
+    wide = sequential(Network((3, 2)), GAUSSIAN)
+    state, _ = plain.update(plain.init(0), batch)
+    for other in (noisy, wide):
+        with pytest.raises(ValueError, match="not one of this method"):
+            other.update(copy.deepcopy(state), batch)
+        with pytest.raises(ValueError, match="not one of this method"):
+            other.predict(state, batch.index)
 
 
 def test_changes_are_told_and_counted():
@@ -138,6 +187,6 @@ def test_a_noisy_node_has_a_wide_interval():
     sd = np.where(index[:, 0] < 10, 0.1, 1.0)
     value = np.sin(index[:, 1]) + sd * rng.normal(size=20_000)
     _, quiet = SpiderRegressor().fit(index, value).predict(index[:1000], return_std=True)
-    np.testing.assert_allclose(np.log(quiet / sd[:1000]), 0, atol=0.25)
+    np.testing.assert_allclose(np.log(quiet / sd[:1000]), 0, atol=0.35)
     _, same = SpiderRegressor(node_noise=False).fit(index, value).predict(index[:1000], return_std=True)
     assert same.max() / same.min() < 1.5

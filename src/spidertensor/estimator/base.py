@@ -6,6 +6,7 @@ all of its input before it changes anything.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -123,6 +124,10 @@ class Spider(Parameters, BaseEstimator):
         ids = {self._mode(mode): raw for mode, raw in given.items()}
         return best_nodes(self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed)
 
+    def predict_parts(self, X: Any) -> Prediction:
+        """Mean and variance of f at each row of X, and the variance that an observation adds."""
+        return self._predict(X)
+
     def seen(self, X: Any) -> NDArray[np.bool_]:
         """(n, K) whether each id of X was learned; any other id is predicted from the prior."""
         return self._index(X) >= 0
@@ -174,7 +179,8 @@ class Spider(Parameters, BaseEstimator):
     def log_evidence_(self) -> float:
         """Sum over all entries of the log density that was predicted for them, in user units."""
         fitted = self._fitted()
-        return float(fitted.state.counts.log_evidence) - self.n_entries_ * math.log(fitted.scaling.scale)
+        learned = self.n_entries_ - self.n_refused_
+        return float(fitted.state.counts.log_evidence) - learned * math.log(fitted.scaling.scale)
 
     @property
     def shift_(self) -> float:
@@ -338,9 +344,10 @@ class Spider(Parameters, BaseEstimator):
         if (fitted := self._learned) is not None:
             product = fitted.model.network.product
             model = model_of(fitted.params, self._likelihood, len(fitted.nodes), product=product)
-            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state.
+            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state. A plain
+            # copy.copy comes here too, and must share neither state nor ids.
             learned = checkpoint.restore(fitted.state, checkpoint.flatten(fitted.state))
-            self._learned = fitted._replace(model=model, state=learned)
+            self._learned = fitted._replace(model=model, state=learned, nodes=copy.deepcopy(fitted.nodes))
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None

@@ -23,8 +23,8 @@ class SpiderRegressor(RegressorMixin, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values.
 
     Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
-    Entries are learned once, in their order; unseen ids become new nodes. A value more than a million times
-    the scale away from the shift is refused.
+    Entries are learned once, in their order; unseen ids become new nodes. A value more than 1e12 times the
+    scale away from the shift is refused; without clipping, a million times.
 
     rank:         length of the part of a node's factors that enters the network; one number, or one per mode
     hidden:       widths of the hidden layers

@@ -2,9 +2,9 @@
 
 mathematics.md section 11. Clipping makes single wild values harmless, but a change that lasts would be
 clipped for long. So entries are counted in windows of at least WINDOW, which end where the prior is refined.
-If the typical residual of a window lies beyond the clip, or the spread of the values is far from the scale,
-then the next window is watched: its entries are predicted but not learned. (The window before it straddles
-the change.) At its end,
+If the typical residual of a window lies beyond the clip, or the running spread of the values is far from the
+scale, then the next window is watched: its entries are predicted but not learned. (The window before it
+straddles the change.) At its end, unless the change has not lasted,
 
     predictions still follow the values    their level or scale has changed: the units move with them. The
                                            means of the model are kept; variances, sites and noise start anew
@@ -28,8 +28,10 @@ from spidertensor.spider.posterior import Prior, State
 WINDOW = 256  # entries
 FAR = 2.5  # clips: a residual counts as no larger than this in a window's mean
 SAME_SCALE = 3.0  # a spread within this factor of 1 is the old one
-NO_SPREAD = 0.01  # of a variance: below this the values do not vary
-SMALLEST = 1e-9  # of the size of the values: a smaller spread is rounding
+WILD = 20.0  # a value of this size is an outlier, and counts for neither the noise nor the spread
+STILL_FAR = 4.0  # mean square of a watched window: below this the change has not lasted
+SMALLEST = 1e-13  # of the size of the values: a smaller spread is rounding
+LARGEST = 1e100  # of a scale: its square, a variance, must still be a number
 FOLLOWS = 0.06  # share of the variance of the values that predictions explain, and no chance over a window
 RUNNING = 10_000  # entries over which the moments of the values run
 EQUIVALENT = 10.0  # a = 10: the worth of 20 entries that a new noise starts with
@@ -38,9 +40,10 @@ WATCH, DECIDE = 1, 2
 
 
 @kernel(**PART)
-def note_value(stream, y, y_true, f, total_var, clip):
-    """One entry. y is clipped: an outlier must not change the running moments of the values either."""
-    _note_in_window(stream.window, y_true, f, total_var, clip)
+def note_value(stream, y, f, total_var, clip):
+    """One entry. An outlier must not change the running moments of the values either."""
+    _note_in_window(stream.window, y, f, total_var, clip)
+    y = min(max(y, -WILD), WILD)
     if stream.watching[()] != WATCH:
         n = min(stream.entries[()] + 1, RUNNING)
         stream.entries[()] = n
@@ -78,8 +81,7 @@ def full_window(stream, clip):
         stream.watching[()] = DECIDE
         return True
     far = window[1] > clip * clip * window[0]
-    wide, narrow = var > SAME_SCALE**2, 0 < var < SAME_SCALE**-2 or 0 < window[4] < NO_SPREAD
-    if far or wide or narrow:
+    if far or var > SAME_SCALE**2 or 0 < var < SAME_SCALE**-2:
         stream.watching[()] = WATCH
     window[:] = 0
     return False
@@ -88,20 +90,27 @@ def full_window(stream, clip):
 def follow(state: State, network: Network, prior: Prior) -> None:
     """Decide what the watched window says, and change the state in place."""
     stream = state.stream
-    n, _, mean, f_mean, var, f_var, cov = stream.window.tolist()
+    n, squares, mean, f_mean, var, f_var, cov = stream.window.tolist()
     spread = math.sqrt(var)
+    same_scale = 1 / SAME_SCALE < spread < SAME_SCALE
     stream.watching[()] = 0
     stream.window[:] = 0
     stream.entries[()], stream.mean[()], stream.var[()] = n, mean, var
-    if stream.scale * spread <= SMALLEST * abs(stream.shift + stream.scale * mean):
-        return  # nothing varies
-    unit = 1.0 if 1 / SAME_SCALE < spread < SAME_SCALE else spread
+    if same_scale and squares < STILL_FAR * n:
+        return  # it has not lasted
+    scale = float(stream.scale) * spread
+    if (
+        scale <= SMALLEST * abs(float(stream.shift + stream.scale * mean))
+        or not 1 / LARGEST < scale < LARGEST
+    ):
+        return  # nothing varies, or beyond all numbers
+    unit = 1.0 if same_scale else spread
     left = var / unit**2 + f_var - 2 * cov / unit  # of the variance, in the new units
     if left < (1 - FOLLOWS) * var / unit**2:
         _move_units(state, mean - unit * f_mean, unit)  # now the mean of the values is f_mean
         _start_afresh(state, network, prior, keep_means=True)
         _restart_noise(state, left)
-        stream.followed[0 if unit == 1 else 1] += 1
+        stream.followed[0 if same_scale else 1] += 1
     else:
         _move_units(state, mean, spread)
         _start_afresh(state, network, prior)

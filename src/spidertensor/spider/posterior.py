@@ -221,7 +221,7 @@ def sample(
         for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
     )
     return state._replace(
-        posterior=Posterior(tuple(factors), weights, state.posterior.noise, log_noise),
+        posterior=Posterior(tuple(factors), weights, state.posterior.noise, tuple(log_noise)),
         counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
     )
 

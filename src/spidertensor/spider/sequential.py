@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
-from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_value
+from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
@@ -83,7 +83,7 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
             counts.rejected[()] += settings.n_elements
         if good and robust:
             counts.clipped[()] += y != y_true
-            note_value(stream, y, y_true, alpha, beta + noise_var, settings.clip)
+            note_value(stream, y_true, alpha, beta + noise_var, settings.clip)
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
             if settings.curvature:
@@ -96,7 +96,9 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
                 narrow_weights(c, real(da), real(narrowing))
             counts.rejected[()] += move_factors(places, index, n, settings, c, real(da), db2, real(narrowing))
             if gaussian:
-                lam, off = settings.forgetting, misfit(y, alpha, beta, noise_var, settings.paper_noise)
+                # rare large values are noise, unless they are wild: clipped, they would let it collapse
+                y_noise = y_true if abs(y_true) < WILD else y
+                lam, off = settings.forgetting, misfit(y_noise, alpha, beta, noise_var, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
                 if not settings.node_noise:
                     noise.rate[()] = lam * noise.rate[()] + 0.5 * off
@@ -207,6 +209,12 @@ def sequential(
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
 
+    shapes = [
+        *network.layers,
+        *((size,) for size in network.factor_sizes),
+        *[()] * (network.n_modes * node_noise),
+    ]
+
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed, node_noise=node_noise)
 
@@ -215,7 +223,9 @@ def sequential(
         if not learning:  # the state may be read-only, which is another type too
             noise, counts, stream = map(_copy, (noise, counts, stream))
         like = np.empty(0, state.posterior.weights[0].mean.dtype)
-        return _run(learning, start, index, value, places(state), noise, counts, stream, settings, like, out)
+        return _run(
+            learning, start, index, value, places(state, shapes), noise, counts, stream, settings, like, out
+        )
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)

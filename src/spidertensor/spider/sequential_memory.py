@@ -8,7 +8,7 @@ row from the forward, backward and update pass alike, because its gradient is ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numba.extending
@@ -64,9 +64,20 @@ class Places(NamedTuple):
     site_log_odds: NDArray[np.int64]
 
 
-def places(state: State) -> Places:
-    """Where the arrays of a state are, all of one dtype and C-contiguous."""
+def places(state: State, shapes: Sequence[tuple[int, ...]]) -> Places:
+    """Where the arrays of a state are. Kernels do not check what they are given, so it is checked here.
+
+    shapes: of the weights; then of a row of the factors of each mode, and () for each mode's log_noise if
+            there is any
+    """
     factors, weights, _, log_noise = state.posterior
+    parts = (*weights, *factors, *log_noise)
+    found = [(*weight.mean.shape,) for weight in weights]
+    found += [part.mean.shape[1:] for part in (*factors, *log_noise)]
+    dtype = weights[0].mean.dtype
+    arrays = [array for part in (*parts, *state.sites) for array in part]
+    if found != list(shapes) or not all(a.flags.c_contiguous and a.dtype == dtype for a in arrays):
+        raise ValueError("this state is not one of this method: it was made with other settings")
     return Places(
         *(
             np.array([part[field].ctypes.data for part in parts], np.int64)

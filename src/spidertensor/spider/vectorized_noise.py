@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from spidertensor.method import HUGE
-from spidertensor.spider.follow import LEAST_NOISE, RUNNING
+from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import NODE_NOISE_VAR
@@ -105,9 +105,14 @@ def widened(var, prior_var, by: float, times) -> jax.Array:
     return jnp.maximum(var, jnp.minimum(prior_var, var * jnp.exp(math.log(by) * times)))
 
 
+def for_noise(settings: Settings, value, y) -> jax.Array:
+    """The value that the noise learns from: the true one, or the clipped y if it is wild."""
+    return jnp.where(jnp.abs(value) < WILD, value, y) if settings.robust else y
+
+
 def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Normal | None) -> Pair:
-    """After the entries that are `good`: values y as learned, misfits without the entries' own factors, and
-    the log_noise (n, K) of their nodes after them.
+    """After the entries that are `good`: values y, misfits without the entries' own factors, and the
+    log_noise (n, K) of their nodes after them.
 
     Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits.
     """
@@ -120,7 +125,7 @@ def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Norma
     change = jnp.expm1(log_lam * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
     values = jnp.zeros_like(high[VALUES])
     if settings.robust:
-        values = _values_change(high[VALUES], good, y)
+        values = _values_change(high[VALUES], good, jnp.clip(y, -WILD, WILD))
     running = jnp.zeros_like(high[LOG_NOISE])
     if log_noise is not None:  # n times a thousandth of the way to their mean
         mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)

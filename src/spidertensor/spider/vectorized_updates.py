@@ -31,6 +31,7 @@ from spidertensor.spider.vectorized_noise import (
     Settings,
     clipped,
     count,
+    for_noise,
     log_noise_of,
     moved_log_noise,
     noise_of,
@@ -102,8 +103,8 @@ def refine(weights: Normal, sites: Sites, slab_var: float, rho0: float) -> tuple
     precision = 1 / slab_var + pull * (v_slab / included - m_slab * m_slab)
     new_sites = Sites(precision, -pull * m_slab**3, rho)
     # One comparison chain that a NaN or an inf anywhere fails.
-    fine = (new.var > 1e-30) & (jnp.abs(new.mean) < 1e30)
-    fine &= (jnp.abs(new_sites.precision) < 1e30) & (jnp.abs(new_sites.precision_mean) < 1e30)
+    fine = (new.var > 1 / HUGE) & (jnp.abs(new.mean) < HUGE)
+    fine &= (jnp.abs(new_sites.precision) < HUGE) & (jnp.abs(new_sites.precision_mean) < HUGE)
     put = partial(jnp.where, proper & fine)
     return Normal(*map(put, new, weights)), Sites(*map(put, new_sites, sites)), count(proper & ~fine)
 
@@ -140,15 +141,16 @@ def _scan(settings: Settings, carry: Carry, index, value, taken, watching) -> tu
             bend, bend_u = 2 * db * flat(Hd), 2 * db * Hd_u
         weights, bad = _moved(weights, g, bend, da, c, moves)
         u, bad_u = _moved(u, g_u, bend_u, da, c, moves)
-        misfit = (y - alpha) ** 2 + beta
+        y_noise = for_noise(settings, value[i], y)
+        misfit = (y_noise - alpha) ** 2 + beta
         if settings.forgetting < 1:  # likelihoods.misfit: f as it is known after the entry
             kept = noise_var / (beta + noise_var)
-            misfit = (kept * (y - alpha)) ** 2 + kept * beta
+            misfit = (kept * (y_noise - alpha)) ** 2 + kept * beta
         put = partial(_put, row=row, where=moves)
         if log_noise is not None:
             information = 0.5 * (noise_var / (beta + noise_var)) ** 2
             log_noise = moved_log_noise(settings, log_noise, 1, information, score_of(misfit, noise_var))
-        sums = sums_after(settings, carry.sums, *_each(moves, y, misfit / own, log_noise))
+        sums = sums_after(settings, carry.sums, *_each(moves, value[i], misfit / own, log_noise))
         said = [alpha, beta, noise_var, log_z, y][: len(out.said)]
         carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
         return carry, Learned(
@@ -221,15 +223,17 @@ def _joint(settings: Settings, carry: Carry, index, value, taken, watching) -> t
     if settings.likelihood is GAUSSIAN:
         mean, var = _innovations(solved, alpha, beta, used)
         log_z = evidence(GAUSSIAN, value, mean, var, noise_var).log_z
-        misfit = (y - alpha) ** 2 + beta
+        y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
+        misfit = (y_noise - alpha) ** 2 + beta
         if settings.forgetting < 1:  # likelihoods.misfit: f as it is known after the batch
-            misfit = (used * solved.S_res) ** 2 + used * (1 - used * jnp.diagonal(solved.S_inv))
+            S_res = solved.S_res + own_precision * (y_noise - y)  # of the residual that was not clipped
+            misfit = (used * S_res) ** 2 + used * (1 - used * own_precision)
         if log_noise is not None:
-            information = 0.5 * (used * jnp.diagonal(solved.S_inv)) ** 2  # 0 of an entry that takes no part
+            information = 0.5 * (used * own_precision) ** 2  # 0 of an entry that takes no part
             sums_of = shared @ jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
             log_noise = moved_log_noise(settings, log_noise, times.T, *sums_of.T)
             stored = _put(stored, log_noise, index, times.T > 0)
-        sums = sums_after(settings, sums, moves, y, misfit / own, log_noise)
+        sums = sums_after(settings, sums, moves, value, misfit / own, log_noise)
     said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.robust else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(said), good, count(bad) + bad_u, sums.high[VALUES][2])

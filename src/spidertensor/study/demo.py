@@ -123,8 +123,7 @@ def _spider(dataset: Dataset, models: list[SpiderRegressor]) -> Method:
         return model, model.learn(_raw_ids(dataset, batch.index), batch.value)
 
     def predict(model: SpiderRegressor, index: NDArray[np.integer]) -> Prediction:
-        mean, std = model.predict(_raw_ids(dataset, index), return_std=True)
-        return Prediction(mean, std**2 - model.noise_, np.full(len(mean), model.noise_))
+        return model.predict_parts(_raw_ids(dataset, index))
 
     return Method(init, update, predict)
 
