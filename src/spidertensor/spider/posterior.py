@@ -161,15 +161,14 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
     """The state with at least `n_nodes` nodes per mode: itself if it has them, else a new one."""
     if (n_nodes <= state.counts.nodes).all():
         return state
-    start = partial(_start, network, prior, int(state.seed))
-    factors = with_room(state.posterior.factors, n_nodes, start)
-    log_noise = state.posterior.log_noise
+    state = state._replace(counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)))
+    factors, log_noise = state.posterior.factors, state.posterior.log_noise
+    if all(n <= len(factor.mean) for n, factor in zip(n_nodes, factors, strict=True)):
+        return state  # spare rows are left
+    factors = with_room(factors, n_nodes, partial(_start, network, prior, int(state.seed)))
     if log_noise:
         log_noise = with_room(log_noise, n_nodes, _start_log_noise)
-    return state._replace(
-        posterior=state.posterior._replace(factors=factors, log_noise=log_noise),
-        counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)),
-    )
+    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
 def with_room(
