@@ -182,7 +182,7 @@ def approximate(
         if not len(batch.value):
             return state, Update(*np.empty((4, 0)), rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
-        (factors, weights, noise), counts = state.posterior, state.counts
+        (factors, weights, noise, _), counts = state.posterior, state.counts
         out, before = np.empty((4, len(batch.value))), int(counts.rejected)
         for n, (rows, y) in enumerate(zip(batch.index, batch.value, strict=True)):
             nodes = (Gaussian(u.mean[row], u.var[row]) for u, row in zip(factors, rows, strict=True))

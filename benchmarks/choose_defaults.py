@@ -7,7 +7,7 @@ of the entries of the training stream, each predicted before it was learned, fir
 the training parts of seed 0, and the first half of the flights in time order; of their second half the same
 numbers are printed apart, for it decides nothing. Test parts are thrown away unseen.
 
-What was chosen (rows in results/defaults.jsonl.gz), and what had been seen by then:
+What was chosen (rows in benchmarks/choose_defaults.jsonl.gz), and what had been seen by then:
 
     hybrid network   32 products, start 0.03, multilinear_var 0.08, bias_var 0.02: the middle of a plateau on
                      movielens-1m and movielens-100k in version 0.1. Held-out scores of the neighbour 0.1 and

@@ -96,7 +96,7 @@ def test_a_nonlinear_tensor_is_learned_down_to_its_noise(preset):
 @PRESETS
 def test_a_nonlinear_binary_tensor_is_learned_nearly_to_its_entropy(preset):
     for seed in SEEDS:
-        truth = synthetic(seed, likelihood=PROBIT)
+        truth = synthetic(seed, binary=True)
         p = build(SpiderClassifier, preset, seed).fit(*truth.train).predict_proba(truth.test.index)[:, 1]
         best = ndtr(truth.f)
         additive = ndtr(floor(floors.static_biases(3, PROBIT), truth.train, truth.test.index))

@@ -20,6 +20,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
+from spidertensor.study.rows import identity
 
 NODES = (6, 5, 4)
 NETWORK = Network((2, 2, 2), (4, 3), "tanh")
@@ -126,6 +127,6 @@ def test_noise_by_quadrature_is_the_closed_form_where_f_is_known():
 
 def test_every_run_of_the_plan_is_there_once():
     plans = [settings for activation in module.EXPERIMENTS.values() for settings in module.plan(activation)]
-    names = {module.results.identity(settings) for settings in plans}
+    names = {identity(settings) for settings in plans}
     assert len(names) == len(plans)
     assert {settings["method"] for settings in plans} == set(module.VARIANTS)

@@ -182,7 +182,7 @@ def test_advice_is_in_the_words_of_the_command(folder, spider, fails):
     _, _, err = spider("fit", "equal.csv", *FIT)
     assert "pass --scaling SHIFT,SCALE" in err
     assert "scaling=(" not in err
-    (folder / "far.csv").write_text(csv_text([*table(), (1, "m1", 1e9)]))
+    (folder / "far.csv").write_text(csv_text([*table(), (1, "m1", 1e60)]))
     err = fails("fit", "far.csv", *FIT)
     assert "pass a fitting --scaling SHIFT,SCALE" in err
     assert "scaling=(" not in err
@@ -816,7 +816,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("recommend", "m.spider", "--given", "who=1", "--over", "movie"), "has no mode 'who'"),
         (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "--given is missing for: movie"),
         (("evaluate", "netflix"), "unknown data set 'netflix'"),
-        (("evaluate", "synthetic", "--method", "magic"), "choose one of spider, spider-plain"),
+        (("evaluate", "synthetic", "--method", "magic"), "choose one of spider-paper, spider-pa"),
         (("evaluate", "synthetic", "--method", "static-biases", "--protocol", "prequential"), "no prequ"),
         (("evaluate", "synthetic", "--test", "clean"), "has no test 'clean'"),
         (("data", "info", "netflix"), "unknown data set"),

@@ -281,7 +281,7 @@ Scores = dict[tuple[str, str, str], list[float]]
 
 def result_rows(*names: str) -> Iterator[dict]:
     for name in names:
-        with gzip.open(ROOT / "results" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        with gzip.open(ROOT / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
             yield from map(json.loads, lines)
 
 
@@ -320,7 +320,7 @@ def against() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/benchmarks.md"])
 def test_the_accuracy_tables_are_what_the_result_rows_say(name, against):
-    scores = scores_of(result_rows("grid", "svb", "prequential"))
+    scores = scores_of(result_rows("results/grid", "results/svb", "results/prequential"))
     scores |= {
         ("default", *AGAINST[label]): [number(cells[0])] for label, cells in against.items()
     }  # not from rows: measured, and written down once
@@ -338,7 +338,7 @@ def test_the_accuracy_tables_are_what_the_result_rows_say(name, against):
 
 
 def test_version_0_1_is_what_the_result_rows_say(against):
-    rows = [row for row in result_rows("engines") if row["settings"].get("engine") == "sequential"]
+    rows = [row for row in result_rows("results/engines") if row["settings"].get("engine") == "sequential"]
     scores, densities = scores_of(rows), scores_of(rows, "log_density")
     assert set(against) == set(AGAINST)
     for label, (_, score, _, density) in against.items():
@@ -352,12 +352,12 @@ def test_version_0_1_is_what_the_result_rows_say(against):
 
 def test_rows_of_the_default_are_still_those_of_version_0_1():
     """Once they have been run again, the pages must no longer say so, and METHODS neither."""
-    rows = result_rows("grid", "prequential", "engines", "time")
+    rows = result_rows("results/grid", "results/prequential", "results/engines", "results/time")
     assert {row["version"] for row in rows if row["settings"]["method"] == "spider"} == {"0.1.0"}
 
 
 def test_what_memory_is_worth_is_what_the_result_rows_say():
-    rows = [row for row in result_rows("defaults") if row["data"] == "flights"]
+    rows = [row for row in result_rows("benchmarks/choose_defaults") if row["data"] == "flights"]
     halves = {
         row["setting"].get("memory"): [f"{row[name]:.2f}" for name in ("score", "score_second_half")]
         for row in rows
@@ -373,7 +373,7 @@ def test_the_speed_table_is_what_the_result_rows_say():
     (lines,) = re.findall(r"^\| spidertensor 0\.1 \| SPIDER-ReLU \|.*\n.*\n.*", text, re.M)
     names, _, times = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines.split("\n"))
     shown = {METHODS[name.split(",")[0]]: number for name, number in zip(names, times, strict=True)}
-    for row in result_rows("time"):
+    for row in result_rows("results/time"):
         how = row["settings"]
         if (how["data"], how["rank"], how["batch_size"]) == ("movielens-1m", 8, 256):
             entries = next(iter(row["scores"].values()))["n_entries"]

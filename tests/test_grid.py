@@ -21,7 +21,7 @@ from spidertensor import SpiderRegressor, cli
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.study import datasets, grid, protocols, rows
 from spidertensor.study.registry import METHODS
-from spidertensor.study.rows import ExperimentError, ResultsError
+from spidertensor.study.rows import ExperimentError, ResultsError, identity
 
 ROOT = Path(__file__).parents[1]
 TINY = """
@@ -140,9 +140,9 @@ def test_a_missing_package_is_told_before_anything_runs(file, monkeypatch, line,
 
 def test_the_grid_in_the_docs_can_be_planned(file):
     text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    block = re.search(r"\n\n((?:    .*\n|\n)*    \[\[grid\]\].*\n(?:    .*\n|\n)*)", text)
+    block = re.search(r"```toml\n(\[\[grid\]\].*?)```", text, flags=re.DOTALL)
     assert block
-    path = file("".join(line.removeprefix("    ") for line in block[1].splitlines(keepends=True)))
+    path = file(block[1])
     assert len(grid.plan(path)) == 2 * 2 * 2 * 3
     assert {run["entries"] for run in grid.plan(path, quick=True)} == {2_000}
 
@@ -426,7 +426,7 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
     assert (code, "4 of 4 runs done, 2 of them now" in out) == (0, True)
     assert (tmp_path / "runs" / "tiny.jsonl").read_text().startswith(first)
     rows = lines(tmp_path / "runs" / "tiny.jsonl")
-    assert len({rows.identity(each["settings"]) for each in rows}) == len(rows) == 4
+    assert len({identity(each["settings"]) for each in rows}) == len(rows) == 4
     assert {each["experiment"] for each in rows} == {"tiny"}
     assert all(each["error"] is None for each in rows)
     code, out, err = spider("report", "runs", "--out", "page")
@@ -475,4 +475,4 @@ def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_pa
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = lines(out)
     assert rows[: len(kept)] == kept
-    assert len({rows.identity(each["settings"]) for each in rows}) == len(rows) == 60, done.stderr
+    assert len({identity(each["settings"]) for each in rows}) == len(rows) == 60, done.stderr

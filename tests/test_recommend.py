@@ -34,11 +34,13 @@ def test_mean_ranks_as_predict_does():
 
 
 def test_std_is_that_of_the_expected_value():
-    """Without the noise of one observation: predict's variance minus noise_."""
+    """Without the noise of one observation."""
     model = regressor()
     for each in model.recommend({0: 1}, over=1):
         _, std = model.predict([(1, each.id)], return_std=True)
-        assert each.std**2 == pytest.approx(float(std[0]) ** 2 - model.noise_, rel=1e-6)
+        _, var, noise = model.predict_parts([(1, each.id)])
+        assert each.std**2 == pytest.approx(float(var[0]), rel=1e-6)
+        assert float(std[0]) ** 2 == pytest.approx(float(var[0] + noise[0]), rel=1e-6)
 
 
 def test_ucb_ranks_by_mean_plus_two_std():

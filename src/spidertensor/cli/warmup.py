@@ -9,7 +9,7 @@ from spidertensor.cli.errors import CommandError
 
 
 def warmup() -> None:
-    """Compile the kernels of the sequential engine and keep them on disk.
+    """Compile the kernels ahead of time.
 
     One compilation serves every number of modes and of layers, both kinds of values, learning and prediction.
 
@@ -17,8 +17,8 @@ def warmup() -> None:
     spider warmup
     NUMBA_CACHE_DIR=/var/cache/spider spider warmup
 
-    They are kept in the folder that NUMBA_CACHE_DIR names, else beside the installed package, else in the
-    user's cache folder. A folder that is read-only later is still read.
+    Those of the sequential engine are kept in the folder that NUMBA_CACHE_DIR names, else beside the
+    installed package, else in the user's cache folder. A folder that is read-only later is still read.
     """
     from spidertensor.spider.compiled import cache_folder, compilations
 
