@@ -84,7 +84,7 @@ def evaluate(
         "protocol": protocol.value,
         "test": tested,
     }
-    with output.working(f"{method} learns {dataset}; the first time it compiles for 20 s"):
+    with output.working(f"{method} learns {dataset}; the first time it compiles for about 15 s"):
         row = _score(loaded, method, protocol, test, engine=engine, **settings)
     floors = {}
     for name in FLOORS:

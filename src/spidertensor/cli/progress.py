@@ -30,7 +30,7 @@ class Progress:
             )
             self.bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
             self.task = self.bar.add_task(
-                "starting; the first run on a machine compiles for 20 s", total=None
+                "starting; the first run on a machine compiles for about 15 s", total=None
             )
 
     def __enter__(self) -> Progress:

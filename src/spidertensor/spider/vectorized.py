@@ -31,7 +31,7 @@ from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evalua
 
 UPDATES = ("joint", "scan")
 AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: as many of the first as there are, and so on
-LARGEST = 2**14  # entries of a batch: what they share is as many numbers squared, 1 GiB
+LARGEST = 2**14  # entries of a batch: its n x n matrix takes 1 GiB
 FEWEST = 256  # rows of a table of nodes: a young stream would else compile again at every doubling
 SMALL = 16  # places for a batch, or a prediction, of no more entries than that
 BLOCK, GRADIENTS = 1024, 2**26  # entries predicted at once; fewer if they have more gradients than this
