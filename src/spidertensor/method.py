@@ -61,6 +61,9 @@ class Update(NamedTuple):
                       would not be finite or its variance not positive; all elements of refused entries too
     refused:          entries that were not learned at all, for instance because of an absurd value
     clipped:          entries that were learned with a smaller residual than they had
+    below:            (n,), how much of an entry's calibrated predictive distribution lay below its value:
+                      it is in the interval of coverage c if this is between (1 - c)/2 and (1 + c)/2. None
+                      of a method that does not calibrate
     """
 
     mean: NDArray[np.float64]
@@ -70,6 +73,7 @@ class Update(NamedTuple):
     rejected: int
     refused: int = 0
     clipped: int = 0
+    below: NDArray[np.float64] | None = None
 
 
 class InitFunction(Protocol):
@@ -90,11 +94,18 @@ class PredictFunction(Protocol):
         ...
 
 
+class QuantileFunction(Protocol):
+    def __call__(self, state: Any, probability: float, /) -> float:
+        """The quantile of (value - mean) / sqrt(var + noise), calibrated by the entries so far."""
+        ...
+
+
 class Method(NamedTuple):
     init: InitFunction
     update: UpdateFunction
     predict: PredictFunction
     unit: Unit = "entry"
+    quantile: QuantileFunction | None = None  # None: its residuals are taken as normal
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:

@@ -59,7 +59,7 @@ def recommend(
         if not seen[mode]:
             output.note(f"note: {name}={entry[mode]} was never seen: predicted from the prior")
     expected, spread = estimator.likelihood.mean_name, estimator.likelihood.std_name
-    records = [{"id": raw, expected: float(mean), spread: float(std)} for raw, mean, std in ranked]
+    records = [{"id": raw, expected: float(mean), spread: float(std)} for raw, mean, std, *_ in ranked]
     if as_json:
         output.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
         return

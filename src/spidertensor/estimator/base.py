@@ -22,18 +22,27 @@ from sklearn.utils import check_random_state
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import fitted_file, inputs
-from spidertensor.estimator.fitted import Fitted, scaled_values, units, with_room
+from spidertensor.estimator.fitted import Fitted, followed, scaled_values, units, with_room
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.parameters import OF_LAYERS, Parameters, check_alone, checked, is_whole, model_of
+from spidertensor.estimator.parameters import (
+    LEFT_OUT,
+    OF_LAYERS,
+    Parameters,
+    check_alone,
+    checked,
+    is_whole,
+    model_of,
+)
 from spidertensor.estimator.recommend import Recommendation, best_nodes
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider import posterior
+from spidertensor.spider.committee import CommitteeCounts
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.likelihoods import Likelihood
-from spidertensor.spider.posterior import Gaussian
+from spidertensor.spider.posterior import Counts, Gaussian
 from spidertensor.spider.spike_slab import inclusion
 
 PAPER: dict[str, Any] = {
@@ -41,8 +50,18 @@ PAPER: dict[str, Any] = {
     "multilinear": 0,
     "curvature": True,
     "rho0": 0.5,
+    "committee": 1,
     "batch_size": 256,
 }
+
+
+class MemberInfo(NamedTuple):
+    """A model of the committee: the parameters it has of its own, its weight in predictions, and the sum of
+    the log densities that it would have predicted alone."""
+
+    own: dict[str, Any]
+    weight: float
+    log_evidence: float
 
 
 class Factors(NamedTuple):
@@ -112,17 +131,21 @@ class Spider(Parameters, BaseEstimator):
         n: int = 10,
         explore: str = "mean",
         seed: int | None = None,
+        coverage: float | None = None,
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
         A mode is named by its column or its number.
 
         explore: "mean" ranks by the expected value; "ucb" by the mean of f plus two standard deviations;
-                 "thompson" by one joint draw of all weights and factors
+                 "thompson" by one joint draw of all weights and factors, of a member drawn by its weight
         seed:    of that draw
+        coverage: add the interval that holds an observation with this probability, as predict_interval does
         """
         ids = {self._mode(mode): raw for mode, raw in given.items()}
-        return best_nodes(self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed)
+        return best_nodes(
+            self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage
+        )
 
     def predict_parts(self, X: Any) -> Prediction:
         """Mean and variance of f at each row of X, and the variance that an observation adds."""
@@ -139,8 +162,8 @@ class Spider(Parameters, BaseEstimator):
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """Write everything to one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
         fitted, names = self._fitted(), getattr(self, "feature_names_in_", None)
-        config = fitted_file.to_config(fitted, self._stored_as, names)
-        checkpoint.save(path, fitted_file.to_arrays(fitted), {"model": config, "position": position})
+        sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
+        checkpoint.save(path, fitted_file.to_arrays(fitted), sections)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Self:
@@ -163,12 +186,13 @@ class Spider(Parameters, BaseEstimator):
     @property
     def n_entries_(self) -> int:
         """How many entries were learned."""
-        return int(self._fitted().state.counts.entries)
+        return int(self._fitted().leader.counts.entries)
 
     @property
     def n_rejected_(self) -> int:
-        """Elements of weights and factors whose update was rejected to keep a variance positive."""
-        return int(self._fitted().state.counts.rejected)
+        """Elements of weights and factors whose update was rejected to keep a variance positive, of all
+        members."""
+        return sum(int(member.counts.rejected) for member in self._fitted().state.members)
 
     @property
     def n_refused_(self) -> int:
@@ -178,9 +202,7 @@ class Spider(Parameters, BaseEstimator):
     @property
     def log_evidence_(self) -> float:
         """Sum over all entries of the log density that was predicted for them, in user units."""
-        fitted = self._fitted()
-        learned = self.n_entries_ - self.n_refused_
-        return float(fitted.state.counts.log_evidence) - learned * math.log(fitted.scaling.scale)
+        return self._log_evidence(self._fitted().state.counts)
 
     @property
     def shift_(self) -> float:
@@ -214,22 +236,49 @@ class Spider(Parameters, BaseEstimator):
         return {name: setting for name, setting in settings.items() if name not in left_out}
 
     @property
-    def inclusion_(self) -> list[NDArray[np.float64]]:
-        """Per layer, the probability that each weight is in the network (last column: biases)."""
+    def members_(self) -> list[MemberInfo]:
+        """The models of the committee."""
         fitted = self._fitted()
-        return [inclusion(site, fitted.params["rho0"]) for site in fitted.state.sites]
+        members = zip(fitted.model.members, fitted.state.weights.tolist(), fitted.state.members, strict=True)
+        return [
+            MemberInfo(dict(member.own), weight, self._log_evidence(state.counts))
+            for member, weight, state in members
+        ]
+
+    @property
+    def inclusion_(self) -> list[NDArray[np.float64]]:
+        """`inclusion()` of the leading member."""
+        return self.inclusion()
 
     @property
     def weights_(self) -> list[Gaussian]:
-        """Per layer, mean and var of its weights."""
-        weights = self._fitted().state.posterior.weights
-        return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
+        """`weights()` of the leading member."""
+        return self.weights()
 
     @property
     def factors_(self) -> list[Factors]:
-        """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank]."""
+        """`factors()` of the leading member."""
+        return self.factors()
+
+    def inclusion(self, member: int | None = None) -> list[NDArray[np.float64]]:
+        """Per layer, the probability that each weight is in the network (last column: biases).
+
+        member: its number in members_; None: the leading one
+        """
+        fitted, m = self._fitted(), self._member(member)
+        return [inclusion(site, fitted.model.members[m].prior.rho0) for site in fitted.state.members[m].sites]
+
+    def weights(self, member: int | None = None) -> list[Gaussian]:
+        """Per layer, mean and var of its weights. `member`: see inclusion."""
+        weights = self._fitted().state.members[self._member(member)].posterior.weights
+        return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
+
+    def factors(self, member: int | None = None) -> list[Factors]:
+        """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank].
+        `member`: see inclusion."""
         fitted = self._fitted()
-        modes = zip(fitted.nodes, posterior.trim(fitted.state).posterior.factors, strict=True)
+        state = posterior.trim(fitted.state.members[self._member(member)])
+        modes = zip(fitted.nodes, state.posterior.factors, strict=True)
         return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
 
     def _fitted(self) -> Fitted:
@@ -238,6 +287,19 @@ class Spider(Parameters, BaseEstimator):
                 f"this {type(self).__name__} has learned nothing yet: call fit, partial_fit or learn first"
             )
         return self._learned
+
+    def _log_evidence(self, counts: Counts | CommitteeCounts) -> float:
+        learned = self.n_entries_ - int(counts.refused)
+        return float(counts.log_evidence) - learned * math.log(self._fitted().scaling.scale)
+
+    def _member(self, member: int | None) -> int:
+        fitted = self._fitted()
+        if member is None:
+            return fitted.leading
+        n = len(fitted.state.members)
+        if not (is_whole(member) and 0 <= member < n):
+            raise ValueError(f"no member {member!r}: the committee has {n}, numbered from 0")
+        return member
 
     def _mode(self, mode: str | int) -> int:
         """Number of a mode that is named by its column or by that number."""
@@ -266,11 +328,13 @@ class Spider(Parameters, BaseEstimator):
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
         # arrays, so that ids and state agree even if Ctrl-C interrupts it.
         first, self._learned = self._learned is None, fitted
-        followed = fitted.state.stream.followed.copy()
+        before = followed(fitted)
         try:
             state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
         except BaseException:
-            if first and not fitted.state.counts.entries:  # Ctrl-C while it compiled: nothing was learned
+            if first and not any(
+                member.counts.entries for member in fitted.state.members
+            ):  # Ctrl-C while it compiled: nothing was learned
                 self._learned = None
             raise
         self.n_features_in_ = len(columns.ids)
@@ -278,9 +342,9 @@ class Spider(Parameters, BaseEstimator):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
-        _tell_changes(state.stream.followed - followed)
+        _tell_changes(followed(self._learned) - before)
         log_evidence = fitted.scaling.log_density(update.log_evidence)
-        return Update(*prediction, log_evidence, update.rejected, update.refused, update.clipped)
+        return Update(*prediction, log_evidence, *update[4:])
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Fitted:
         params = checked(self.get_params(deep=False))
@@ -317,7 +381,8 @@ class Spider(Parameters, BaseEstimator):
             params = fitted_file.params_of(file, config, cls._get_param_names())
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
             as_given: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
+                name: tuple(value) if isinstance(value, list) and name != "committee" else value
+                for name, value in params.items()
             }
             estimator = cls(**as_given)
             complete = checked(estimator.get_params(deep=False)) == params
@@ -336,14 +401,22 @@ class Spider(Parameters, BaseEstimator):
         state: Any = super().__getstate__()
         state = dict(state)
         if (fitted := self._learned) is not None:
-            state["_learned"] = fitted._replace(model=fitted.model._replace(method=None))
+            members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
+            model = fitted.model._replace(members=members, method=LEFT_OUT)
+            state["_learned"] = fitted._replace(model=model)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if (fitted := self._learned) is not None:
-            product = fitted.model.network.product
-            model = model_of(fitted.params, self._likelihood, len(fitted.nodes), product=product)
+            members = fitted.model.members
+            model = model_of(
+                fitted.params,
+                self._likelihood,
+                len(fitted.nodes),
+                members=[member.own for member in members],
+                product=members[0].network.product,
+            )
             # Copied: joblib can map a pickle into memory read-only, and kernels write into the state. A plain
             # copy.copy comes here too, and must share neither state nor ids.
             learned = checkpoint.restore(fitted.state, checkpoint.flatten(fitted.state))

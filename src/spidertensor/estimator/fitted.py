@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
-from spidertensor.estimator.parameters import Model
+from spidertensor.estimator.parameters import Model, is_number
+from spidertensor.method import Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import posterior
+from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.posterior import State
 
 
@@ -20,18 +22,27 @@ class Fitted(NamedTuple):
 
     params: dict[str, Any]  # as they were when learning began
     model: Model
-    state: State
+    state: CommitteeState
     nodes: list[NodeIndex]
     scaling: Scaling
+
+    @property
+    def leading(self) -> int:
+        """The member of the greatest weight."""
+        return int(np.argmax(self.state.weights))
+
+    @property
+    def leader(self) -> State:
+        return self.state.members[self.leading]
 
 
 def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.float64]:
     """The values as the method sees them; EntryError if one is too far from the shift.
 
     A model that clips can take far more: its scale may have been that of other values. It is the scale that
-    the model has followed the values to.
+    the leading member has followed the values to.
     """
-    scaled, stream = fitted.scaling.scaled(value), fitted.state.stream
+    scaled, stream = fitted.scaling.scaled(value), fitted.leader.stream
     limit = FARTHEST if fitted.params.get("clip") is None else FARTHEST_CLIPPED
     now = units(fitted)
     refuse(
@@ -45,8 +56,8 @@ def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.floa
 
 
 def units(fitted: Fitted) -> Scaling:
-    """What the model works in now: the first scaling, and what it has followed since."""
-    (shift, scale), stream = fitted.scaling, fitted.state.stream
+    """What the leading member works in now: the first scaling, and what it has followed since."""
+    (shift, scale), stream = fitted.scaling, fitted.leader.stream
     return Scaling(float(shift + scale * stream.shift), float(scale * stream.scale))
 
 
@@ -60,9 +71,33 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
     try:
         index = to_index(nodes, columns, add=True)
         wanted = np.array([len(each) for each in nodes])
-        state = posterior.grow(fitted.state, fitted.model.network, fitted.model.prior, wanted)
+        members = tuple(
+            posterior.grow(state, member.network, member.prior, wanted)
+            for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
+        )
     except BaseException:  # out of memory, or Ctrl-C
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)
         raise
-    return fitted._replace(state=state), index
+    return fitted._replace(state=fitted.state._replace(members=members)), index
+
+
+def followed(fitted: Fitted) -> NDArray[np.int64]:
+    """(3,) how often the values have changed for good (follow.py): as the member saw it that saw most."""
+    return np.max([member.stream.followed for member in fitted.state.members], axis=0)
+
+
+def intervals(
+    fitted: Fitted, predicted: Prediction, coverage: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Low and high ends of the calibrated intervals of predictions in user units."""
+    likelihood, quantile = fitted.model.likelihood, fitted.model.method.quantile
+    if not likelihood.intervals or quantile is None:
+        raise ValueError(
+            f"a {likelihood.name} model predicts a {likelihood.mean_name}, which has no interval"
+        )
+    if not (is_number(coverage) and 0 < coverage < 1):
+        raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
+    std = np.sqrt(predicted.var + predicted.noise)
+    low, high = (quantile(fitted.state, (1 + side * coverage) / 2) for side in (-1, 1))
+    return predicted.mean + std * low, predicted.mean + std * high

@@ -1,7 +1,7 @@
 """What an estimator has learned, as the sections of a file (docs/file-format.md).
 
-The section "model" is about the model itself: its JSON (here called `config`), its state and the ids of its
-nodes. The section "position" is the caller's.
+The section "model" is about the model itself: its JSON (here called `config`) and the ids of its nodes. The
+section "committee" has what its members have learned. The section "position" is the caller's.
 
 Kernels do not validate: everything in a file is checked here, part against part, before it is used.
 """
@@ -23,15 +23,18 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.parameters import (
     Model,
+    checked,
     is_list,
     is_scaling,
+    is_settings,
     is_whole,
     left_out,
     model_of,
     network_of,
 )
 from spidertensor.scaling import Scaling
-from spidertensor.spider import posterior
+from spidertensor.spider import committee, posterior
+from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import Likelihood
@@ -49,6 +52,8 @@ VERSION_1: dict[str, Any] = {
     "clip": None,
     "node_noise": False,
 }
+# Files without a section "committee" are those of one model, whose state is in the section "model".
+ALONE: dict[str, Any] = {"committee": 1}
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
 
 
@@ -85,6 +90,8 @@ def check_config(config: dict[str, Any], estimator: str, shown: str) -> None:
 def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The stored parameters; of an old file, complete with those of the `known` ones that it lacks."""
     meant = VERSION_1 if file.version == 1 else {}
+    if "committee" not in file.sections:
+        meant = meant | ALONE
     return {name: value for name, value in meant.items() if name in known} | config["params"]
 
 
@@ -96,8 +103,13 @@ def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> di
         "names": None if names is None else list(names),
         "shift": fitted.scaling.shift,
         "scale": fitted.scaling.scale,
-        "product": fitted.model.network.product,
+        "product": fitted.model.members[0].network.product,
     }
+
+
+def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
+    members = [member.own for member in fitted.model.members]
+    return {"model": to_config(fitted, estimator, names), "committee": {"members": members}}
 
 
 def to_params(fitted: Fitted) -> dict[str, Any]:
@@ -131,14 +143,15 @@ def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> 
 
 def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     """State and ids, as a checkpoint stores them."""
-    arrays = checkpoint.flatten(posterior.trim(fitted.state), "model/state")
+    state = fitted.state._replace(members=tuple(map(posterior.trim, fitted.state.members)))
+    arrays = checkpoint.flatten(state, "committee")
     for mode, nodes in enumerate(fitted.nodes):
         arrays |= {f"model/nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
     return arrays
 
 
 def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, *, runs: bool) -> Fitted:
-    """The inverse of `to_arrays` and `to_config`, for a config whose params were checked.
+    """The inverse of `to_arrays` and `to_sections`, for a config whose params were checked.
 
     runs: see model_of
     """
@@ -150,12 +163,16 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
-    n_nodes, product = [len(each) for each in nodes], config["product"]
-    _check_sizes(file.arrays, network_of(params, len(nodes), product=product), n_nodes)
-    model = model_of(params, likelihood, len(nodes), product=product, runs=runs)
-    state = _state(file, model, params)
-    _check_state(state, params["random_state"], n_nodes)
-    _check_stream(state.stream, follows=params.get("clip") is not None)
+    n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
+    arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
+    for m, own in enumerate(members):
+        _check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
+    model = model_of(params, likelihood, len(nodes), members=members, product=product, runs=runs)
+    state = _state(file, arrays, model, params)
+    for m, member in enumerate(state.members):
+        _check_state(member, member_seed(params["random_state"], m), n_nodes)
+        _check_stream(member.stream, follows=params.get("clip") is not None)
+    _check_committee(state)
     return Fitted(params, model, state, nodes, Scaling(float(shift), float(scale)))
 
 
@@ -170,7 +187,7 @@ def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
         match name.split("/"):
             case ["model", "nodes", mode, part]:
                 modes.setdefault(mode, {})[part] = array
-            case ["model", "state", _, *_]:
+            case ["model", "state", _, *_] | ["committee", _, *_]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r}")
@@ -178,7 +195,29 @@ def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
     return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
 
 
-def _check_sizes(arrays: dict[str, NDArray[Any]], network: Network, n_nodes: list[int]) -> None:
+def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each member has of its own. It stands in the file: a number of members says less, for the list
+    that it counts in may change."""
+    if "committee" not in file.sections:
+        check(params["committee"] == 1, "holds no committee")
+        return [{}]
+    section = file.sections["committee"]
+    check(isinstance(section, dict) and section.keys() == {"members"}, "the committee is not its members")
+    members, wanted = section["members"], params["committee"]
+    check(is_list(members, is_settings) and members, "the members are not a list of parameters")
+    same = members == wanted if isinstance(wanted, list) else len(members) == wanted
+    check(same, "the members are not those of the params")
+    check(checked(params | {"committee": members})["committee"] == members, "a member is impossible")
+    return members
+
+
+def _alone(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of a model of before committees, as those of a committee of one."""
+    old, new = "model/state/", "committee/members/0/"
+    return {name.replace(old, new) if name.startswith(old) else name: a for name, a in arrays.items()}
+
+
+def _check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, n_nodes: list[int]) -> None:
     """Before anything is allocated: the sizes must be those of arrays that are in the file."""
     check(n_nodes and min(n_nodes) > 0, "a mode has no nodes")
     for part, shapes in (
@@ -186,24 +225,47 @@ def _check_sizes(arrays: dict[str, NDArray[Any]], network: Network, n_nodes: lis
         ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
     ):
         for number, shape in enumerate(shapes):
-            name = f"model/state/posterior/{part}/{number}/mean"
+            name = f"committee/members/{member}/posterior/{part}/{number}/mean"
             check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
 
 
-def _state(file: Checkpoint, model: Model, params: dict[str, Any]) -> State:
-    start = posterior.init(model.network, model.prior, 0, node_noise=params.get("node_noise", False))
-    arrays = file.arrays
+def _state(
+    file: Checkpoint, arrays: dict[str, NDArray[Any]], model: Model, params: dict[str, Any]
+) -> CommitteeState:
+    members = tuple(
+        posterior.init(
+            member.network, member.prior, 0, node_noise=(params | member.own).get("node_noise", False)
+        )
+        for member in model.members
+    )
+    empty = committee.start(members, model.likelihood)
     if file.version == 1:
-        added = _added_to_version_1(start)
+        added = _added_to_version_1(members[0])
         check(not added.keys() & arrays.keys(), "has arrays that format 1 does not know")
         arrays = arrays | added
-    return checkpoint.restore(start, arrays, "model/state")
+    if "committee" not in file.sections:  # its one member has learned all that there is to know
+        counts = {name: arrays[f"committee/members/0/counts/{name}"] for name in CommitteeCounts._fields}
+        empty = empty._replace(counts=CommitteeCounts(**counts))
+        arrays = checkpoint.flatten(empty._replace(members=()), "committee") | arrays
+    inside = {name: array for name, array in arrays.items() if name.startswith("committee/")}
+    return checkpoint.restore(empty, inside, "committee")
 
 
 def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
     """The arrays that a state of version 1 does not have, as they are in a model that uses none of them."""
-    counts = {f"model/state/counts/{name}": getattr(start.counts, name) for name in ("refused", "clipped")}
-    return counts | checkpoint.flatten(start.stream, "model/state/stream")
+    member = "committee/members/0"
+    counts = {f"{member}/counts/{name}": getattr(start.counts, name) for name in ("refused", "clipped")}
+    return counts | checkpoint.flatten(start.stream, f"{member}/stream")
+
+
+def _check_committee(state: CommitteeState) -> None:
+    counts, weights, residuals = state.counts, state.weights, state.residuals
+    check((weights > 0).all() and abs(weights.sum() - 1) < 1e-6, "the members' weights are impossible")
+    check(min(counts.refused, counts.clipped) >= 0, "a count is negative")
+    check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
+    if residuals:
+        possible = (residuals.mass >= 0).all() and 0 < residuals.mass.sum() < math.inf
+        check(possible, "the histogram of the residuals is impossible")
 
 
 def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:

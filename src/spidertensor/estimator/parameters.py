@@ -11,6 +11,7 @@ import numpy as np
 
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
+from spidertensor.spider.committee import committee
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.likelihoods import Likelihood
@@ -21,6 +22,22 @@ OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
 OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
 OF_INFERENCE = ("curvature", "memory", "noise_memory", "clip", "node_noise")
 LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
+# What a member of a committee may have of its own
+OF_MEMBERS = (
+    "rank", "hidden", "activation", "bias", "multilinear", *OF_PRIOR, "curvature", "memory", "noise_memory",
+    "node_noise",
+)  # fmt: skip
+# `committee=n` takes the first n: the first is the model that the parameters describe, the others differ in
+# these. Chosen by benchmarks/choose_members.py.
+MEMBERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"bias_var": 0.1, "multilinear_var": 0.1, "memory": 1000},
+    {"bias_var": 0.2, "multilinear_var": 0.6},
+    {"bias_var": 0.02, "multilinear_var": 0.03},
+    {"bias_var": 0.1, "multilinear_var": 0.1, "memory": 100},
+    {"bias_var": 0.1, "multilinear_var": 0.3},
+    {"bias_var": 0.3, "multilinear_var": 0.01},
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -44,17 +61,26 @@ class Parameters:
     multilinear_var: float = Prior.multilinear_var
     multilinear_start: float = Prior.multilinear_start
     memory: float | None = None
+    committee: int | list[dict[str, Any]] = 4
     batch_size: int = 256
     engine: str = "sequential"
     network: CustomNetwork | None = None
     random_state: Any = 0
 
 
+class Member(NamedTuple):
+    """One model of a committee: the parameters that it was given of its own, and what they build."""
+
+    own: dict[str, Any]
+    network: Network
+    prior: Prior
+    method: Method
+
+
 class Model(NamedTuple):
     """What the parameters build."""
 
-    network: Network
-    prior: Prior
+    members: tuple[Member, ...]
     likelihood: Likelihood
     method: Method
 
@@ -66,7 +92,19 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
         good, wanted = RULES.get(name, (None, ""))
         if good is not None and not good(value):
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    if isinstance(params["committee"], list):
+        params["committee"] = [_checked_member(own, params) for own in params["committee"]]
     return params
+
+
+def _checked_member(own: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    for name in own:
+        if name not in OF_MEMBERS or name not in params:
+            known = ", ".join(each for each in OF_MEMBERS if each in params)
+            raise ValueError(f"a member of a committee cannot have its own {name!r}, only {known}")
+        if params["network"] is not None and name in OF_LAYERS:
+            raise ValueError(f"{name} describes the built-in network: leave it out beside a custom one")
+    return {name: value for name, value in checked(params | own | {"committee": 1}).items() if name in own}
 
 
 def plain(value: Any) -> Any:
@@ -74,6 +112,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     return value
 
 
@@ -99,6 +139,10 @@ def is_scaling(value: Any) -> bool:
     return abs(value[0]) <= LARGEST and 1 / LARGEST <= value[1] <= LARGEST
 
 
+def is_settings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
 _VAR = (is_var, f"a number from {1 / LARGEST_VAR:g} to {LARGEST_VAR:g}")
 # Only what Network, Prior and the engine would not reject themselves with a clear ValueError.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -115,6 +159,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "multilinear_var": _VAR,
     "multilinear_start": (is_number, "a number"),
     "multilinear": (is_whole, "a whole number"),
+    "committee": (
+        lambda x: 1 <= x <= len(MEMBERS) if is_whole(x) else is_list(x, is_settings) and len(x) > 0,
+        f"a number of members from 1 to {len(MEMBERS)}, or a list with a dict of parameters for each",
+    ),
     "batch_size": (lambda x: is_whole(x) and 0 < x < 2**63, "a whole number of entries, at least 1"),
     "memory": (lambda x: x is None or is_number(x), "a number of entries, or None"),
     "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
@@ -137,20 +185,46 @@ def network_of(params: dict[str, Any], n_modes: int, *, product: bool = False) -
     return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
 
 
+def members_of(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each member of the committee has of its own, that can be in these parameters."""
+    members = params["committee"]
+    if isinstance(members, list):
+        return members
+    return [{name: value for name, value in own.items() if name in params} for own in MEMBERS[:members]]
+
+
 def model_of(
-    params: dict[str, Any], likelihood: Likelihood, n_modes: int, *, product: bool = False, runs: bool = True
+    params: dict[str, Any],
+    likelihood: Likelihood,
+    n_modes: int,
+    *,
+    members: list[dict[str, Any]] | None = None,
+    product: bool = False,
+    runs: bool = True,
 ) -> Model:
-    """`runs` False: a model to look at, without its engine and the packages that needs."""
+    """What the parameters build, for entries of so many modes.
+
+    members: what each has of its own, if that is known already, from a file
+    product: what `Network.product` says, for a model of before pairs
+    runs:    False for a model to look at, without its engine and the packages that needs
+    """
     if params["network"] is not None and params["engine"] != "vectorized":
         raise ValueError(f"a custom network needs the vectorized engine, got engine {params['engine']}")
-    network = network_of(params, n_modes, product=product)
-    prior = Prior(**{name: params[name] for name in OF_PRIOR})
-    if not runs:
-        return Model(network, prior, likelihood, Method(left_out, left_out, left_out))
-    inference = {name: params[name] for name in OF_INFERENCE if name in params}
-    size = params["batch_size"]
-    method = build(params["engine"], network, likelihood, prior, batch_size=size, **inference)
-    return Model(network, prior, likelihood, method)
+    built = []
+    for own in members_of(params) if members is None else members:
+        settings = params | own
+        network = network_of(settings, n_modes, product=product)
+        prior = Prior(**{name: settings[name] for name in OF_PRIOR})
+        method = LEFT_OUT
+        if runs:
+            inference = {name: settings[name] for name in OF_INFERENCE if name in settings}
+            size, engine = settings["batch_size"], settings["engine"]
+            method = build(engine, network, likelihood, prior, batch_size=size, **inference)
+        built.append(Member(own, network, prior, method))
+    together = LEFT_OUT
+    if runs:
+        together = committee([member.method for member in built], likelihood, clip=params.get("clip"))
+    return Model(tuple(built), likelihood, together)
 
 
 def check_alone(params: dict[str, Any]) -> None:
@@ -162,3 +236,6 @@ def check_alone(params: dict[str, Any]) -> None:
 
 def left_out(*_: Any) -> NoReturn:
     raise RuntimeError("this model was opened with `look`, without its engine: use `load` to run it")
+
+
+LEFT_OUT = Method(left_out, left_out, left_out)

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
+from spidertensor.estimator.fitted import followed, intervals
 from spidertensor.estimator.inputs import refuse
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
 from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.posterior import State
 
 
 @dataclass(eq=False, repr=False)
@@ -39,6 +41,10 @@ class SpiderRegressor(RegressorMixin, Spider):
                   deviation multilinear_start; 0 and bias=False give the paper's network
     memory:       forget: entries of its own after which a node counts what it has learned 1/e; the network
                   forgets over as many refinements. None: never
+    committee:    how many models learn side by side, each with other prior variances or a memory. They
+                  predict together, weighted by how well each has predicted so far: nothing needs tuning. A
+                  list of dicts gives the members' own parameters, such as [{}, {"memory": 1000}]; what a
+                  member does not name it has from this estimator. 1: one model, four times as fast
     batch_size:   entries between two refinements of the prior, wherever a call ends
     engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, with JAX (extra jax),
                   for wide networks and GPUs. Both have the same state and write the same files
@@ -79,24 +85,39 @@ class SpiderRegressor(RegressorMixin, Spider):
         mean, var, noise = self._predict(X)
         return (mean, np.sqrt(var + noise)) if return_std else mean
 
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Low and high end of an interval at each row of X that holds an observation with this probability.
+
+        The ends are calibrated by how far the latest entries lay from what was predicted for them, so they
+        need not be at equal distances from the mean.
+        """
+        return intervals(self._fitted(), self._predict(X), coverage)
+
     @property
     def noise_(self) -> float:
         """Variance that an observation has around the mean of its entry; with node_noise, of an entry whose
         nodes have the mean noise of their modes."""
-        state = self._fitted().state
-        of_nodes = math.exp(state.stream.log_noise.sum()) if state.posterior.log_noise else 1.0
-        return float(state.posterior.noise.rate / state.posterior.noise.shape) * of_nodes * self.scale_**2
+        fitted = self._fitted()
+        return (
+            sum(
+                weight * _noise(member)
+                for weight, member in zip(fitted.state.weights.tolist(), fitted.state.members, strict=True)
+            )
+            * fitted.scaling.scale**2
+        )
 
     @property
     def n_clipped_(self) -> int:
-        """How many entries had a residual beyond `clip`."""
+        """How many entries were further than `clip` standard deviations from what was predicted."""
         return int(self._fitted().state.counts.clipped)
 
     @property
     def followed_(self) -> dict[str, int]:
         """How often the values changed for good: their level, their scale, or so that all that was learned
         was of no use ("afresh")."""
-        return dict(zip(CHANGES, self._fitted().state.stream.followed.tolist(), strict=True))
+        return dict(zip(CHANGES, followed(self._fitted()).tolist(), strict=True))
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         if self.scaling is not None:
@@ -119,3 +140,10 @@ class SpiderRegressor(RegressorMixin, Spider):
         tags: Any = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # scikit-learn's tests predict ids that were never learned
         return tags
+
+
+def _noise(member: State) -> float:
+    """Of an entry whose nodes have the mean noise of their modes."""
+    post, stream = member.posterior, member.stream
+    of_nodes = math.exp(stream.log_noise.sum()) if post.log_noise else 1.0
+    return float(post.noise.rate / post.noise.shape * of_nodes * stream.scale**2)

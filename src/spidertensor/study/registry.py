@@ -17,10 +17,8 @@ from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.post import post
 from spidertensor.method import Method, Unit
-from spidertensor.spider import engine as engines
-from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods import PROBIT, Likelihood
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Prior
 from spidertensor.study import styles
 from spidertensor.study.styles import Style
 
@@ -71,22 +69,17 @@ class Entry(NamedTuple):
 
 
 def _spider(
-    rank: int,
-    n_modes: int,
-    likelihood: Likelihood,
-    batch_size: int,
-    *,
-    activation: str = "relu",
-    engine: str = "sequential",
-    multilinear: int = 0,
-    multilinear_var: float = Prior.multilinear_var,
-    rho0: float = Prior.rho0,
-    **inference: Any,
+    rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *, paper: bool = False, **settings: Any
 ) -> Method:
-    """The paper's network, or with `multilinear` the hybrid."""
-    network = Network((rank,) * n_modes, HIDDEN, activation, multilinear > 0, multilinear)
-    prior = Prior(rho0=rho0, multilinear_var=multilinear_var)
-    return engines.build(engine, network, likelihood, prior, batch_size=batch_size, **inference)
+    """What an estimator builds from these parameters; those of a regressor are left out for a classifier."""
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # scikit-learn takes a second
+    from spidertensor.estimator.parameters import checked, model_of
+
+    kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
+    known = kind._get_param_names()
+    settings = {name: value for name, value in settings.items() if name in known}
+    estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size, **settings)
+    return model_of(checked(estimator.get_params(deep=False)), likelihood, n_modes).method
 
 
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
@@ -131,15 +124,22 @@ def _ss_gptf(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *
     return ss_gptf(n_modes, likelihood, rank=rank, batch_size=batch_size, **settings)
 
 
-_PAPER: dict[str, Any] = {"rho0": 0.5, "curvature": True, "noise_memory": None}
 _OF_SPIDER = ("activation", "engine")
 _OF_DEFAULT = (*_OF_SPIDER, "clip", "node_noise", "memory", "multilinear_var")
+# the paper's network, without the rest of the default
+_PLAIN: dict[str, Any] = {
+    "bias": False,
+    "multilinear": 0,
+    "clip": None,
+    "node_noise": False,
+    "committee": 1,
+}
 _OF_SVB = ("learning_rate", "epochs")
 _NEEDS = ("jax", "optax")
 
 _ENTRIES = (
     Entry(
-        partial(_spider, **_PAPER),
+        partial(_spider, paper=True),
         "spider-paper",
         "SPIDER-ReLU",
         "the paper's method: curvature, rho0 = 0.5, noise that forgets nothing",
@@ -149,7 +149,7 @@ _ENTRIES = (
         settings=_OF_SPIDER,
     ),
     Entry(
-        partial(_spider, **_PAPER, activation="tanh"),
+        partial(_spider, paper=True, activation="tanh"),
         "spider-paper-tanh",
         "SPIDER-tanh",
         "the paper's method with tanh",
@@ -159,17 +159,27 @@ _ENTRIES = (
         settings=("engine",),
     ),
     Entry(
-        partial(_spider, multilinear=32, clip=4.0, node_noise=True),
+        _spider,
         "spider",
         "spidertensor default",
-        "the library's default: the hybrid network, a clipped step, noise per node",
+        "the library's default: a committee of four models with the hybrid network",
         styles.BLACK,
+        unit="entry",
+        role="variant",
+        settings=(*_OF_DEFAULT, "committee"),
+    ),
+    Entry(
+        partial(_spider, committee=1),
+        "spider-single",
+        "spidertensor single",
+        "one model of the default committee: the hybrid network, a clipped step, noise per node",
+        styles.GREY,
         unit="entry",
         role="variant",
         settings=_OF_DEFAULT,
     ),
     Entry(
-        _spider,
+        partial(_spider, **_PLAIN),
         "spider-plain",
         "spidertensor plain",
         "the paper's network without curvature, with noise that forgets",

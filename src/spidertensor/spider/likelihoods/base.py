@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from spidertensor.method import Prediction
+
 
 class Likelihood(ABC):
     """How a value comes from the latent f of its entry. There is one object of each, compared by identity.
@@ -16,6 +18,7 @@ class Likelihood(ABC):
     code:    what compiled kernels branch on (`kernel.evidence`)
     allowed: the values it takes, in words that follow "is not": "finite", "0 or 1"
     scaled:  values are shifted and scaled before they are learned
+    intervals: a prediction is a distribution of values, with intervals to calibrate, not a probability
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
     mean_name, std_name: what the mean of an observation is called, and the spread beside it
     """
@@ -24,6 +27,7 @@ class Likelihood(ABC):
     code: ClassVar[int]
     allowed: ClassVar[str]
     scaled: ClassVar[bool]
+    intervals: ClassVar[bool]
     metric: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     mean_name: ClassVar[str] = "mean"
@@ -46,6 +50,12 @@ class Likelihood(ABC):
     @abstractmethod
     def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
         """(n,) mean of an observation, for f ~ N(mean, var)."""
+
+    def mixture(self, weights: NDArray[np.float64], parts: Prediction) -> Prediction:
+        """The (n,) moments of a mixture of predictions; weights and the arrays of `parts` are (M, n)."""
+        mean = (weights * parts.mean).sum(axis=0)
+        noise = (weights * parts.noise).sum(axis=0)
+        return Prediction(mean, (weights * (parts.var + (parts.mean - mean) ** 2)).sum(axis=0), noise)
 
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"

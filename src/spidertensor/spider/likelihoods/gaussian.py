@@ -15,7 +15,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 class Gaussian(Likelihood):
     name, code = "gaussian", CODE
-    allowed, scaled = "finite", True
+    allowed, scaled, intervals = "finite", True, True
     metric, metrics = "rmse", ("mae", "log_density", "coverage_50", "coverage_90")
 
     def allows(self, value):

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods.base import Likelihood
 
 CODE = 1
 _LOG_2PI = math.log(2 * math.pi)
+_SMALLEST = 1e-300  # of a probability
 _SQRT_HALF = math.sqrt(0.5)
 
 
 class Probit(Likelihood):
     name, code = "probit", CODE
-    allowed, scaled = "0 or 1", False
+    allowed, scaled, intervals = "0 or 1", False, False
     metric, metrics = "auc", ("log_density", "log_loss", "calibration_error")
     mean_name, std_name = "probability", "std_of_f"
 
@@ -33,6 +34,15 @@ class Probit(Likelihood):
 
     def expected(self, mean, var):
         return ndtr(_t(mean, var))
+
+    def mixture(self, weights, parts):
+        """The mean is such that the probability of a 1 is exactly that of the mixture (section 14)."""
+        moments = super().mixture(weights, parts)
+        t = _t(parts.mean, parts.var)
+        one, zero = ((weights * ndtr(side)).sum(axis=0) for side in (t, -t))
+        # By the smaller of the two, which has all its digits. Below _SMALLEST neither has any.
+        t = np.where(one < zero, 1.0, -1.0) * ndtri(np.maximum(np.minimum(one, zero), _SMALLEST))
+        return moments._replace(mean=t * np.sqrt(1 + moments.var))
 
 
 PROBIT = Probit()

@@ -1,0 +1,167 @@
+"""Several models side by side, stacked online by what each of them predicts: mathematics.md section 14.
+
+Every member is a whole model with settings and a seed of its own, and learns every entry. The committee
+predicts their mixture. Its weights maximise the log score of that mixture: several members stay in it where
+that helps, and a member whose settings fit better from some day on takes over.
+
+Members know nothing of each other, so they run in threads where there are cores; what one entry does to the
+weights is computed afterwards, in the order of the entries. Results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update
+from spidertensor.spider import calibration
+from spidertensor.spider.calibration import Histogram
+from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.likelihoods import Likelihood
+
+RATE = 0.01  # eta: how fast the weights follow
+LEAST = 0.001  # of a weight, so that a member can come back
+ENOUGH = 512  # entries of a call from which on threads pay for being started
+_NEXT = 0x9E3779B97F4A7C15  # between two members' seeds: far from the small numbers that people choose
+
+T = TypeVar("T")
+
+
+class CommitteeCounts(NamedTuple):
+    refused: NDArray[np.int64]  # entries that no member could learn
+    clipped: NDArray[np.int64]  # entries further from the committee's prediction than its clip
+    log_evidence: NDArray[np.float64]  # sum over all entries
+
+
+class CommitteeState(NamedTuple):
+    members: tuple[Any, ...]  # their states
+    weights: NDArray[np.float64]  # (M,), of sum 1
+    counts: CommitteeCounts
+    residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The first member has the seed itself: it is the model that would be there alone."""
+    return (seed + member * _NEXT) % 2**63
+
+
+def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
+    """The state before any entry, around those of the members."""
+    return CommitteeState(
+        members,
+        np.full(len(members), 1 / len(members)),
+        CommitteeCounts(np.zeros((), np.int64), np.zeros((), np.int64), np.zeros(())),
+        calibration.start() if likelihood.intervals else (),
+    )
+
+
+def committee(
+    members: Sequence[Method],
+    likelihood: Likelihood,
+    *,
+    clip: float | None = None,
+    rate: float = RATE,
+    threads: int | None = None,
+) -> Method:
+    """The mixture of `members`, which have the same unit and likelihood, as a Method.
+
+    clip:    predictive standard deviations from which on an entry counts as clipped
+    rate:    eta of section 14
+    threads: at most so many; None: as many as this process has cores
+    """
+    if not members:
+        raise ValueError("a committee needs at least one member")
+    clip = math.inf if clip is None else float(clip)
+
+    def init(seed: int) -> CommitteeState:
+        states = tuple(member.init(member_seed(seed, m)) for m, member in enumerate(members))
+        return start(states, likelihood)
+
+    def update(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
+        n = len(batch.value)
+        results = run(lambda m: members[m].update(state.members[m], batch), n)
+        state = state._replace(members=tuple(after for after, _ in results))
+        updates = [update for _, update in results]
+        log_p = np.stack([each.log_evidence for each in updates])
+        weights, log_evidence, good = np.empty_like(log_p), np.empty(n), np.empty(n, np.bool_)
+        stack(state.weights, state.counts.log_evidence, log_p, rate, weights, log_evidence, good)
+        predicted = mixed(weights, [Prediction(*each[:3]) for each in updates])
+        refused, clipped, below = n - int(np.count_nonzero(good)), 0, None
+        if state.residuals:
+            residual = (batch.value - predicted.mean) / np.sqrt(predicted.var + predicted.noise)
+            clipped = int(np.count_nonzero(np.abs(residual[good]) > clip))
+            below = calibration.note(state.residuals, residual, good)
+        state.counts.refused[()] += refused
+        state.counts.clipped[()] += clipped
+        rejected = sum(each.rejected for each in updates)
+        return state, Update(*predicted, log_evidence, rejected, refused, clipped, below)
+
+    def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
+        parts = run(lambda m: members[m].predict(state.members[m], index), len(index))
+        return mixed(state.weights[:, None], parts)
+
+    def quantile(state: CommitteeState, probability: float) -> float:
+        return calibration.quantile(Histogram(*state.residuals), probability)
+
+    def run(work: Callable[[int], T], n_entries: int) -> list[T]:
+        n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
+        if n < 2:
+            return [work(m) for m in range(len(members))]
+        # Leaving the block waits for all of them, even on Ctrl-C: no member learns less than the others.
+        with ThreadPoolExecutor(n) as pool:
+            futures = [pool.submit(work, m) for m in range(len(members))]
+            return [future.result() for future in futures]
+
+    def mixed(weights: NDArray[np.float64], parts: list[Prediction]) -> Prediction:
+        if len(parts) == 1:
+            return parts[0]
+        return likelihood.mixture(weights, Prediction(*map(np.stack, zip(*parts, strict=True))))
+
+    return Method(init, update, predict, members[0].unit, quantile if likelihood.intervals else None)
+
+
+@kernel(**COMPILE)
+def stack(weights, evidence_sum, log_p, rate, before, log_evidence, good):
+    """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
+
+    weights, evidence_sum are changed in place. log_p (M, n): what each member thought of each entry. To fill:
+    before (M, n), the weights before each entry; log_evidence (n,), of the mixture; good (n,), whether any
+    member could learn the entry. A member that could not keeps its weight.
+    """
+    members, n = log_p.shape
+    for i in range(n):
+        best = -np.inf
+        for m in range(members):
+            before[m, i] = weights[m]
+            if abs(log_p[m, i]) < HUGE:
+                best = max(best, log_p[m, i])
+        good[i] = best > -np.inf
+        if not good[i]:
+            log_evidence[i] = log_p[0, i]
+            continue
+        able, total = 0.0, 0.0
+        for m in range(members):
+            if abs(log_p[m, i]) < HUGE:
+                able += weights[m]
+                total += weights[m] * math.exp(log_p[m, i] - best)
+        log_evidence[i] = best + math.log(total / able)
+        evidence_sum[()] += log_evidence[i]
+        new_sum = 0.0
+        for m in range(members):
+            if abs(log_p[m, i]) < HUGE:
+                ratio = able * math.exp(log_p[m, i] - best) / total
+                weights[m] = max(LEAST, weights[m] * (1 - rate + rate * ratio))
+            new_sum += weights[m]
+        for m in range(members):
+            weights[m] /= new_sum
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
