@@ -1,4 +1,4 @@
-"""The oracle: mathematics.md sections 3 to 5 and 9 to 13 in plain float64 NumPy, a line per formula.
+"""The oracle: mathematics.md sections 3 to 5 and 9 to 15 in plain float64 NumPy, a line per formula.
 
 Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -30,7 +30,8 @@ and directions have the same shape.
 from __future__ import annotations
 
 import copy
-from itertools import combinations
+import math
+from itertools import combinations, pairwise
 
 import numpy as np
 from scipy.special import erfcx, expit, log_ndtr, logit, ndtr
@@ -483,6 +484,38 @@ def predict(model, state, index, nodes):
         shift, scale = state["shift"], state["scale"]
         out.append((shift + scale * mean, scale**2 * var, scale**2 * noise))
     return np.array(out).T
+
+
+# --- a committee and its intervals: sections 14 and 15 ---------------------------------------------
+
+
+def stacked(weights, log_p, entries, least=0.001):
+    """(M,) weights after the entry that comes after so many others, and the log evidence of the mixture.
+
+    log_p: None of a member that cannot learn the entry. The evidence is None if no member can."""
+    rate = max(0.02, 0.1 / math.sqrt(1 + entries / 1000))
+    able = [m for m, each in enumerate(log_p) if each is not None]
+    if not able:
+        return list(weights), None
+    share = sum(weights[m] for m in able)
+    largest = max(log_p[m] for m in able)
+    p = {m: math.exp(log_p[m] - largest) for m in able}
+    total = sum(weights[m] * p[m] for m in able) / share
+    new = [w if m not in p else (1 - rate) * w + rate * w * p[m] / total for m, w in enumerate(weights)]
+    new = [max(w, least) if m in p else w for m, w in enumerate(new)]
+    return [w / sum(new) for w in new], largest + math.log(total)
+
+
+def residual_histogram(edges, residuals, memory=1000, start=100):
+    """The mass of every bin after these residuals."""
+    mass = [start * (norm.cdf(b) - norm.cdf(a)) for a, b in pairwise(edges)]
+    mass[0] += start * norm.cdf(edges[0])
+    mass[-1] += start * norm.sf(edges[-1])
+    for z in residuals:
+        mass = [each * (1 - 1 / memory) for each in mass]
+        inside = [b for b, (low, high) in enumerate(pairwise(edges)) if low <= z < high]
+        mass[inside[0] if inside else (0 if z < 0 else -1)] += 1
+    return mass
 
 
 def as_float64(tree):

@@ -63,21 +63,46 @@ def test_thompson_draws_from_the_posterior():
 def test_sample_has_the_posterior_s_moments():
     """Of weights, of a known node, and of an unseen one, which is drawn from the prior."""
     learned = regressor()._fitted()
-    network, prior = learned.model.network, learned.model.prior
+    _, network, prior, _ = learned.model.members[learned.leading]
     rows = [np.array([2, -1]), np.array([0])]
     samples = [
-        posterior.sample(learned.state, network, prior, rows, np.random.default_rng(s)).posterior
+        posterior.sample(learned.leader, network, prior, rows, np.random.default_rng(s)).posterior
         for s in range(400)
     ]
-    known = learned.state.posterior.factors[0]
+    known = learned.leader.posterior.factors[0]
     unseen = posterior.factor_prior_var(network, prior, 0)
     for draws, mean, var in (
-        ([s.weights[0].mean for s in samples], *learned.state.posterior.weights[0]),
+        ([s.weights[0].mean for s in samples], *learned.leader.posterior.weights[0]),
         ([s.factors[0].mean[0] for s in samples], known.mean[2], known.var[2]),
         ([s.factors[0].mean[1] for s in samples], np.zeros_like(unseen), unseen),
     ):
         np.testing.assert_allclose(np.mean(draws, axis=0), mean, atol=5 * np.sqrt(var.max() / 400))
         np.testing.assert_allclose(np.var(draws, axis=0), var, rtol=0.5)
+
+
+def test_thompson_draws_a_member_by_its_weight():
+    """Each member is sure of another film, which wins as often as the member weighs."""
+    model = regressor()
+    state = model._fitted().state
+    sure = dict(zip("abcd", (0.4, 0.3, 0.2, 0.1), strict=True))
+    for member, (film, weight) in enumerate(sure.items()):
+        row = model.factors()[1].ids.index(film)
+        state.members[member].posterior.factors[1].mean[row, 0] = 1000  # its bias
+        state.weights[member] = weight
+    winners = [model.recommend({0: 3}, 1, 1, explore="thompson", seed=seed)[0].id for seed in range(400)]
+    for film, weight in sure.items():
+        assert winners.count(film) / 400 == pytest.approx(weight, abs=4 * np.sqrt(weight / 400))
+
+
+def test_interval_is_that_of_predict_interval():
+    model = regressor()
+    for each in model.recommend({0: 1}, over=1, coverage=0.8):
+        low, high = model.predict_interval([(1, each.id)], coverage=0.8)
+        assert (each.low, each.high) == pytest.approx((low[0], high[0]))
+        assert each.low < each.mean < each.high
+    assert model.recommend({0: 1}, over=1)[0].low is None
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        model.recommend({0: 1}, over=1, coverage=1.0)
 
 
 def test_classifier_ranks_by_probability():

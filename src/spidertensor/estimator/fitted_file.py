@@ -261,7 +261,7 @@ def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
 def _check_committee(state: CommitteeState) -> None:
     counts, weights, residuals = state.counts, state.weights, state.residuals
     check((weights > 0).all() and abs(weights.sum() - 1) < 1e-6, "the members' weights are impossible")
-    check(min(counts.refused, counts.clipped) >= 0, "a count is negative")
+    check(min(counts[:3]) >= 0, "a count is negative")
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
     if residuals:
         possible = (residuals.mass >= 0).all() and 0 < residuals.mass.sum() < math.inf

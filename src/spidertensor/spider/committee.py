@@ -25,7 +25,8 @@ from spidertensor.spider.calibration import Histogram
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import Likelihood
 
-RATE = 0.01  # eta: how fast the weights follow
+RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
+SLOWING = 1000  # entries over which it begins to fall
 LEAST = 0.001  # of a weight, so that a member can come back
 ENOUGH = 512  # entries of a call from which on threads pay for being started
 _NEXT = 0x9E3779B97F4A7C15  # between two members' seeds: far from the small numbers that people choose
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 
 class CommitteeCounts(NamedTuple):
+    entries: NDArray[np.int64]
     refused: NDArray[np.int64]  # entries that no member could learn
     clipped: NDArray[np.int64]  # entries further from the committee's prediction than its clip
     log_evidence: NDArray[np.float64]  # sum over all entries
@@ -56,7 +58,7 @@ def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
     return CommitteeState(
         members,
         np.full(len(members), 1 / len(members)),
-        CommitteeCounts(np.zeros((), np.int64), np.zeros((), np.int64), np.zeros(())),
+        CommitteeCounts(*(np.zeros((), np.int64) for _ in range(3)), np.zeros(())),
         calibration.start() if likelihood.intervals else (),
     )
 
@@ -66,13 +68,11 @@ def committee(
     likelihood: Likelihood,
     *,
     clip: float | None = None,
-    rate: float = RATE,
     threads: int | None = None,
 ) -> Method:
     """The mixture of `members`, which have the same unit and likelihood, as a Method.
 
     clip:    predictive standard deviations from which on an entry counts as clipped
-    rate:    eta of section 14
     threads: at most so many; None: as many as this process has cores
     """
     if not members:
@@ -90,14 +90,13 @@ def committee(
         updates = [update for _, update in results]
         log_p = np.stack([each.log_evidence for each in updates])
         weights, log_evidence, good = np.empty_like(log_p), np.empty(n), np.empty(n, np.bool_)
-        stack(state.weights, state.counts.log_evidence, log_p, rate, weights, log_evidence, good)
+        stack(state.weights, state.counts, log_p, weights, log_evidence, good)
         predicted = mixed(weights, [Prediction(*each[:3]) for each in updates])
         refused, clipped, below = n - int(np.count_nonzero(good)), 0, None
         if state.residuals:
             residual = (batch.value - predicted.mean) / np.sqrt(predicted.var + predicted.noise)
             clipped = int(np.count_nonzero(np.abs(residual[good]) > clip))
             below = calibration.note(state.residuals, residual, good)
-        state.counts.refused[()] += refused
         state.counts.clipped[()] += clipped
         rejected = sum(each.rejected for each in updates)
         return state, Update(*predicted, log_evidence, rejected, refused, clipped, below)
@@ -127,15 +126,17 @@ def committee(
 
 
 @kernel(**COMPILE)
-def stack(weights, evidence_sum, log_p, rate, before, log_evidence, good):
+def stack(weights, counts, log_p, before, log_evidence, good):
     """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
 
-    weights, evidence_sum are changed in place. log_p (M, n): what each member thought of each entry. To fill:
+    weights and counts are changed in place. log_p (M, n): what each member thought of each entry. To fill:
     before (M, n), the weights before each entry; log_evidence (n,), of the mixture; good (n,), whether any
     member could learn the entry. A member that could not keeps its weight.
     """
     members, n = log_p.shape
     for i in range(n):
+        rate = max(RATE, FIRST_RATE / math.sqrt(1 + counts.entries[()] / SLOWING))
+        counts.entries[()] += 1
         best = -np.inf
         for m in range(members):
             before[m, i] = weights[m]
@@ -144,6 +145,7 @@ def stack(weights, evidence_sum, log_p, rate, before, log_evidence, good):
         good[i] = best > -np.inf
         if not good[i]:
             log_evidence[i] = log_p[0, i]
+            counts.refused[()] += 1
             continue
         able, total = 0.0, 0.0
         for m in range(members):
@@ -151,7 +153,7 @@ def stack(weights, evidence_sum, log_p, rate, before, log_evidence, good):
                 able += weights[m]
                 total += weights[m] * math.exp(log_p[m, i] - best)
         log_evidence[i] = best + math.log(total / able)
-        evidence_sum[()] += log_evidence[i]
+        counts.log_evidence[()] += log_evidence[i]
         new_sum = 0.0
         for m in range(members):
             if abs(log_p[m, i]) < HUGE:
