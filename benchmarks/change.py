@@ -43,11 +43,12 @@ def rmse(error: np.ndarray) -> float:
 def change(before: int, seed: int, **settings: Any) -> dict[str, Any]:
     truth = Truth(seed)
     model, fresh = SpiderRegressor(**settings), SpiderRegressor(**settings)
-    for _ in range(before // 100_000):
-        X, f, y = truth.entries(100_000)
-        update = model.learn(X, y)
+    for _ in range(before // 100_000 - 1):
+        X, _, y = truth.entries(100_000)
+        model.learn(X, y)
+    X, _, y = truth.entries(100_000)
     half = NODES[0] // 2
-    unchanged_before = rmse((update.mean - y)[X[:, 0] >= half])
+    unchanged_before = rmse((model.learn(X, y).mean - y)[X[:, 0] >= half])
     truth.factors[0][:half] = truth.rng.normal(size=(half, RANK)) / RANK**0.25
     rows, curve = [], []
     for start in range(0, AFTER, WINDOW):

@@ -17,12 +17,12 @@ What was chosen (rows in benchmarks/choose_members.jsonl.gz), and what had been 
     eta                 level from 0.01 to 0.05 in the long run; a larger one is better over the first 10,000
                         entries, so it starts at 0.1 and falls to 0.02
 
-The held-out scores of seeds 0 and 1 on movielens-1m and anime were seen when the second member was widened, and
-movielens-100k with other seeds than those reported when it was looked for. Also tried: members without the
-deep part, which cost a third (flights 1.5 % worse as the second member; as the fourth, acc loses much of its
-log score), members of other ranks (level), a fifth with a memory of 100 (flights 0.2 % better, the rest level)
-or with variances (0.1, 0.3) (level to 0.1 % better), members that differ by seed alone (less than any of
-these).
+The held-out scores of seeds 0 and 1 on movielens-1m and anime were seen when the second member was widened,
+and movielens-100k with other seeds than those reported when it was looked for. Also tried: members without
+the deep part, which cost a third (flights 1.5 % worse as the second member; as the fourth, acc loses much of
+its log score), members of other ranks (level), a fifth with a memory of 100 (flights 0.2 % better, the rest
+level) or with variances (0.1, 0.3) (level to 0.1 % better), members that differ by seed alone (less than any
+of these).
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def together(names: tuple[str, ...], updates: dict[str, Update], value, likeliho
     weights, log_evidence, good = np.empty_like(log_p), np.empty(n), np.empty(n, np.bool_)
     empty = start((None,) * len(names), likelihood)
     stack(empty.weights, empty.counts, log_p, weights, log_evidence, good)
-    parts = Prediction(*(np.stack([each[part] for each in members]) for part in range(3)))
+    moments = [np.stack([getattr(each, part) for each in members]) for part in Prediction._fields]
+    parts = Prediction(*moments)
     mean, var, _ = likelihood.mixture(weights, parts)
     scored = slice(n // 10, n)
     if likelihood is PROBIT:

@@ -39,8 +39,8 @@ def main(seeds: int) -> None:
                 first = Batch(train.index[:n], train.value[:n])
                 found.setdefault(f"first {n}", []).append(error(name, first, test, seed))
             held = np.random.default_rng(seed).random(len(ordered.value)) < 0.1
-            parts = (Batch(ordered.index[part], ordered.value[part]) for part in (~held, held))
-            found.setdefault("time order", []).append(error(name, *parts, seed))
+            train, test = (Batch(ordered.index[part], ordered.value[part]) for part in (~held, held))
+            found.setdefault("time order", []).append(error(name, train, test, seed))
         means = {what: round(float(np.mean(errors)), 4) for what, errors in found.items()}
         print(json.dumps({"method": name, "seeds": seeds, "rmse": means}), flush=True)
 
