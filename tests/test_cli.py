@@ -24,8 +24,10 @@ import spidertensor
 from spidertensor import cli, sources
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.tally import Tally
+from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
-from spidertensor.spider.likelihoods import PROBIT
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -174,6 +176,132 @@ def test_binary(folder, spider):
     ranked = json.loads(spider(*given[:-1], "20", "--json")[1])["nodes"]
     told = [each["probability"] for each in ranked]
     assert told == sorted(told, reverse=True)
+
+
+def test_a_probability_has_no_interval(folder, spider, fails):
+    (folder / "a.csv").write_text(csv_text([(u, m, int(r > 3)) for u, m, r in table(300)]))
+    code, out, _ = spider("fit", "a.csv", *FIT, "--binary", "--model", "m.spider", "--json")
+    assert (code, json.loads(out)["coverage_90"]) == (0, None)
+    for command in (
+        ("predict", "m.spider", "a.csv", "--out", "p.csv"),
+        ("recommend", "m.spider", "--given", "user=3", "--over", "movie"),
+    ):
+        assert "m.spider predicts a probability, which has no interval" in fails(*command, "--interval", ".9")
+    assert not (folder / "p.csv").exists()
+
+
+# --- the committee, and intervals
+
+
+def test_the_size_of_the_committee(ratings, spider):
+    for more, settings in [
+        (("--committee", "2"), {"committee": 2}),
+        (("--committee", "1", "--clip", "none"), {"committee": 1, "clip": None}),
+        (("--clip", "2.5"), {"clip": 2.5}),
+    ]:
+        assert spider("fit", ratings, *FIT, *more, "--model", "m.spider", "--force")[0] == 0
+        model, rows = spidertensor.SpiderRegressor(rank=2, hidden=(4,), **settings), table()
+        model.learn([row[:2] for row in rows], [row[2] for row in rows])
+        loaded = spidertensor.load("m.spider")
+        assert loaded.get_params() == model.get_params()
+        assert loaded.members_ == model.members_
+
+
+def test_members(ratings, spider):
+    """The first member is the model that would be there alone, and its evidence is that model's."""
+    fit = ("fit", ratings, *FIT)
+    _, shown, _ = spider(*fit, "--model", "m.spider")
+    members = json.loads(spider("info", "m.spider", "--json")[1])["members"]
+    assert len(members) == 4
+    assert members[0]["own"] == {}
+    assert members[1]["own"]["memory"] == 1000
+    assert sum(member["weight"] for member in members) == pytest.approx(1)
+    (leading,) = (number for number, member in enumerate(members) if member["leading"])
+    assert members[leading]["weight"] == max(member["weight"] for member in members)
+    alone = json.loads(spider(*fit, "--model", "one.spider", "--committee", "1", "--json")[1])
+    assert members[0]["log_evidence"] == pytest.approx(alone["log_evidence"], rel=1e-12)
+    assert [member["weight"] for member in alone["members"]] == [1]
+
+    assert f"member {leading + 1} of 4" in shown
+    assert f"leads with weight {members[leading]['weight']:.3f}" in " ".join(shown.split())
+    lines_of = spider("info", "m.spider")[1].partition("\nmembers\n")[2].splitlines()[1:]
+    assert [line.rstrip().endswith("leads") for line in lines_of] == [each["leading"] for each in members]
+    for line, member in zip(lines_of, members, strict=True):
+        assert all(f"{name}={value}" in line for name, value in member["own"].items())
+        assert f" {member['weight']:.3f} " in line
+        assert f" {member['log_evidence']:.4f}" in line
+    assert "members" not in spider("info", "one.spider")[1]
+    assert "leads" not in spider(*fit, "--model", "one.spider", "--force", "--committee", "1")[1]
+
+
+def test_intervals_beside_predictions(ratings, folder, spider):
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    model = spidertensor.load("m.spider")
+    asked = [row[:2] for row in table()]
+    for name, coverage in (("p.csv", 0.9), ("p.jsonl.gz", 0.9), ("p.parquet", 0.5), ("p.tsv", 0.99)):
+        command = ("predict", "m.spider", ratings, "--interval", coverage, "--out", name)
+        assert spider(*command)[0] == 0
+        found = sources.read(sources.named(name), ["user", "movie"], keep=True)
+        records = [row for chunk in found for row in rows_of(chunk.records)]
+        assert list(records[0]) == ["user", "movie", "rating", "mean", "std", "low", "high"]
+        low, high = model.predict_interval(asked, coverage)
+        for column, wanted in (("low", low), ("high", high), ("mean", model.predict(asked))):
+            np.testing.assert_allclose([float(row[column]) for row in records], wanted, rtol=1e-6)
+    out = spider("predict", "m.spider", ratings, "--interval", "0.9")[1]
+    assert out == (folder / "p.csv").read_text()
+
+
+def rows_of(records) -> list[dict[str, Any]]:
+    return records if isinstance(records, list) else records.to_pylist()
+
+
+def test_intervals_of_recommendations(ratings, spider):
+    spider("fit", ratings, *FIT, "--model", "m.spider")
+    command = ("recommend", "m.spider", "--given", "user=3", "--over", "movie", "-n", "4")
+    nodes = json.loads(spider(*command, "--interval", "0.8", "--json")[1])["nodes"]
+    low, high = spidertensor.load("m.spider").predict_interval([(3, node["id"]) for node in nodes], 0.8)
+    np.testing.assert_allclose([node["low"] for node in nodes], low)
+    np.testing.assert_allclose([node["high"] for node in nodes], high)
+    assert json.loads(spider(*command, "--json")[1])["nodes"] == [
+        {name: node[name] for name in ("id", "mean", "std")} for node in nodes
+    ]
+    _, header, *shown = spider(*command, "--interval", "0.8")[1].splitlines()
+    assert header.split() == ["movie", "mean", "std", "low", "high"]
+    assert [line.split()[-2:] for line in shown] == [
+        [f"{node['low']:.4g}", f"{node['high']:.4g}"] for node in nodes
+    ]
+
+
+def test_what_the_intervals_held(folder, spider):
+    """Counted by asking for the interval of each entry just before it is learned."""
+    rows = table(400)
+    (folder / "a.csv").write_text(csv_text(rows))
+    out = spider("fit", "a.csv", *FIT, "--scaling", "3,1", "--json", "--model", "m.spider")[1]
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,), scaling=(3.0, 1.0))
+    model.learn([rows[0][:2]], [rows[0][2]])
+    held = 0
+    for user, movie, value in rows[1:]:
+        (low,), (high,) = model.predict_interval([(user, movie)], 0.9)
+        held += low <= value <= high
+        model.learn([(user, movie)], [value])
+    share = json.loads(out)["coverage_90"]
+    assert share * 400 == pytest.approx(held, abs=1.001)  # the first one was not asked for
+    assert 300 < held < 395
+    assert (
+        json.loads(spider("fit", "a.csv", "--resume", "--json", "--model", "m.spider")[1])["coverage_90"]
+        is None
+    )
+    shown = spider("fit", "a.csv", *FIT, "--scaling", "3,1", "--force", "--model", "m.spider")[1]
+    assert f"those of 90% held {share:.1%} of the values" in shown
+
+
+def test_refused_entries_have_no_interval():
+    counted = Tally(GAUSSIAN)
+    value, below = np.zeros(6), np.array([0.04, 0.06, 0.5, 0.94, 0.96, np.nan])
+    update = Update(value, value + 1, value + 1, value, rejected=0, refused=1, below=below)
+    assert counted.coverage is None
+    counted.add(value, update, 0.0)
+    assert counted.coverage == 3 / 5
 
 
 def test_advice_is_in_the_words_of_the_command(folder, spider, fails):
@@ -474,6 +602,8 @@ def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, nu
         assert "saved m.spider, continue with --resume" in message
     stopped = spidertensor.load("m.spider")
     assert 256 <= stopped.n_entries_ < 3000
+    assert len(stopped.members_) == 4  # the default, with weights that have moved
+    assert {member.weight for member in stopped.members_} != {0.25}
     assert piped(text, "fit", "-", *FIT, "--model", "m.spider", "--resume")[0] == 0
     assert piped(text, "fit", "-", *FIT, "--model", "whole.spider")[0] == 0
     assert Path("m.spider").read_bytes() == Path("whole.spider").read_bytes()
@@ -667,11 +797,17 @@ def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
         (("--modes", "movie,user"), "has modes"), (("--binary",), "has binary False"),
         (("--paper",), "has bias True"), (("--seed", "7"), "has random_state 0"),
         (("--hidden", "4,4"), "has hidden"), (("--force",), "use only one of"),
+        (("--committee", "3"), "has committee 4, the command says 3"),
+        (("--clip", "3"), "has clip 4.0, the command says 3.0"),
+        (("--clip", "none"), "has clip 4.0, the command says None"),
     ]:  # fmt: skip
         assert reason in fails("fit", ratings, "--resume", *other)
     assert (folder / "ratings.spider").read_bytes() == model
     assert spider("fit", ratings, *FIT, "--force", "--seed", "7", "--paper")[0] == 0
-    assert spidertensor.load("ratings.spider").get_params()["curvature"] is True
+    paper = spidertensor.load("ratings.spider").get_params()
+    assert (paper["curvature"], paper["committee"]) == (True, 1)
+    assert spider("fit", ratings, *FIT, "--resume", "--seed", "7", "--paper", "--clip", "none")[0] == 0
+    assert "has committee 1" in fails("fit", ratings, "--resume", "--committee", "4")
 
 
 def test_a_model_from_python(ratings, folder, spider, fails):
@@ -781,6 +917,9 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     (folder / "headless.csv").write_text("1,2,3\n")
     (folder / "tabs.csv").write_text("user\tmovie\trating\n1\t2\t3\n")
     (folder / "twice.csv").write_text("user,movie,mean\n1,2,3\n")
+    (folder / "low.csv").write_text("user,movie,low\n1,2,3\n")
+    assert spider("predict", "m.spider", "low.csv")[0] == 0
+    ranked = ("recommend", "m.spider", "--given", "user=1", "--over", "movie")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
         (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': convert it to csv first"),
@@ -800,6 +939,12 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("fit", ratings, *FIT, "--checkpoint-every", "soon"), "a time is given like 30s"),
         (("fit", ratings, *FIT, "--binary"), "is not 0 or 1"),
         (("fit", ratings, *FIT, "--binary", "--scaling", "1,2"), "--scaling is for continuous values"),
+        (("fit", ratings, *FIT, "--binary", "--clip", "3"), "--clip is for continuous values"),
+        (("fit", ratings, *FIT, "--clip", "-3"), "clip must be a positive number"),
+        (("fit", ratings, *FIT, "--clip", "few"), "--clip takes a number of standard deviations or none"),
+        (("fit", ratings, *FIT, "--committee", "0"), "committee must be a number of members from 1"),
+        (("fit", ratings, *FIT, "--committee", "99"), "committee must be a number of members from 1"),
+        (("fit", ratings, *FIT, "--committee", "all"), "--committee"),
         (("fit", ratings, *FIT, "--model", "no/such/folder.spider"), "No such file or directory"),
         (("fit", ratings, "--on-bad", "ignore"), "--on-bad"),
         (("fit",), "SOURCE"),
@@ -812,6 +957,12 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", ratings), "are the same file"),
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", "text.txt"), "not a file of"),
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", "m.spider"), "are the same file"),
+        (("predict", "m.spider", "low.csv", "--interval", "0.9"), "has a column 'low' already"),
+        (("predict", "m.spider", ratings, "--interval", "0"), "a probability between 0 and 1"),
+        (("predict", "m.spider", ratings, "--interval", "90"), "a probability between 0 and 1"),
+        (("predict", "m.spider", ratings, "--interval", "nan"), "a probability between 0 and 1"),
+        (("predict", "m.spider", ratings, "--interval", "wide"), "--interval"),
+        ((*ranked, "--interval", "1"), "a probability between 0 and 1"),
         (("recommend", "m.spider", "--given", "user", "--over", "movie"), "takes mode=id"),
         (("recommend", "m.spider", "--given", "who=1", "--over", "movie"), "has no mode 'who'"),
         (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "--given is missing for: movie"),

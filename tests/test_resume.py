@@ -30,6 +30,7 @@ from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRe
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {"rank": (2, 1), "hidden": (4,), "batch_size": 8, "multilinear": 2, "bias": True}
+OWN = [{}, {"rank": [1, 3], "hidden": [3, 2], "memory": 30.0}, {"bias": False, "multilinear": 0}]
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 
@@ -58,13 +59,14 @@ def file_bytes(model, position=None) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
-@pytest.mark.parametrize("preset", ["plain", "paper", "memory"])
+@pytest.mark.parametrize("preset", ["plain", "paper", "memory", "members"])
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 90), max_size=6))
 def test_going_on_equals_never_stopping(kind, preset, cuts):
     X, y = stream(binary=kind is SpiderClassifier)
     make = {**SMALL, **({"scaling": (0.0, 3.0)} if kind is SpiderRegressor else {})}
     make |= {"memory": 20.0} if preset == "memory" else {}
+    make |= {"committee": OWN} if preset == "members" else {}
     build = kind.paper if preset == "paper" else kind
     whole = build(**make).fit(X, y)
     edges = [0, *sorted(cuts), 90]
@@ -77,6 +79,8 @@ def test_going_on_equals_never_stopping(kind, preset, cuts):
             model = spidertensor.load(path)
             assert model.position_ == {"row": end}
     assert type(model) is kind
+    assert len(model.members_) == {"paper": 1, "members": 3}.get(preset, 4)
+    assert model.members_ == whole.members_
     assert file_bytes(model) == file_bytes(whole)
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
     assert model.get_params() == whole.get_params()
@@ -101,7 +105,7 @@ def test_going_on_in_a_watched_window(changes):
     model.partial_fit(X[:20], y[:20])
     facts = []
     for n in range(20, len(y)):
-        now = model._learned.state.stream
+        now = model._learned.state.members[0].stream
         facts.append((n, int(now.watching), now.followed.tolist(), now.window[0] > 1, n == 500))
         model.partial_fit(X[n : n + 1], y[n : n + 1])
     changed = [later[0] for before, later in pairwise(facts) if before[1:] != later[1:]]
@@ -132,6 +136,7 @@ def test_going_on_in_a_watched_window_of_the_vectorized_engine():
     pytest.importorskip("jax")
     X, y = jumping(n=1120)
     settings = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32, "engine": "vectorized"}
+    settings |= {"committee": 2}
     whole, broken = SpiderRegressor(**settings, memory=300), SpiderRegressor(**settings, memory=300)
     watched = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +146,7 @@ def test_going_on_in_a_watched_window_of_the_vectorized_engine():
             whole.partial_fit(X[part], y[part])
             broken.partial_fit(X[part], y[part]).save(path)
             broken = pickle.loads(pickle.dumps(broken)) if start % 160 else SpiderRegressor.load(path)
-            watched += int(broken._learned.state.stream.watching)
+            watched += int(broken._learned.state.members[0].stream.watching)
             assert file_bytes(broken) == file_bytes(whole)
     assert watched >= 3
     assert sum(broken.followed_.values()) >= 1
@@ -170,15 +175,25 @@ def test_everything_comes_back(kind, tmp_path):
         assert back.position_ == ["anything", 1, None]
         assert back.feature_names_in_.tolist() == ["user", "item"]
         assert back.n_features_in_ == 2
-        for name in ("n_nodes_", "n_entries_", "log_evidence_", "n_rejected_"):
+        for name in ("n_nodes_", "n_entries_", "log_evidence_", "n_rejected_", "n_refused_", "members_"):
             assert getattr(back, name) == getattr(model, name)
         for one, other in zip(back.factors_, model.factors_, strict=True):
             assert one.ids == other.ids
             np.testing.assert_array_equal(one.mean, other.mean)
         for one, other in zip(back.inclusion_, model.inclusion_, strict=True):
             np.testing.assert_array_equal(one, other)
+    assert model.members_[0].weight != model.members_[1].weight
     if kind is SpiderRegressor:
-        assert back.noise_ == model.noise_
+        for name in ("noise_", "n_clipped_", "followed_"):
+            assert getattr(back, name) == getattr(model, name)
+        fresh = kind(**SMALL, scaling=(0.0, 3.0)).fit(X[:1], y[:1])
+        for coverage in (0.5, 0.9):  # the histogram of the residuals
+            np.testing.assert_array_equal(
+                back.predict_interval(X, coverage), model.predict_interval(X, coverage)
+            )
+            widths = [np.subtract(*each.predict_interval(X[:1], coverage)) for each in (model, fresh)]
+            stds = [each.predict(X[:1], return_std=True)[1] for each in (model, fresh)]
+            assert widths[0] / stds[0] != pytest.approx(widths[1] / stds[1], rel=1e-3)
 
 
 def test_saving_again_forgets_the_position(tmp_path):
@@ -226,11 +241,13 @@ from pathlib import Path
 import numpy as np
 import spidertensor
 
-path, every, batch, n = Path(sys.argv[1]), 3, 7, int(sys.argv[2])
+path, every, batch, n, kind = Path(sys.argv[1]), 3, 7, int(sys.argv[2]), sys.argv[3]
+regression = kind == "SpiderRegressor"
 if path.exists():
     model = spidertensor.load(path)
 else:
-    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,), batch_size=16, scaling=(0.0, 1.0))
+    more = {"scaling": (0.0, 1.0)} if regression else {}
+    model = getattr(spidertensor, kind)(rank=2, hidden=(4,), batch_size=16, **more)
 row = model.position_["row"] if model.position_ else 0
 print("from", row, flush=True)
 number = 0
@@ -238,7 +255,8 @@ while row < n:
     rows = np.arange(row, min(row + batch, n))  # a source that can be read from any position
     X = [(f"user {i * i % (5 + i // 20)}", int(i * 7 % (3 + i // 50))) for i in rows]
     row += len(rows)
-    model.partial_fit(X, np.sin(rows * 0.7) + rows % 3)
+    value = np.sin(rows * 0.7) + rows % 3
+    model.partial_fit(X, value if regression else value > 1)
     number += 1
     if number % every == 0 or row == n:
         model.save(path, position={"row": row})
@@ -246,18 +264,19 @@ while row < n:
 """
 
 
-def run_worker(path, n, **options):
-    return subprocess.Popen([sys.executable, "-c", WORKER, str(path), str(n)], **options)
+def run_worker(path, n, kind, **options):
+    return subprocess.Popen([sys.executable, "-c", WORKER, str(path), str(n), kind.__name__], **options)
 
 
-def test_killed_at_random_moments_and_resumed(tmp_path):
+@BOTH
+def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     """A worker prints after each save; some saves and some milliseconds later it is killed."""
-    n, rng = 12_000, np.random.default_rng(3)
+    n, rng = 6_000, np.random.default_rng(3)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    calm = run_worker(unbroken, n, stdout=subprocess.DEVNULL)
+    calm = run_worker(unbroken, n, kind, stdout=subprocess.DEVNULL)
     starts = []
     for kill in range(8):
-        with run_worker(broken, n, stdout=subprocess.PIPE, text=True) as worker:
+        with run_worker(broken, n, kind, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
             starts.append(int(worker.stdout.readline().split()[1]))
             for _ in range(0 if kill == 0 else rng.integers(1, 40)):
@@ -269,11 +288,12 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
     assert sorted(starts) == starts
     assert 0 < starts[-1] < n
     assert len(set(starts)) > 5
-    with run_worker(broken, n, stdout=subprocess.DEVNULL) as last:
+    with run_worker(broken, n, kind, stdout=subprocess.DEVNULL) as last:
         assert last.wait() == 0
     assert calm.wait() == 0
     assert broken.read_bytes() == unbroken.read_bytes()
-    assert spidertensor.load(broken).n_entries_ == n
+    model = spidertensor.load(broken)
+    assert (type(model), model.n_entries_, len(model.members_)) == (kind, n, 4)
 
 
 # --- files that are wrong ---
@@ -319,30 +339,50 @@ def test_foreign_files(tmp_path):
     refused(tmp_path, "not a regular file")
 
 
-def put(*keys, value):
-    """Sets config[keys...] = value, in the JSON of the model."""
+def put(*keys, value, section="model"):
+    """Sets sections[section][keys...] = value; without keys, the section itself."""
 
-    def change(arrays, config):
+    def change(arrays, sections):
+        at = sections
+        keys_there = (section, *keys)
+        for key in keys_there[:-1]:
+            at = at[key]
+        at[keys_there[-1]] = value
+
+    return change
+
+
+def drop(*keys, section="model"):
+    def change(arrays, sections):
+        at = sections[section]
         for key in keys[:-1]:
-            config = config[key]
-        config[keys[-1]] = value
+            at = at[key]
+        del at[keys[-1]]
 
     return change
 
 
-def drop(*keys):
-    def change(arrays, config):
-        for key in keys[:-1]:
-            config = config[key]
-        del config[keys[-1]]
+def members(*own, wanted=None):
+    """Another list of members; `wanted`: what the params say, if not the same list."""
+    own = list(own)
+    listed = put("params", "committee", value=own if wanted is None else wanted)
+    return both(listed, put("members", value=own, section="committee"))
 
-    return change
+
+def without_committee(arrays, sections):
+    del sections["committee"]
+    for name in [name for name in arrays if name.startswith("committee/")]:
+        del arrays[name]
+
+
+def weights(*values):
+    return array("committee/weights", lambda a: np.array(values))
 
 
 def array(name, edit):
     """Replaces an array by edit(array), or removes it if that is None."""
 
-    def change(arrays, config):
+    def change(arrays, sections):
         new = edit(arrays.pop(name))
         if new is not None:
             arrays[name] = new
@@ -351,7 +391,7 @@ def array(name, edit):
 
 
 def add(name, value=(1.0,)):
-    return lambda arrays, config: arrays.update({name: np.array(value)})
+    return lambda arrays, sections: arrays.update({name: np.array(value)})
 
 
 def filled(value):
@@ -364,25 +404,27 @@ def filled(value):
 
 
 def number(name, *at, value):
-    """Sets one number of an array of the state."""
+    """Sets one number of an array of the second member."""
 
     def edit(a):
         a = a.copy()
         a[at] = value
         return a
 
-    return array(f"model/state/{name}", edit)
+    return array(f"{S}/{name}", edit)
 
 
 def both(*changes):
-    def change(arrays, config):
+    def change(arrays, sections):
         for each in changes:
-            each(arrays, config)
+            each(arrays, sections)
 
     return change
 
 
-P = "model/state/posterior"
+S = "committee/members/1"
+P = f"{S}/posterior"
+SECOND, THIRD = {"bias_var": 0.1, "multilinear_var": 0.1, "memory": 1000}, {"bias_var": 0.2}
 W, F, N, L = f"{P}/weights/0", f"{P}/factors/1", f"{P}/noise", f"{P}/log_noise/1"
 INCONSISTENT = {
     # estimator and params
@@ -452,11 +494,11 @@ INCONSISTENT = {
     "scale null": put("scale", value=None),
     "shift a list": put("shift", value=[0.0]),
     # arrays of the state
-    "weights missing": array(f"{W}/mean", lambda a: None),
+    "layer missing": array(f"{W}/mean", lambda a: None),
     "weights other shape": array(f"{W}/mean", lambda a: a[:, :-1]),
     "weight variances other shape": array(f"{W}/var", lambda a: a[:-1]),
     "weights other type": array(f"{W}/mean", lambda a: a.astype(np.float64)),
-    "weights NaN": array(f"{W}/mean", filled(np.nan)),
+    "a weight NaN": array(f"{W}/mean", filled(np.nan)),
     "variance negative": array(f"{W}/var", filled(-1.0)),
     "variance 0": array(f"{F}/var", filled(0.0)),
     "variance NaN": array(f"{F}/var", filled(np.nan)),
@@ -465,20 +507,20 @@ INCONSISTENT = {
     "factor variances fewer rows": array(f"{F}/var", lambda a: a[:-1]),
     "factors without rows": array(f"{F}/mean", lambda a: a[:0]),
     "factors 1-D": array(f"{F}/mean", lambda a: a.ravel()),
-    "site NaN": array("model/state/sites/0/precision", filled(np.nan)),
+    "site NaN": array(f"{S}/sites/0/precision", filled(np.nan)),
     "noise negative": array(f"{N}/rate", lambda a: -a),
     "noise shape 0": array(f"{N}/shape", lambda a: a * 0),
     "noise an array": array(f"{N}/rate", lambda a: np.array([1.0, 2.0])),
-    "more nodes counted": array("model/state/counts/nodes", filled(10**6)),
-    "fewer nodes counted": array("model/state/counts/nodes", filled(1)),
-    "negative nodes": array("model/state/counts/nodes", filled(-1)),
-    "three modes counted": array("model/state/counts/nodes", lambda a: np.append(a, 1)),
-    "negative entries": array("model/state/counts/entries", lambda a: a * 0 - 1),
-    "negative rejections": array("model/state/counts/rejected", lambda a: a * 0 - 1),
-    "evidence NaN": array("model/state/counts/log_evidence", lambda a: a * np.nan),
+    "more nodes counted": array(f"{S}/counts/nodes", filled(10**6)),
+    "fewer nodes counted": array(f"{S}/counts/nodes", filled(1)),
+    "negative nodes": array(f"{S}/counts/nodes", filled(-1)),
+    "three modes counted": array(f"{S}/counts/nodes", lambda a: np.append(a, 1)),
+    "negative entries": array(f"{S}/counts/entries", lambda a: a * 0 - 1),
+    "negative rejections": array(f"{S}/counts/rejected", lambda a: a * 0 - 1),
+    "evidence NaN": array(f"{S}/counts/log_evidence", lambda a: a * np.nan),
     "negative refusals": number("counts/refused", value=-1),
     "negative clipped": number("counts/clipped", value=-1),
-    "counts missing": array("model/state/counts/clipped", lambda a: None),
+    "counts missing": array(f"{S}/counts/clipped", lambda a: None),
     "noise too small to divide by": both(
         number("posterior/noise/shape", value=1e-300), number("posterior/noise/rate", value=1e300)
     ),
@@ -494,9 +536,9 @@ INCONSISTENT = {
     "log_noise variance 0": array(f"{L}/var", filled(0)),
     "log_noise variance negative": array(f"{L}/var", filled(-0.01)),
     "log_noise variance above the prior's": array(f"{L}/var", filled(0.11)),
-    "log_noise of one mode too much": add("model/state/posterior/log_noise/2/mean"),
+    "log_noise of one mode too much": add(f"{S}/posterior/log_noise/2/mean"),
     # the stream
-    "stream missing": array("model/state/stream/scale", lambda a: None),
+    "stream missing": array(f"{S}/stream/scale", lambda a: None),
     "stream shift infinite": number("stream/shift", value=-np.inf),
     "stream scale 0": number("stream/scale", value=0),
     "stream scale negative": number("stream/scale", value=-1),
@@ -506,7 +548,7 @@ INCONSISTENT = {
     "stream variance negative": number("stream/var", value=-1e-9),
     "stream log_noise too large": number("stream/log_noise", 1, value=7),
     "window NaN": number("stream/window", 6, value=np.nan),
-    "window shorter": array("model/state/stream/window", lambda a: a[:-1]),
+    "window shorter": array(f"{S}/stream/window", lambda a: a[:-1]),
     "window entries negative": number("stream/window", 0, value=-1),
     "window squares negative": number("stream/window", 1, value=-1),
     "window variance negative": number("stream/window", 4, value=-1),
@@ -521,10 +563,72 @@ INCONSISTENT = {
     "watches without clipping": both(
         put("params", "clip", value=None), number("stream/watching", value=1)
     ),
-    "seed other": array("model/state/seed", lambda a: a + 1),
-    "an array too much": add("model/state/posterior/weights/2/mean"),
+    "seed other": array(f"{S}/seed", lambda a: a + 1),
+    "an array too much": add(f"{S}/posterior/weights/2/mean"),
     "an array of another tree": add("model/extra/thing"),
     "state itself": add("model/state"),
+    "a second state": add("model/state/seed", 0),
+    "the state of a fifth member": add("committee/members/4/seed", 0),
+    "a member itself": add(S),
+    # the committee
+    "no committee": without_committee,
+    "no committee, and no state": both(put("params", "committee", value=1), without_committee),
+    "committee null": put(section="committee", value=None),
+    "committee a list": put(section="committee", value=[{}] * 4),
+    "committee knows more": put("rate", section="committee", value=0.5),
+    "members missing": drop("members", section="committee"),
+    "members a number": put("members", section="committee", value=4),
+    "members empty": members(wanted=4),
+    "members empty, as the params want": members(),
+    "members of a wrong type": members({}, [], {}, {}, wanted=4),
+    "a member's name of a setting is no setting": members({}, {"engine": "vectorized"}, {}, {}),
+    "a member with a committee": members({}, {"committee": 2}, {}, {}),
+    "a member with a scaling": members({}, {"scaling": [0, 1]}, {}, {}),
+    "a member with an unknown setting": members({}, {"code": "import os"}, {}, {}, wanted=4),
+    "a member with an impossible variance": members({}, SECOND | {"bias_var": -1}, THIRD, {}, wanted=4),
+    "a member with a text as memory": members({}, SECOND | {"memory": "1"}, THIRD, {}, wanted=4),
+    "a member with memory 0": members({}, SECOND | {"memory": 0}, THIRD, {}, wanted=4),
+    "a member with an unknown activation": members({}, {"activation": "exec"}, THIRD, {}, wanted=4),
+    "a member with rho0 2": members({}, {"rho0": 2}, THIRD, {}, wanted=4),
+    "a member with another rank": members({}, {"rank": 3}, THIRD, {}, wanted=4),
+    "a member of another width": members({}, {"hidden": [5]}, THIRD, {}, wanted=4),
+    "a member of no memory for its noise": members({}, {"noise_memory": None}, THIRD, {}, wanted=4),
+    "a member that denies its node_noise": members({}, {"node_noise": False}, THIRD, {}, wanted=4),
+    "a huge member": members({}, {"hidden": [10**9, 10**9]}, THIRD, {}, wanted=4),
+    "fewer members than params": members({}, SECOND, THIRD, wanted=4),
+    "more members than params": members({}, SECOND, THIRD, {}, {}, wanted=4),
+    "fewer members than states": members({}, SECOND, THIRD),
+    "more members than states": members({}, SECOND, THIRD, {}, {}),
+    "members other than those of the params": members({}, SECOND, THIRD, {}, wanted=[{}, THIRD, SECOND, {}]),
+    "params with more members": put("params", "committee", value=5),
+    "params with no member": put("params", "committee", value=0),
+    "params with half a member": put("params", "committee", value=3.5),
+    "params with a text": put("params", "committee", value="4"),
+    "params without a committee": drop("params", "committee"),
+    # its weights
+    "weights missing": array("committee/weights", lambda a: None),
+    "weights negative": weights(0.5, 0.5, 0.5, -0.5),
+    "weight 0": weights(0.5, 0.5, 0.0, 0.0),
+    "weights of sum 2": weights(0.5, 0.5, 0.5, 0.5),
+    "weights of sum 0.9": weights(0.25, 0.25, 0.25, 0.15),
+    "weights of a sum a little off": weights(0.25, 0.25, 0.25, 0.25 + 1e-7),
+    "weights NaN": weights(0.5, 0.25, 0.25, np.nan),
+    "weights infinite": weights(np.inf, 0.25, 0.25, 0.25),
+    "fewer weights": weights(0.5, 0.25, 0.25),
+    "more weights": weights(0.2, 0.2, 0.2, 0.2, 0.2),
+    "weights of less precision": array("committee/weights", lambda a: a.astype(np.float32)),
+    # its counts, and the histogram of the residuals
+    "committee's refusals negative": array("committee/counts/refused", lambda a: a * 0 - 1),
+    "committee's clipped negative": array("committee/counts/clipped", lambda a: a * 0 - 1),
+    "committee's evidence infinite": array("committee/counts/log_evidence", lambda a: a * 0 - np.inf),
+    "committee's counts missing": array("committee/counts/refused", lambda a: None),
+    "histogram missing": array("committee/residuals/mass", lambda a: None),
+    "histogram negative": array("committee/residuals/mass", filled(-1e-9)),
+    "histogram infinite": array("committee/residuals/mass", filled(np.inf)),
+    "histogram NaN": array("committee/residuals/mass", filled(np.nan)),
+    "histogram of an infinite sum": array("committee/residuals/mass", lambda a: a * 0 + 1e308),
+    "histogram empty": array("committee/residuals/mass", lambda a: a * 0),
+    "histogram of fewer bins": array("committee/residuals/mass", lambda a: a[1:]),
     # ids
     "ids missing": array("model/nodes/1/utf8", lambda a: None),
     "offsets cut short": array("model/nodes/1/offsets", lambda a: a[:-1]),
@@ -550,17 +654,33 @@ def content():
 
 @pytest.mark.parametrize("case", INCONSISTENT)
 def test_whole_files_with_content_that_does_not_fit_together(case, content, tmp_path):
-    arrays, config = dict(content.arrays), copy.deepcopy(content.sections["model"])
+    arrays, sections = dict(content.arrays), copy.deepcopy(content.sections)
+    del sections["position"]
     path = tmp_path / "model"
-    checkpoint.save(path, arrays, {"model": config})
+    checkpoint.save(path, arrays, sections)
     assert spidertensor.load(path).position_ is None  # as it is, it is good, a position or not
-    INCONSISTENT[case](arrays, config)
-    checkpoint.save(path, arrays, {"model": config})
+    INCONSISTENT[case](arrays, sections)
+    checkpoint.save(path, arrays, sections)
     tracemalloc.start()
-    refused(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    try:
+        refused(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     assert peak < 5e6
+
+
+def test_the_members_are_those_that_a_file_lists(content, tmp_path):
+    """Not the first so many of a list in the package, which may be another by then."""
+    arrays, sections = dict(content.arrays), copy.deepcopy(content.sections)
+    members({}, SECOND, THIRD, {}, wanted=4)(arrays, sections)
+    path = tmp_path / "model"
+    checkpoint.save(path, arrays, sections)
+    model = spidertensor.load(path)
+    for each in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert [member.own for member in each.members_] == [{}, SECOND, THIRD, {}]
+        assert each.get_params()["committee"] == 4
+        assert file_bytes(each) == path.read_bytes()
 
 
 def test_a_classifier_has_no_scale(tmp_path):
@@ -568,10 +688,11 @@ def test_a_classifier_has_no_scale(tmp_path):
     model_of(SpiderClassifier).save(path)
     file = checkpoint.load(path)
     for change in ({"scale": 2.0}, {"shift": 1.0}):
-        checkpoint.save(path, file.arrays, {"model": file.sections["model"] | change})
+        sections = file.sections | {"model": file.sections["model"] | change}
+        checkpoint.save(path, file.arrays, sections)
         refused(path, "holds a SpiderClassifier|scaling .* is not possible")
     for name in ("shift", "scale"):
-        arrays = file.arrays | {f"model/state/stream/{name}": np.array(2.0)}
+        arrays = file.arrays | {f"{S}/stream/{name}": np.array(2.0)}
         checkpoint.save(path, arrays, file.sections)
         refused(path, "holds a SpiderClassifier|follows the values")
 
@@ -585,7 +706,7 @@ def test_a_number_that_was_changed_never_makes_a_nan(kind, tmp_path):
     """Each array of numbers that are not whole, with one of them changed: refused, or it predicts numbers."""
     path, rng = tmp_path / "model", np.random.default_rng(0)
     X, y = stream(binary=kind is SpiderClassifier)
-    model_of(kind).save(path)
+    kind(**SMALL, committee=2).fit(X, y).save(path)
     file = checkpoint.load(path)
     names = [name for name, array in file.arrays.items() if array.dtype.kind == "f"]
     loaded = 0
@@ -601,7 +722,8 @@ def test_a_number_that_was_changed_never_makes_a_nan(kind, tmp_path):
                     continue
                 loaded += 1
                 for _ in range(2):
-                    for told in model._predict(X):
+                    ends = model.predict_interval(X, 0.99) if kind is SpiderRegressor else ()
+                    for told in (*model._predict(X), *ends):
                         assert not np.isnan(told).any(), (name, value)
                     with contextlib.suppress(EntryError):  # values may be too far for a tiny scale
                         model.partial_fit(X, y)
@@ -653,6 +775,13 @@ def test_golden_files_load_for_ever(version, name):
     if name == "regressor":
         assert model.feature_names_in_.tolist() == ["user", "item", "place"]
     assert_facts(model, asked, wanted)
+    assert model.get_params()["committee"] == 1
+    assert model.members_ == [({}, 1.0, model.log_evidence_)]
+    if name == "regressor":  # it has no residuals yet: the intervals are those of a normal distribution
+        mean, std = model.predict(asked, return_std=True)
+        low, high = model.predict_interval(asked, 0.9)
+        np.testing.assert_allclose(high - mean, 1.6449 * std, rtol=2e-3)
+        np.testing.assert_allclose(low - mean, -1.6449 * std, rtol=2e-3)
     # and goes on learning: the same few entries, again and again, are soon known better
     X = asked[: len(y)]
     before, first = model.log_evidence_, model.learn(X, y).log_evidence.sum()
@@ -666,6 +795,8 @@ def test_golden_files_load_for_ever(version, name):
         np.testing.assert_allclose(value, then[key], rtol=1e-5, err_msg=key)
     assert model.n_entries_ == wanted["n_entries"] + 40 * len(y)
     assert model.n_nodes_ == tuple(wanted["n_nodes"])
+    ((_, weight, log_evidence),) = model.members_
+    assert (weight, log_evidence) == (1, pytest.approx(model.log_evidence_, rel=1e-12))
     model.partial_fit([("new", *asked[0][1:])], y[:1])
     assert model.n_nodes_ == (wanted["n_nodes"][0] + 1, *wanted["n_nodes"][1:])
 
@@ -673,8 +804,9 @@ def test_golden_files_load_for_ever(version, name):
 def test_the_golden_file_of_version_2_is_in_a_watched_window():
     model = spidertensor.load(GOLDEN / "version-2-regressor.golden")
     state = model._learned.state
-    assert state.stream.watching == 1
-    assert state.posterior.log_noise
+    (member,) = state.members
+    assert member.stream.watching == 1
+    assert member.posterior.log_noise
     assert model.n_clipped_ > 0
     assert model.get_params()["memory"] == 500
 
@@ -693,19 +825,22 @@ def test_a_model_of_version_1_stays_what_it_was(name, tmp_path):
     file = checkpoint.load(tmp_path / "again")
     assert file.version == 2
     assert file.sections["model"]["product"] is True
+    assert file.sections["model"]["params"]["committee"] == 1
+    assert file.sections["committee"] == {"members": [{}]}
+    assert not [each for each in file.arrays if each.startswith("model/state/")]
     again = spidertensor.load(tmp_path / "again")
     twins = (again, pickle.loads(pickle.dumps(model)), copy.deepcopy(again), spidertensor.load(path))
     assert {facts_text(each, asked) for each in (model, *twins)} == {facts_text(model, asked)}
     for each in (model, *twins):
         for _ in range(5):
             each.partial_fit(asked[: len(y)], y)
-        assert each._learned.model.network.product
+        assert each._learned.model.members[0].network.product
     assert {file_bytes(each) for each in twins} == {file_bytes(model)}
     # a product is not a sum over pairs, where there are three modes
     file.sections["model"]["product"] = False
     checkpoint.save(tmp_path / "pairs", file.arrays, file.sections)
     pairs = spidertensor.load(tmp_path / "pairs")
-    assert not pairs._learned.model.network.product
+    assert not pairs._learned.model.members[0].network.product
     same = facts_text(pairs, asked) == facts_text(spidertensor.load(path), asked)
     assert same == (name == "classifier")  # two modes, and no multilinear part
 

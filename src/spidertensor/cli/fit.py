@@ -60,6 +60,21 @@ Memory = Annotated[
     float | None,
     typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
 ]
+Committee = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Models that learn side by side and predict together: 4 by default. 1 learns faster.",
+    ),
+]
+Clip = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Learn a wild value as if it were so many standard deviations from its prediction: 4 by "
+        "default; none.",
+    ),
+]
 BatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
 ]
@@ -89,6 +104,8 @@ def fit(
     paper: Paper = False,
     scaling: Scaling = None,
     memory: Memory = None,
+    committee: Committee = None,
+    clip: Clip = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
     quiet: Quiet = False,
@@ -126,7 +143,9 @@ def fit(
         raise CommandError("--network takes the place of --hidden and --activation")
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
-    settings = _settings(rank, hidden, activation, engine, scaling, memory, batch_size, seed)
+    settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
+    if clip is not None:
+        settings["clip"] = _clip(clip)
     from spidertensor import sources  # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning
     from spidertensor.cli.learner import check_same, reopen, start
@@ -162,6 +181,7 @@ def _settings(
     engine: Engine | None,
     scaling: str | None,
     memory: float | None,
+    committee: int | None,
     batch_size: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
@@ -174,7 +194,17 @@ def _settings(
         "engine": engine and engine.value,
         "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
         "memory": memory,
+        "committee": committee,
         "batch_size": batch_size,
         "random_state": seed,
     }
     return {name: setting for name, setting in settings.items() if setting is not None}
+
+
+def _clip(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise CommandError(f"--clip takes a number of standard deviations or none, not {text!r}") from None

@@ -12,7 +12,10 @@ def info(
 ) -> None:
     """Show what a model has learned, and where it stopped.
 
-    A custom network is shown by its name and shapes; --network only checks whether a network fits.
+    The members of a committee are shown with the settings that they have of their own, their weights in
+    predictions, and the log evidence per entry that each would have alone; what is said of layers is true of
+    the one that leads. A custom network is shown by its name and shapes; --network only checks whether a
+    network fits.
 
     \b
     spider info ratings.spider
@@ -32,6 +35,7 @@ def info(
         **output.counts_of(estimator),
         "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
         "settings": estimator.settings_,
+        "members": output.members_of(estimator),
         "position": estimator.position_,
     }
     if as_json:
@@ -48,10 +52,25 @@ def info(
             ("evidence", f"{record['log_evidence']:.4f} per entry"),
             *output.pairs_of_counts(record),
             *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),
-            ("settings", ", ".join(f"{name}={setting}" for name, setting in record["settings"].items())),
+            ("settings", output.named(record["settings"])),
             ("position", _place(record["position"])),
         ],
     )
+    if len(record["members"]) > 1:
+        _print_members(record["members"])
+
+
+def _print_members(members: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            output.named(member["own"]) or "none: the settings above",
+            f"{member['weight']:.3f}",
+            f"{member['log_evidence']:.4f}",
+            "leads" if member["leading"] else "",
+        ]
+        for member in members
+    ]
+    output.print_table("\nmembers", ["own settings", "weight", "evidence", ""], rows)
 
 
 def _place(position: Any) -> str:

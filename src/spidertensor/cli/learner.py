@@ -83,7 +83,7 @@ class Learner:
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
         if update is not None:
-            self.tally.add(chunk.values, update.mean, update.log_evidence, self.estimator.shift_)
+            self.tally.add(chunk.values, update, self.estimator.shift_)
 
     def _ids(self, chunk: Chunk) -> Columns:
         # Names only for a new model: one that was saved without names learns its columns by position.
@@ -115,8 +115,9 @@ def start(
     if modes is None or value is None:
         raise CommandError("a new model needs --modes and --value")
     kind = SpiderClassifier if binary else SpiderRegressor
-    if binary and "scaling" in settings:
-        raise CommandError("--scaling is for continuous values, not with --binary")
+    for name in ("scaling", "clip"):
+        if binary and name in settings:
+            raise CommandError(f"--{name} is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
     return Learner(estimator, path, source, modes, value, texts)
@@ -177,10 +178,11 @@ def check_same(
         "binary": isinstance(estimator, SpiderClassifier),
         **estimator.get_params(),
     }
+    given = settings
     if paper:
         settings = type(estimator).paper(**settings).get_params()
     for name, wanted in {"modes": modes, "value": value, "binary": binary or None, **settings}.items():
-        if wanted is not None and _listed(facts.get(name)) != _listed(wanted):
+        if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
 
 

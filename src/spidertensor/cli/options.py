@@ -6,11 +6,14 @@ import math
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spidertensor.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from spidertensor.spider.likelihoods import Likelihood
 
 
 class Engine(StrEnum):
@@ -46,6 +49,14 @@ NetworkName = Annotated[
         help="A CustomNetwork of yours: NAME in MODULE, looked up in this folder first. Runs the module.",
     ),
 ]
+Interval = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="COVERAGE",
+        help="Add low and high, between which an observation lies with this probability: 0.9.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -59,6 +70,18 @@ def numbers(option: str, text: str, kind: type = int) -> list[Any]:
         return [kind(word) for word in words(text)]
     except ValueError:
         raise CommandError(f"{option} takes numbers separated by commas, not {text!r}") from None
+
+
+def check_interval(coverage: float | None, model: Path, likelihood: Likelihood) -> None:
+    """Whether a model can tell intervals of this coverage, which is None if none were asked for."""
+    if coverage is None:
+        return
+    if not 0 < coverage < 1:
+        raise CommandError(f"--interval takes a probability between 0 and 1, such as 0.9, not {coverage:g}")
+    if not likelihood.intervals:
+        raise CommandError(
+            f"{model} predicts a {likelihood.mean_name}, which has no interval: leave out --interval"
+        )
 
 
 def seconds(text: str) -> float:

@@ -79,6 +79,25 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def members_of(model: Any) -> list[dict[str, Any]]:
+    """The models of the committee: what each has of its own, its weight, and its evidence per entry."""
+    members, entries = model.members_, max(model.n_entries_, 1)
+    leading = max(members, key=lambda member: member.weight)
+    return [
+        {
+            "own": dict(sorted(member.own.items())),  # as a file has them
+            "weight": member.weight,
+            "log_evidence": member.log_evidence / entries,
+            "leading": member is leading,
+        }
+        for member in members
+    ]
+
+
+def named(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={setting}" for name, setting in settings.items())
+
+
 def counts_of(model: Any) -> dict[str, Any]:
     """What a model did not learn, or not in full; clipped and followed are None for binary values."""
     return {

@@ -34,6 +34,7 @@ def predict(
     source: options.SourceName,
     out: Out = None,
     modes: Modes = None,
+    interval: options.Interval = None,
     network: options.NetworkName = None,
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
     rejects: bad_rows.Rejects = None,
@@ -43,11 +44,13 @@ def predict(
     """Add predictions to the rows of a source.
 
     The new columns are mean and std, or probability for a model of binary values. mean is the expected value,
-    std the standard deviation of an observation around it. An id that the model has not seen is predicted
-    from the prior; how many rows have one is printed at the end.
+    std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
+    far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
+    id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet
+    spider predict ratings.spider pairs.csv --interval 0.9
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > out.csv
     """
     from spidertensor import sources
@@ -55,6 +58,7 @@ def predict(
     from spidertensor.estimator.inputs import Columns
 
     estimator = files.load_model(model, network)
+    options.check_interval(interval, model, estimator.likelihood)
     names = estimator.mode_names_ if modes is None else options.words(modes)
     if len(names) != len(estimator.mode_names_):
         raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, --modes names {len(names)}")
@@ -73,7 +77,7 @@ def predict(
             rejected.take(chunk.bad)
             if len(chunk.rows):
                 ids = Columns(chunk.columns)
-                write(chunk.records, _predictions(estimator, ids))
+                write(chunk.records, _predictions(estimator, ids, interval))
                 n += len(chunk.rows)
                 unseen += int((~estimator.seen(ids)).any(axis=1).sum())
         if not n:
@@ -81,11 +85,14 @@ def predict(
     output.note(_summary(n, unseen, rejected))
 
 
-def _predictions(estimator: Any, ids: Columns) -> dict[str, Any]:
+def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[str, Any]:
     if hasattr(estimator, "predict_proba"):
         return {"probability": estimator.predict_proba(ids)[:, 1]}
     mean, std = estimator.predict(ids, return_std=True)
-    return {"mean": mean, "std": std}
+    columns = {"mean": mean, "std": std}
+    if interval is not None:
+        columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
+    return columns
 
 
 def _summary(n: int, unseen: int, rejected: BadRows) -> str:

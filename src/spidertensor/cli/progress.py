@@ -73,10 +73,12 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
         "noise": getattr(model, "noise_", None),
         "log_evidence": model.log_evidence_ / model.n_entries_,
+        "members": output.members_of(model),
         **output.counts_of(model),
         "metric": tally.metric,
         "score": tally.score if tally.entries else None,
         "floors": {"mean": tally.floor if tally.entries else None},
+        "coverage_90": tally.coverage,
         "seconds": seconds,
         "seconds_reading": tally.reading,
         "seconds_starting": tally.starting,
@@ -107,6 +109,21 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
         ("score", f"{score} (each entry predicted before it was learned)" if now else score),
+        *_coverage(record["coverage_90"]),
+        *_leading(record["members"]),
         *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]
+
+
+def _coverage(share: float | None) -> list[tuple[str, str]]:
+    return [] if share is None else [("intervals", f"those of 90% held {share:.1%} of the values")]
+
+
+def _leading(members: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    if len(members) == 1:
+        return []
+    number, member = next((n, each) for n, each in enumerate(members, 1) if each["leading"])
+    own = f" ({output.named(member['own'])})" if member["own"] else ""
+    text = f"member {number} of {len(members)}{own} leads with weight {member['weight']:.3f}"
+    return [("committee", text)]

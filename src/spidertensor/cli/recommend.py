@@ -34,39 +34,45 @@ def recommend(
         ),
     ] = Explore.MEAN,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for Thompson sampling.")] = None,
+    interval: options.Interval = None,
     network: options.NetworkName = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Rank the nodes of one mode, best first, with uncertainty.
 
     std is that of the expected value; the std of spider predict also has the noise of an observation. For
-    binary values the first column is a probability, and std is that of the f behind it.
+    binary values the first column is a probability, and std is that of the f behind it. --interval adds low
+    and high of an observation, as in spider predict.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5
+    spider recommend ratings.spider --given user=42 --over movie --interval 0.9
     spider recommend log.spider --given user=anna --given hour=13 --over file
     """
     estimator = files.load_model(model, network)
+    options.check_interval(interval, model, estimator.likelihood)
     names = estimator.mode_names_
     fixed = _given(given, over, names, model)
     ids: dict[str | int, Any] = {
         names.index(name): estimator.parse_id(names.index(name), text) for name, text in fixed.items()
     }
-    ranked = estimator.recommend(ids, names.index(over), n=n, explore=explore.value, seed=seed)
+    how = {"n": n, "explore": explore.value, "seed": seed, "coverage": interval}
+    ranked = estimator.recommend(ids, names.index(over), **how)
     entry = ids | {names.index(over): ranked[0].id}
     seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
     for mode, name in enumerate(names):
         if not seen[mode]:
             output.note(f"note: {name}={entry[mode]} was never seen: predicted from the prior")
     expected, spread = estimator.likelihood.mean_name, estimator.likelihood.std_name
-    records = [{"id": raw, expected: float(mean), spread: float(std)} for raw, mean, std, *_ in ranked]
+    columns = ["id", expected, spread, *([] if interval is None else ["low", "high"])]
+    records = [dict(zip(columns, each, strict=False)) for each in ranked]
     if as_json:
         output.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
         return
-    rows = [[str(each["id"]), f"{each[expected]:.4g}", f"{each[spread]:.4g}"] for each in records]
+    rows = [[str(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
     title = f"{', '.join(given)}; ranked by {ranked_by[explore.value]}"
-    output.print_table(title, [over, expected, spread.replace("_", " ")], rows)
+    output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)
 
 
 def _given(texts: list[str], over: str, names: list[str], model: Path) -> dict[str, str]:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from spidertensor.baselines import floors
-from spidertensor.method import Batch
+from spidertensor.method import Batch, Update
 from spidertensor.spider.likelihoods import Likelihood
+
+COVERAGE = 0.9  # of the intervals that are counted
 
 
 class Tally:
@@ -21,6 +23,7 @@ class Tally:
     def __init__(self, likelihood: Likelihood) -> None:
         self.by_squares = likelihood.metric == "rmse"
         self.entries = 0
+        self.calibrated = self.inside = 0  # entries with an interval, and those that were in it
         self.log_evidence = self.squares = self.floor_squares = self.floor_log_evidence = 0.0
         # seconds; the first chunk, for which kernels are compiled, counts as `starting`
         self.reading = self.starting = self.learning = 0.0
@@ -28,18 +31,27 @@ class Tally:
         self._floor = floors.mean(likelihood)
         self._floor_state = self._floor.init(0)
 
-    def add(self, value: Any, mean: Any, log_evidence: Any, shift: float) -> None:
+    def add(self, value: Any, update: Update, shift: float) -> None:
         """shift: the mean that the model assumes before the first entry, so the floor starts with it too"""
         batch = Batch(np.empty((len(value), 0), np.int64), value)
         self._floor_state, floor = self._floor.update(self._floor_state, batch)
         if not self.entries:
             floor.mean[0] = shift
         self.entries += len(value)
-        self.log_evidence += float(log_evidence.sum())
+        self.log_evidence += float(update.log_evidence.sum())
         self.floor_log_evidence += float(floor.log_evidence.sum())
         if self.by_squares:
-            self.squares += float(np.sum((value - mean) ** 2))
+            self.squares += float(np.sum((value - update.mean) ** 2))
             self.floor_squares += float(np.sum((value - floor.mean) ** 2))
+
+        if update.below is not None:
+            self.calibrated += int(np.isfinite(update.below).sum())  # NaN: the entry was refused
+            self.inside += int((np.abs(update.below - 0.5) <= COVERAGE / 2).sum())
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the entries that were in their calibrated 90 % intervals."""
+        return self.inside / self.calibrated if self.calibrated else None
 
     @property
     def metric(self) -> str:

@@ -156,7 +156,7 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     runs: see model_of
     """
     params, shift, scale = config["params"], config["shift"], config["scale"]
-    nodes = _nodes(file.arrays)
+    nodes = _nodes(file.arrays, alone="committee" not in file.sections)
     check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
     check(possible, f"scaling ({shift}, {scale}) is not possible")
@@ -181,13 +181,16 @@ def check(condition: Any, reason: str) -> None:
         raise CheckpointError(reason)
 
 
-def _nodes(arrays: dict[str, NDArray[Any]]) -> list[NodeIndex]:
+def _nodes(arrays: dict[str, NDArray[Any]], *, alone: bool) -> list[NodeIndex]:
+    """`alone`: the file is of one model, without a section "committee"."""
     modes: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         match name.split("/"):
             case ["model", "nodes", mode, part]:
                 modes.setdefault(mode, {})[part] = array
-            case ["model", "state", _, *_] | ["committee", _, *_]:
+            case ["model", "state", _, *_] if alone:
+                pass
+            case ["committee", _, *_]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r}")
@@ -260,12 +263,13 @@ def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
 
 def _check_committee(state: CommitteeState) -> None:
     counts, weights, residuals = state.counts, state.weights, state.residuals
-    check((weights > 0).all() and abs(weights.sum() - 1) < 1e-6, "the members' weights are impossible")
+    shares = ((weights > 0) & (weights <= 1)).all() and abs(weights.sum() - 1) < 1e-9
+    check(shares, "the members' weights are impossible")
     check(min(counts[:3]) >= 0, "a count is negative")
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
     if residuals:
-        possible = (residuals.mass >= 0).all() and 0 < residuals.mass.sum() < math.inf
-        check(possible, "the histogram of the residuals is impossible")
+        possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()
+        check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is impossible")
 
 
 def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
