@@ -249,14 +249,16 @@ def at(state, index, which):
     }
 
 
-LOG_NOISE_VAR = np.float64(np.float32(0.1))  # h0: a node that no entry has touched has exactly this
+def log_noise_var(model):
+    """h0: a node that no entry has touched has exactly this"""
+    return np.float64(np.float32(0.1 if len(model["ranks"]) < 3 else 0.3 / len(model["ranks"])))
 
 
-def log_noise_of(state, index, nodes):
+def log_noise_of(model, state, index, nodes):
     """l^k of the entry's nodes; of a node that no entry has touched, the running mean of its mode"""
     found = []
     for (mean, var), running, row, n in zip(state["log_noise"], state["running"], index, nodes, strict=True):
-        touched = 0 <= row < n and var[row] < LOG_NOISE_VAR
+        touched = 0 <= row < n and var[row] < log_noise_var(model)
         found.append(mean[row] if touched else running)
     return found
 
@@ -267,7 +269,7 @@ def noise_var(model, state, index, nodes):
         return 0.0
     noise = state["b"] / state["a"]
     if model["node_noise"]:
-        noise = noise * np.exp(sum(log_noise_of(state, index, nodes)))
+        noise = noise * np.exp(sum(log_noise_of(model, state, index, nodes)))
     return noise if model["clip"] is None else max(noise, 1e-6 * state["values"]["var"])
 
 
@@ -335,7 +337,7 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     if model["noise_memory"] is None:  # the paper: alpha and beta from before the entry
         after_mean, after_var = alpha, beta_
     misfit = (y - after_mean) ** 2 + after_var
-    log_noise = log_noise_of(state, index, nodes) if model["node_noise"] else []
+    log_noise = log_noise_of(model, state, index, nodes) if model["node_noise"] else []
     state["a"] = lam * state["a"] + 1 / 2
     state["b"] = lam * state["b"] + misfit / np.exp(sum(log_noise)) / 2
 
@@ -344,9 +346,11 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     memory = None if model["memory"] is None else max(model["memory"], 1000)
     for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
         mean, var = state["log_noise"][k]
-        var[row] = 1 / (1 / widened(var[row], LOG_NOISE_VAR, memory) + (noise / s) ** 2 / 2)
+        var[row] = 1 / (1 / widened(var[row], log_noise_var(model), memory) + (noise / s) ** 2 / 2)
         mean[row] = np.clip(before + var[row] * (z2 - 1) / 2, -6, 6)
-        state["running"][k] += (mean[row] - state["running"][k]) / 1000
+        common = (mean[row] - state["running"][k]) / 1000
+        state["running"][k] += common
+        state["b"] *= np.exp(-common)
 
 
 # --- section 11: the level and the scale of the values -----------------------------------------------

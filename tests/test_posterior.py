@@ -106,6 +106,16 @@ def test_multilinear_start_is_normal_and_independent():
     assert all((factor.mean == 0).all() for factor in still)
 
 
+def test_the_multilinear_start_is_scaled_as_its_variance():
+    """Both are meant for two modes: with more, the sum has K (K - 1) / 2 pairs."""
+    spread, var = {}, {}
+    for modes in (2, 12):
+        factor = grown(Network((1,) * modes, (2,), multilinear=4), (500,) * modes).posterior.factors[0]
+        spread[modes], var[modes] = factor.mean[:, :4].std(), factor.var[0, 0]
+    assert spread[12] / spread[2] == pytest.approx(var[12] / var[2])
+    assert var[12] / var[2] == pytest.approx(1 / np.sqrt(66))
+
+
 def test_variances_of_the_parts():
     prior = Prior(factor_var=0.5, bias_var=0.25, multilinear_var=0.125)
     wanted = [0.25] + 6 * [0.125] + 3 * [0.5]

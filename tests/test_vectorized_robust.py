@@ -25,7 +25,7 @@ from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noq
 from spidertensor.spider.follow import RUNNING, WILD, WINDOW  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
-from spidertensor.spider.posterior import NODE_NOISE_VAR  # noqa: E402
+from spidertensor.spider.posterior import node_noise_var  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, Settings, sums_after  # noqa: E402
@@ -143,13 +143,15 @@ def test_moments_of_values_are_those_of_one_after_the_other():
 
 def test_each_entry_has_its_own_noise():
     """f linear in the weights: a batch is Bayesian regression with a noise for each entry, and b learns by
-    misfits without the entries' own parts."""
+    misfits without the entries' own parts, and loses what all nodes gain."""
     with algorithm():
         state, batch, G, mean, var = linear("weights")
         batch.value[5] += 8  # a square beyond the largest that counts
         rng = np.random.default_rng(1)
         noise = [posterior.Gaussian(rng.normal(size=n), np.full(n, 0.05)) for n in state.counts.nodes]
-        noise[0].var[2] = NODE_NOISE_VAR  # untouched: its mean does not count, its mode's running mean does
+        noise[0].var[2] = node_noise_var(
+            2
+        )  # untouched: its mean does not count, its mode's running mean does
         state.stream.log_noise[:] = (0.7, -0.2)
         state = state._replace(posterior=state.posterior._replace(log_noise=tuple(noise)))
         state.posterior.noise.shape[()], state.posterior.noise.rate[()] = 2.0, 0.6
@@ -169,7 +171,6 @@ def test_each_entry_has_its_own_noise():
     misfit = (batch.value - G @ after) ** 2 + np.diag(G @ cov @ G.T)
     fading = 0.95 ** np.arange(39, -1, -1)
     rate = 0.95**40 * 0.6 + fading @ (misfit / own) / 2
-    np.testing.assert_allclose(state.posterior.noise.rate, rate, rtol=1e-9)
 
     assert (misfit / (0.3 * own)).max() > 20
     K = G @ np.diag(var) @ G.T
@@ -185,6 +186,8 @@ def test_each_entry_has_its_own_noise():
         running, moved = (0.7, -0.2)[k], new.mean[batch.index[:, k]].mean()
         running += (1 - (1 - 1 / 1000) ** 40) * (moved - running)
         np.testing.assert_allclose(state.stream.log_noise[k], running, rtol=1e-9)
+        rate /= np.exp(running - (0.7, -0.2)[k])  # what all nodes have gained is not theirs
+    np.testing.assert_allclose(state.posterior.noise.rate, rate, rtol=1e-9)
 
 
 def test_a_node_moves_its_noise_by_at_most_1_in_a_batch():
@@ -194,7 +197,7 @@ def test_a_node_moves_its_noise_by_at_most_1_in_a_batch():
         state = state._replace(
             posterior=state.posterior._replace(
                 log_noise=tuple(
-                    posterior.Gaussian(np.zeros(n), np.full(n, NODE_NOISE_VAR)) for n in state.counts.nodes
+                    posterior.Gaussian(np.zeros(n), np.full(n, node_noise_var(2))) for n in state.counts.nodes
                 )
             )
         )
@@ -275,7 +278,7 @@ def test_a_refused_entry_changes_nothing(bad, update):
     good, other = states
     for a, b in zip(contract.leaves(good.posterior), contract.leaves(other.posterior), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    assert other.posterior.log_noise[0].var[89] == np.float32(NODE_NOISE_VAR)
+    assert other.posterior.log_noise[0].var[89] == node_noise_var(2)
     np.testing.assert_allclose(good.stream.var, other.stream.var, rtol=1e-4)
 
 

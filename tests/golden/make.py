@@ -3,7 +3,9 @@
 They are what users have on their disks. They are never made again: a later version of the package that
 cannot read them, or predicts other numbers from them, is wrong. A new format gets new files beside them.
 This is how those of format 2 were made. Those of format 1 were made in the same way, by the last version of
-the package that wrote it, from models without `clip`, `node_noise` and `memory`.
+the package that wrote it, from models without `clip`, `node_noise` and `memory`. Before version 0.2 was
+released the step of the noise per node changed: then `then`, what the model learns from there on, was written
+again, and nothing else.
 """
 
 from __future__ import annotations

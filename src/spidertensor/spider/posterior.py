@@ -21,7 +21,8 @@ from spidertensor.spider.network import Network
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
-NODE_NOISE_VAR = float(np.float32(0.1))  # prior variance of log_noise (mathematics.md section 12)
+NODE_NOISE_VAR = 0.1  # prior variance of log_noise for up to NODE_NOISE_MODES modes: see `node_noise_var`
+NODE_NOISE_MODES = 3
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
 
@@ -131,7 +132,9 @@ def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False)
             tuple(Gaussian(*np.zeros((2, 0, size), np.float32)) for size in network.factor_sizes),
             tuple(weights),
             Gamma(np.array(float(prior.noise_shape)), np.array(float(prior.noise_rate))),
-            tuple(_start_log_noise(mode, 0, 0) for mode in range(network.n_modes if node_noise else 0)),
+            tuple(
+                _start_log_noise(network, mode, 0, 0) for mode in range(network.n_modes if node_noise else 0)
+            ),
         ),
         tuple(sites),
         Counts(
@@ -167,7 +170,7 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
         return state  # spare rows are left
     factors = with_room(factors, n_nodes, partial(_start, network, prior, int(state.seed)))
     if log_noise:
-        log_noise = with_room(log_noise, n_nodes, _start_log_noise)
+        log_noise = with_room(log_noise, n_nodes, partial(_start_log_noise, network))
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
@@ -226,20 +229,33 @@ def sample(
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
-    """Variance of each element of a factor vector of one mode before any entry.
-
-    The variance of a sum over pairs grows with their number K (K - 1) / 2, so `multilinear_var` is meant for
-    K = 2 and scaled down for more modes (mathematics.md section 10).
-    """
-    modes = network.n_modes
-    scale = math.sqrt(2 / (modes * (modes - 1))) if modes > 2 and not network.product else 1.0
+    """Variance of each element of a factor vector of one mode before any entry."""
+    multilinear_var = _pair_scale(network) * prior.multilinear_var
     return np.concatenate(
         [
             np.full(int(network.bias), prior.bias_var, np.float32),
-            np.full(network.multilinear, scale * prior.multilinear_var, np.float32),
+            np.full(network.multilinear, multilinear_var, np.float32),
             np.full(network.ranks[mode], prior.factor_var, np.float32),
         ]
     )
+
+
+def _pair_scale(network: Network) -> float:
+    """By what `multilinear_var` and `multilinear_start` are multiplied (mathematics.md section 10).
+
+    A sum over pairs grows with their number K (K - 1) / 2, so both are meant for K = 2 and scaled down for
+    more modes.
+    """
+    modes = network.n_modes
+    return math.sqrt(2 / (modes * (modes - 1))) if modes > 2 and not network.product else 1.0
+
+
+def node_noise_var(n_modes: int) -> float:
+    """Prior variance of log_noise, as float32 has it (mathematics.md section 12).
+
+    The log noise of an entry is a sum over modes: the variance of that sum stops growing at three modes.
+    """
+    return float(np.float32(NODE_NOISE_VAR * min(1.0, NODE_NOISE_MODES / n_modes)))
 
 
 def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
@@ -253,13 +269,15 @@ def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, las
     if network.multilinear:
         uniform = uniforms(seed, mode, network.multilinear, first, last) + 2.0**-54  # neither 0 nor 1
         columns = slice(int(network.bias), network.deep_start)
-        mean[:, columns] = prior.multilinear_start * ndtri(uniform)
+        spread = _pair_scale(network) * prior.multilinear_start
+        mean[:, columns] = spread * ndtri(uniform)
     return Gaussian(mean, var)
 
 
-def _start_log_noise(mode: int, first: int, last: int) -> Gaussian:
+def _start_log_noise(network: Network, mode: int, first: int, last: int) -> Gaussian:
     """A node that no entry has touched has exactly this variance, and then its mode's running mean counts."""
-    return Gaussian(np.zeros(last - first, np.float32), np.full(last - first, NODE_NOISE_VAR, np.float32))
+    var = np.full(last - first, node_noise_var(network.n_modes), np.float32)
+    return Gaussian(np.zeros_like(var), var)
 
 
 def uniforms(seed: int, mode: int, width: int, first: int, last: int) -> NDArray[np.float64]:

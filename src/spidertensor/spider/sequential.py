@@ -105,7 +105,8 @@ def _run(learning, start, index, value, places, noise, counts, stream, settings,
                 else:
                     noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
                     square, kept = off / noise_var, noise_var / (beta + noise_var)
-                    move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
+                    common = move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
+                    noise.rate[()] *= math.exp(-common)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c)
@@ -197,7 +198,7 @@ def sequential(
         clip=math.inf if clip is None else float(clip),
         node_noise=node_noise,
         widening=widening(memory),
-        log_noise_prior=posterior.NODE_NOISE_VAR,
+        log_noise_prior=posterior.node_noise_var(network.n_modes),
         log_noise_widening=log_noise_widening(memory),
         bias=int(network.bias),
         multilinear=network.multilinear,

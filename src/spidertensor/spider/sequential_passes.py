@@ -300,8 +300,13 @@ def load_log_noise(places, nodes, running, index, n, settings, c):
 def move_log_noise(places, running, index, n, settings, c, square, kept):
     """The log_noise of the entry's nodes, and their modes' running means, after an entry whose misfit was
     `square` times its noise. What it tells of a log variance is 1/2 where the noise is all of the predictive
-    variance, and less where f was uncertain: `kept` is the noise's share."""
+    variance, and less where f was uncertain: `kept` is the noise's share.
+
+    Returns by how much the running means have moved, in sum: that is no node's own, and the caller takes it
+    out of the noise that all nodes share.
+    """
     score, information = 0.5 * (min(square, LARGEST_SQUARE) - 1), 0.5 * kept * kept
+    shift = 0.0
     for k in range(len(settings.ranks)):
         v = c.log_noise_var[k]
         v = max(v, min(settings.log_noise_prior, v * settings.log_noise_widening))
@@ -310,4 +315,7 @@ def move_log_noise(places, running, index, n, settings, c, square, kept):
         row = index[n, k]
         elements(places.log_noise_mean[k], c.s)[row] = moved
         elements(places.log_noise_var[k], c.s)[row] = v
-        running[k] += (moved - running[k]) / LOG_NOISE_RUNNING
+        step = (moved - running[k]) / LOG_NOISE_RUNNING
+        running[k] += step
+        shift += step
+    return shift

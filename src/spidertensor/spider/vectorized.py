@@ -261,7 +261,7 @@ def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
     for mode, (mean, var) in enumerate(state.posterior.log_noise):
         rows = index[:, mode]
         touched = (rows >= 0) & (rows < state.counts.nodes[mode])
-        touched[touched] = var[rows[touched]] < posterior.NODE_NOISE_VAR
+        touched[touched] = var[rows[touched]] < settings.log_noise_prior
         own = np.full(len(index), state.stream.log_noise[mode])
         own[touched] = mean[rows[touched]]
         log_noise += own
@@ -322,6 +322,7 @@ def vectorized(
         clip=math.inf if clip is None else float(clip),
         node_noise=bool(node_noise) and likelihood is GAUSSIAN,  # others have no noise to give to nodes
         widening=widening(memory),
+        log_noise_prior=posterior.node_noise_var(network.n_modes),
         log_noise_widening=log_noise_widening(memory),
         # depends on an element's part, not on the mode: the longest vector serves all
         prior_var=tuple(posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))).tolist()),

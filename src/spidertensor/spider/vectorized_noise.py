@@ -16,7 +16,6 @@ from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import NODE_NOISE_VAR
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
 from spidertensor.spider.vectorized_networks import Normal
 
@@ -40,6 +39,7 @@ class Settings(NamedTuple):
     clip: float = math.inf
     node_noise: bool = False
     widening: float = 1.0  # of a variance by an entry, 1 + 1/memory
+    log_noise_prior: float = 1.0  # its prior variance
     log_noise_widening: float = 1.0
     prior_var: tuple[float, ...] = ()  # of the elements of the longest factor vector
 
@@ -55,13 +55,14 @@ class Pair(NamedTuple):
     low: jax.Array
 
 
-def log_noise_of(table: Normal | None, sums: Pair, rows: jax.Array) -> Normal | None:
+def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax.Array) -> Normal | None:
     """Of the nodes of an entry (K,), or of many (n, K). One that no entry has touched yet has its mode's
     running mean."""
     if table is None:
         return None
-    mean, var = table.mean[rows], table.var[rows]
-    return Normal(jnp.where(var < NODE_NOISE_VAR, mean, sums.high[LOG_NOISE]), var)
+    mean, var, prior_var = table.mean[rows], table.var[rows], settings.log_noise_prior
+    mean = jnp.where(var < prior_var, mean, sums.high[LOG_NOISE])
+    return Normal(mean, jnp.minimum(var, prior_var))
 
 
 def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
@@ -87,7 +88,7 @@ def clipped(settings: Settings, value, alpha, beta, noise) -> jax.Array:
 def moved_log_noise(settings: Settings, old: Normal, times, information, score) -> Normal:
     """Section 12, for nodes with so many entries, and what these tell of a log variance, in sum: k²/2 each,
     where k is the share of the noise in the predictive variance."""
-    v = widened(old.var, NODE_NOISE_VAR, settings.log_noise_widening, times)
+    v = widened(old.var, settings.log_noise_prior, settings.log_noise_widening, times)
     v = 1 / (1 / v + information)
     moved = old.mean + jnp.clip(v * score, -LARGEST_STEP, LARGEST_STEP)
     return Normal(jnp.clip(moved, -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE), v)
@@ -114,7 +115,8 @@ def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Norma
     """After the entries that are `good`: values y, misfits without the entries' own factors, and the
     log_noise (n, K) of their nodes after them.
 
-    Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits.
+    Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits. What the running means of log_noise
+    gain is no node's own: b loses as much.
     """
     if settings.likelihood is not GAUSSIAN:
         return sums
@@ -130,6 +132,7 @@ def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Norma
     if log_noise is not None:  # n times a thousandth of the way to their mean
         mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)
         running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
+        change = change.at[1].add(jnp.expm1(-jnp.sum(running)) * (high[NOISE][1] + change[1]))
     return add(sums, jnp.concatenate([change, values, running]))
 
 

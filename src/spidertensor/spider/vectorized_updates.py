@@ -126,7 +126,7 @@ def _scan(settings: Settings, carry: Carry, index, value, taken, watching) -> tu
         g, g_u = gradient(*at)
         alpha, g = f(*at), flat(g)
         beta = jnp.sum(g * g * weights.var) + jnp.sum(g_u * g_u * u.var)
-        log_noise = log_noise_of(carry.log_noise, carry.sums, row)
+        log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
         noise_var, own = noise_of(settings, carry.sums, log_noise)
         y = clipped(settings, value[i], alpha, beta, noise_var)
         _, da, db, c, *_ = evidence(settings.likelihood, y, alpha, beta, noise_var)
@@ -203,7 +203,7 @@ def _joint(settings: Settings, carry: Carry, index, value, taken, watching) -> t
     beta += jnp.sum(A * A, axis=(0, 2))
 
     # what each entry says by itself; noise below `n eps beta` would leave nothing of B but rounding
-    log_noise = log_noise_of(carry.log_noise, carry.sums, index)
+    log_noise = log_noise_of(settings, carry.log_noise, carry.sums, index)
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
     y = clipped(settings, value, alpha, beta, used)
