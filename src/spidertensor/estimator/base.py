@@ -79,6 +79,14 @@ CHANGES = {
 }
 
 
+def _as_given(params: dict[str, Any]) -> dict[str, Any]:
+    """Stored parameters as a user writes them: JSON has lists where these have tuples, members apart."""
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
+    if isinstance(params.get("committee"), list):
+        given["committee"] = [_as_given(own) for own in params["committee"]]
+    return given
+
+
 def _tell_changes(times: NDArray[np.int64]) -> None:
     for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
         if n:
@@ -186,7 +194,7 @@ class Spider(Parameters, BaseEstimator):
     @property
     def n_entries_(self) -> int:
         """How many entries were learned."""
-        return int(self._fitted().leader.counts.entries)
+        return int(self._fitted().state.counts.entries)
 
     @property
     def n_rejected_(self) -> int:
@@ -380,11 +388,7 @@ class Spider(Parameters, BaseEstimator):
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
             params = fitted_file.params_of(file, config, cls._get_param_names())
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
-            as_given: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) and name != "committee" else value
-                for name, value in params.items()
-            }
-            estimator = cls(**as_given)
+            estimator = cls(**_as_given(params))
             complete = checked(estimator.get_params(deep=False)) == params
             fitted_file.check(complete, "the params have missing or impossible values")
             estimator._learned = fitted_file.from_file(

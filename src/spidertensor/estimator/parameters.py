@@ -31,7 +31,7 @@ OF_MEMBERS = (
 # these. Chosen by benchmarks/choose_members.py.
 MEMBERS: tuple[dict[str, Any], ...] = (
     {},
-    {"bias_var": 0.2, "multilinear_var": 0.2, "memory": 1000},
+    {"bias_var": 0.2, "multilinear_var": 0.2, "memory": 500},
     {"bias_var": 0.2, "multilinear_var": 0.6},
     {"bias_var": 0.02, "multilinear_var": 0.03},
     {"bias_var": 0.1, "multilinear_var": 0.1, "memory": 100},

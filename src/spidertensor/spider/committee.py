@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -84,6 +87,10 @@ def committee(
         return start(states, likelihood)
 
     def update(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
+        with interrupts_wait():  # no member may learn less than the others
+            return learn(state, batch)
+
+    def learn(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
         n = len(batch.value)
         results = run(lambda m: members[m].update(state.members[m], batch), n)
         state = state._replace(members=tuple(after for after, _ in results))
@@ -112,7 +119,6 @@ def committee(
         n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
         if n < 2:
             return [work(m) for m in range(len(members))]
-        # Leaving the block waits for all of them, even on Ctrl-C: no member learns less than the others.
         with ThreadPoolExecutor(n) as pool:
             futures = [pool.submit(work, m) for m in range(len(members))]
             return [future.result() for future in futures]
@@ -162,6 +168,23 @@ def stack(weights, counts, log_p, before, log_evidence, good):
             new_sum += weights[m]
         for m in range(members):
             weights[m] /= new_sum
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Ctrl-C inside the block takes effect at its end. Only the main thread is ever interrupted."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *args: came.append(args))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 def cores() -> int:
