@@ -24,6 +24,7 @@ import spidertensor
 from spidertensor import cli, sources
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.cli.tally import Tally
 from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
@@ -752,6 +753,17 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
         assert (folder / "m.rejects.jsonl").read_bytes() == rejects
     assert "nothing new to learn" in spider(*command, "--resume")[1]
     assert (folder / "m.spider").read_bytes() == model
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_save_is_not_forgotten(number):
+    """A pipe may be silent for ever after, so the next wait must not begin."""
+    asked = []
+    with Signals() as signals:
+        os.kill(os.getpid(), number)
+        with pytest.raises(Stopped):
+            signals.next(iter(lambda: asked.append(1), 0))
+    assert (signals.caught, asked) == (number, [])
 
 
 def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):

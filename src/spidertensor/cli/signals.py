@@ -44,6 +44,8 @@ class Signals:
         """The next chunk, or None after the last; a signal ends the wait."""
         self.waiting = True
         try:
+            if self.caught:  # since the last look, while the model was being saved: no input may ever come
+                raise Stopped
             return next(chunks, None)
         finally:
             self.waiting = False

@@ -39,11 +39,13 @@ def _learn_and_predict() -> None:
 
     from spidertensor.baselines import floors
     from spidertensor.method import Batch
+    from spidertensor.spider.committee import committee
     from spidertensor.spider.likelihoods import GAUSSIAN
     from spidertensor.spider.network import Network
     from spidertensor.spider.sequential import sequential
 
     index = np.zeros((1, 2), np.int64)
-    for method in (sequential(Network((1, 1)), GAUSSIAN), floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
+    model = committee([sequential(Network((1, 1)), GAUSSIAN)], GAUSSIAN)
+    for method in (model, floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
         state, _ = method.update(method.init(0), Batch(index, np.ones(1)))
         method.predict(state, index)

@@ -143,15 +143,20 @@ def scratch(places, settings, like):
     """Fresh working memory of the dtype of the array `like`, with the weights packed into it."""
     inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
     wide = np.zeros(L, np.int64)
-    outputs = 0
+    # loops, because the methods of arrays take half a second each to compile
+    outputs, most, rank = np.int64(0), np.int64(0), np.int64(0)  # a literal is a type of its own
     for m in range(L):
         wide[m] = -(-inputs[m + 1] // LANES) * LANES
         outputs = max(outputs, wide[m])
-    words = inputs.max() // 64 + 1  # + 1: room for the constant
-    vectors = _zeros(14, L + 1, words * 64, like)
+    for m in range(L + 1):
+        most = max(most, inputs[m])
+    for k in range(K):
+        rank = max(rank, settings.ranks[k])
+    words = most // 64 + 1  # + 1: room for the constant
+    vectors = _zeros(np.int64(14), L + 1, words * 64, like)
     matrices = _zeros(2 * L, words * 64, outputs, like)
     matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
-    parts = _zeros(4, K, settings.bias + settings.multilinear + settings.ranks.max(), like)
+    parts = _zeros(np.int64(4), K, settings.bias + settings.multilinear + rank, like)
     s = np.empty(L + 1, like.dtype)
     for m in range(L + 1):
         s[m] = 1 / math.sqrt(inputs[m] + 1)
