@@ -24,7 +24,8 @@ WIDTH, PANEL, LEGEND = 11.5, 2.75, 0.9  # inches: width of a figure, height of a
 SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
 SIZE_WITH_MEMBERS = (9.0, 5.0)
 COLUMN = 2.2  # inches of a legend that a name takes
-HOLLOW = {"markerfacecolor": "white", "linewidth": 0.9}  # of the curve of calibrated intervals
+# Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
+HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
 
 Points = Sequence[Sequence[float]]  # pairs
 

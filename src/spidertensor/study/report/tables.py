@@ -90,9 +90,10 @@ def _coverage(chosen: Sequence[Run], how: str) -> list[Table]:
         two = sum(each == data for each, _ in r.tests(chosen)) > 1
         caption = f"Share of values inside intervals, {how}: {data}" + (f" {_said_test(test)}" if two else "")
         table = _defined(Table(caption, [*levels, *worst], _rows(names, by_column, marks, _share)))
-        note = NEAREST + (OF_WINDOWS if set(worst) & set(table.columns) else "")
-        tables.append(_without_not_run(table)._replace(note=note))
-    return [table for table in tables if table.rows]
+        if table.columns:
+            note = NEAREST + (OF_WINDOWS if set(worst) & set(table.columns) else "")
+            tables.append(_without_not_run(table)._replace(note="" if tables else note))  # said once
+    return tables
 
 
 def engines(found: Sequence[Run]) -> list[Table]:
