@@ -1043,6 +1043,9 @@ def test_evaluate(spider):
     assert set(wanted) <= record.keys()
     assert [record[key] for key in wanted[:7]] == ["synthetic", "spider", 3, 256, 0, "held-out", "rmse"]
     assert (record["test"], record["engine"], record["learning_rate"]) == ("paper", "sequential", None)
+    shares = [f"{kind}_{percent}" for kind in ("coverage", "calibrated") for percent in (50, 80, 90, 95, 99)]
+    assert all(0 < record[key] < 1 for key in shares)
+    assert len(record["members"]) == 4
     assert record["score"] < record["floors"]["biases"]["score"] < record["floors"]["mean"]["score"] * 1.1
     assert set(record["floors"]) == {"mean", "biases", "static-biases"}
     code, out, _ = spider("evaluate", "synthetic", "--protocol", "prequential", "--method", "biases")
@@ -1053,6 +1056,23 @@ def test_evaluate(spider):
     again = json.loads(spider("evaluate", "synthetic", "--method", "mean", "--json")[1])
     assert again["score"] == record["floors"]["mean"]["score"]
     assert again["score"] == again["floors"]["mean"]["score"]
+
+
+def test_evaluate_shows_calibrated_coverage_beside_the_plain_one(spider, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("evaluate", "synthetic", "--method", "spider-single", "--protocol", "prequential")
+    record, (code, out, _) = json.loads(spider(*arguments, "--json")[1]), spider(*arguments)
+    assert code == 0
+    for percent in (50, 90):
+        both = f"{record[f'coverage_{percent}']:.1%}, calibrated {record[f'calibrated_{percent}']:.1%}"
+        assert f"coverage of {percent} % intervals {both}" in " ".join(out.split())
+    ends = [f"{record[f'calibrated_90_{end}']:.1%}" for end in ("lowest", "highest")]
+    assert f"calibrated {ends[0]} to {ends[1]}" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    out = spider("evaluate", "synthetic", "--method", "biases")[1]
+    assert "coverage of 90 % intervals" in out
+    assert "calibrated" not in out
+    assert "worst windows" not in out
 
 
 def test_notes_beside_figures_that_need_them(spider, monkeypatch):

@@ -54,6 +54,10 @@ def check_scores(text: str, dataset: Dataset, entries: int) -> None:
     widths = np.sqrt(update.var + update.noise)[scored]
     for cell, quantile in zip(spider[3:], (0.6744897501960817, 1.6448536269514722), strict=True):
         assert cell == f"{100 * np.mean(np.abs(error) <= quantile * widths):.1f} %"
+    assert update.below is not None
+    inside = np.abs(update.below[scored] - 0.5)
+    shares = [100 * np.mean(inside <= level / 2) for level in (0.5, 0.9)]
+    assert cells(text, "  calibrated") == [f"{share:.1f} %" for share in shares]
     before = np.cumsum(value)[:-1] / np.arange(1, entries)  # the mean of all values before each one
     floor = np.sqrt(np.mean((value[1:] - before)[scored.start - 1 :] ** 2))
     assert cells(text, "mean")[0] == f"{floor:.4g}"
@@ -79,6 +83,29 @@ def check_extremes(text: str, model: SpiderRegressor, ids: pa.Table) -> None:
         assert re.search(rf"{row} +{expected} +± {np.sqrt(var[entry] + noise[entry]):.2f}", text)
 
 
+def check_leader(text: str, model: SpiderRegressor) -> None:
+    leader = max(model.members_, key=lambda member: member.weight)
+    (said,) = re.findall(r"the one with (.*?) leads, with a weight of (\d+) %", " ".join(text.split()))
+    assert said[1] == f"{100 * leader.weight:.0f}"
+    own = {"bias_var": model.bias_var, "multilinear_var": model.multilinear_var} | leader.own
+    words = [f"bias var {own['bias_var']:g}", f"pair var {own['multilinear_var']:g}"]
+    words += [f"memory {own['memory']:,}"] if own.get("memory") else []
+    assert said[0].split(", ") == words
+
+
+def test_every_member_is_named_by_what_it_has_of_its_own():
+    rng = np.random.default_rng(0)
+    members = [{}, {"memory": 1000}, {"bias_var": 0.5}, {"rank": 4}]
+    model = SpiderRegressor(rank=2, hidden=(3,), committee=members)
+    model.fit(rng.integers(0, 3, (20, 2)), rng.normal(size=20))
+    assert demo._member_names(model) == [
+        f"bias var {model.bias_var}, rank 2",
+        f"memory 1,000, bias var {model.bias_var}, rank 2",
+        "bias var 0.5, rank 2",
+        f"bias var {model.bias_var}, rank 4",
+    ]
+
+
 def test_flights(tmp_path):
     try:
         dataset = datasets.load("flights")
@@ -89,6 +116,7 @@ def test_flights(tmp_path):
     check_scores(text, dataset, n)
     model = check_model(tmp_path, dataset, n)
     check_extremes(text, model, raw_stream(dataset, n)[0])
+    check_leader(text, model)
     assert "2,000 flights, is left out of every score" in text
     assert "although that plane may not have landed yet" in " ".join(text.split())
     assert "synthetic" not in text
@@ -117,6 +145,7 @@ def test_without_the_flights_a_synthetic_stream(tmp_path):
     check_scores(text, dataset, n)
     model = check_model(tmp_path, dataset, n)
     check_extremes(text, model, raw_stream(dataset, n)[0])
+    check_leader(text, model)
 
 
 @pytest.mark.usefixtures("no_flights")

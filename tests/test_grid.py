@@ -99,6 +99,7 @@ def test_a_learning_rate_that_was_tuned_is_part_of_the_run(file):
             "activation must be one of relu",
         ),
         ("[[grid]]\nmethod = 'spider'\ndata = 'acc'\nengine = 'steam'\n", "engine must be one of sequential"),
+        ("[[grid]]\nmethod = 'spider'\ndata = 'acc'\ncommittee = 0\n", "committee must be a whole number"),
         ("[[grid]]\nmethod = 'meen'\ndata = 'acc'\n", "unknown method 'meen'"),
         ("[[grid]]\nmethod = 'mean'\ndata = 'ack'\n", "unknown data 'ack'"),
         ("[[grid]]\nmethod = 'mean'\ndata = 'acc'\nprotocol = 'x'\n", "unknown protocol 'x'"),
@@ -222,6 +223,18 @@ def test_a_prequential_run():
     assert row["scores"]["stream"]["skipped"] == 70
     assert row["curve"][-1]["stream"] == row["scores"]["stream"]["score"]
     assert all(point["window"] > 0 for point in row["curve"])
+    assert {point["members"] for point in row["curve"]} == {None}
+
+
+def test_a_prequential_run_of_a_committee_has_its_weights_and_calibrated_coverage():
+    row = grid.run_one(settings(protocol="prequential", method="spider", rank=2, at=3))
+    assert row["error"] is None
+    assert [len(point["members"]) for point in row["curve"]] == [4] * 3
+    assert all(sum(point["members"]) == pytest.approx(1) for point in row["curve"])
+    assert row["scores"]["stream"]["members"] == row["curve"][-1]["members"]
+    assert 0 < row["scores"]["stream"]["calibrated_90"] <= 1
+    single = grid.run_one(settings(protocol="prequential", method="spider-single", rank=2))
+    assert [point["members"] for point in single["curve"]] == [[1.0]]
 
 
 def test_the_weights_of_a_run_are_those_of_the_estimator():
@@ -240,6 +253,14 @@ def test_the_settings_of_a_run_are_used_for_its_weights():
         for name in ("relu", "tanh")
     )
     assert relu != tanh
+
+
+def test_the_weights_of_a_single_model():
+    row = grid.run_one(settings(protocol="weights", method="spider-single", rank=2))
+    train, _ = datasets.load("synthetic").split(0)
+    model = SpiderRegressor(rank=2, committee=1).fit(train.index[:700], train.value[:700])
+    for said, weight in zip(row["weights"], model.weights_, strict=True):
+        np.testing.assert_array_equal(said["mean"], weight.mean)
 
 
 def test_without_git_there_is_no_commit_and_no_error(monkeypatch):

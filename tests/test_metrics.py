@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -5,6 +7,7 @@ from sklearn import calibration
 from sklearn import metrics as reference
 
 from spidertensor.method import Prediction
+from spidertensor.spider.calibration import EDGES, Histogram, quantile
 from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor.study import metrics
 
@@ -84,16 +87,21 @@ def test_bernoulli_log_density_is_minus_the_log_loss_of_the_probability_and_exac
 
 def test_coverage_agrees_with_scipy_intervals(continuous):
     value, mean, var = continuous
-    for level in (0.5, 0.9):
+    for level in (0.5, 0.8, 0.9, 0.95, 0.99):
         low, high = stats.norm(mean, np.sqrt(var)).interval(level)
         assert metrics.coverage(value, mean, var, level) == np.mean((low <= value) & (value <= high))
+        named = metrics.METRICS[f"coverage_{100 * level:.0f}"]
+        assert named.of(value, Prediction(mean, 0.3 * var, 0.7 * var), GAUSSIAN) == pytest.approx(
+            np.mean((low <= value) & (value <= high))
+        )
+        assert named.target == level
 
 
 def test_coverage_of_a_right_prediction_is_its_level():
     rng = np.random.default_rng(4)
     mean, var = rng.normal(size=100_000), rng.gamma(2, 1, 100_000)
     value = rng.normal(mean, np.sqrt(var))
-    levels, covered = metrics.calibration_curve(value, mean, var)
+    levels, covered = metrics.calibration_curve(partial(metrics.inside, value, mean, var))
     np.testing.assert_allclose(covered, levels, atol=0.006)
 
 
@@ -101,6 +109,54 @@ def test_coverage_of_a_right_prediction_is_its_level():
 def test_coverage_wants_a_level(level):
     with pytest.raises(ValueError, match="level"):
         metrics.coverage([1], [1], [1], level)
+    with pytest.raises(ValueError, match="level"):
+        metrics.inside_by_below([0.5], level)
+
+
+def test_calibrated_intervals_need_not_be_symmetric():
+    value, mean, var = np.array([0.9, 1.1, 6.9, 7.1]), np.full(4, 3.0), np.full(4, 4.0)
+    ends = {0.25: -1.0, 0.75: 2.0}  # of the residual in standard deviations, which are 2: from 1 to 7
+    assert metrics.inside(value, mean, var, 0.5, ends.__getitem__).tolist() == [False, True, True, False]
+    assert metrics.coverage(value, mean, var, 0.5, ends.__getitem__) == 0.5
+
+
+def test_quantiles_of_a_histogram_with_an_even_mass_cover_their_level_of_even_residuals():
+    evenly = Histogram(np.where((EDGES[:-1] > -1.01) & (EDGES[1:] < 1.01), 3.0, 0.0))  # from -1 to 1
+    residual = np.linspace(-1, 1, 2_001)
+    for level in (0.5, 0.8, 0.9, 0.95, 0.99):
+        covered = metrics.coverage(
+            5 + 2 * residual, np.full(2_001, 5), np.full(2_001, 4), level, partial(quantile, evenly)
+        )
+        assert covered == pytest.approx(level, abs=2 / 2_001)
+
+
+@pytest.mark.parametrize("law", [stats.t(2.5, loc=0.3), stats.expon(-1), stats.norm(0.2, 3)])
+def test_what_lay_below_says_the_same_as_the_quantiles(law):
+    residual = law.rvs(3_000, random_state=np.random.default_rng(5))
+    none, one = np.zeros(3_000), np.ones(3_000)
+    for level in (0.1, 0.5, 0.9, 0.99):
+        by_quantile = metrics.inside(residual, none, one, level, law.ppf)
+        by_below = metrics.inside_by_below(law.cdf(residual), level)
+        np.testing.assert_array_equal(by_below, by_quantile)
+        assert by_below.mean() == pytest.approx(level, abs=0.03)
+
+
+def test_a_value_that_was_refused_is_outside():
+    assert metrics.inside_by_below([np.nan, 0.5], 0.99).tolist() == [False, True]
+
+
+def test_the_worst_windows_are_those_of_all_windows():
+    covered = np.random.default_rng(6).random(300) < 0.9
+    shares = [covered[start : start + 50].mean() for start in range(251)]
+    assert metrics.lowest_and_highest(covered, 50) == pytest.approx((min(shares), max(shares)))
+    assert metrics.lowest_and_highest(covered, 300) == pytest.approx((covered.mean(), covered.mean()))
+    assert metrics.lowest_and_highest(covered, 301) is None
+
+
+def test_a_bad_stretch_does_not_hide_across_the_border_of_two_windows():
+    covered = np.ones(20_000, bool)
+    covered[7_500:12_500] = False
+    assert metrics.lowest_and_highest(covered) == (0, 1)
 
 
 def test_reliability_curve_agrees_with_scikit_learn(binary):

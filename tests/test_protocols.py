@@ -8,11 +8,18 @@ from scipy import stats
 
 from spidertensor.baselines import floors
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider import calibration
+from spidertensor.spider.committee import committee
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
 from spidertensor.study import datasets, metrics, protocols
+from spidertensor.study.registry import METHODS
+
+PERCENTS = (50, 80, 90, 95, 99)
+CALIBRATED = [f"calibrated_{percent}" for percent in PERCENTS]
+WORST = [f"{kind}_90_{end}" for kind in ("coverage", "calibrated") for end in ("lowest", "highest")]
 
 
 class FakeState(NamedTuple):
@@ -76,8 +83,12 @@ def test_held_out_agrees_with_a_loop_written_out():
     assert row["log_density"] == pytest.approx(stats.norm(0, np.sqrt(2.5)).logpdf(error).mean())
     assert row["coverage_50"] == np.mean(np.abs(error) < np.sqrt(2.5) * stats.norm.ppf(0.75))
     assert row["coverage_90"] == np.mean(np.abs(error) < np.sqrt(2.5) * stats.norm.ppf(0.95))
+    for level in (0.8, 0.95, 0.99):
+        inside = np.abs(error) < np.sqrt(2.5) * stats.norm.ppf((1 + level) / 2)
+        assert row[f"coverage_{100 * level:.0f}"] == np.mean(inside)
     assert row["log_loss"] is None
     assert row["calibration_error"] is None
+    assert {row[key] for key in (*CALIBRATED, *WORST, "calibrated", "members")} == {None}
     assert (row["n_entries"], row["n_scored"], row["skipped"], row["rejected"]) == (25, 10, 0, 3)
     assert row["refused"] == 6
     assert row["seconds"] > 0
@@ -140,6 +151,7 @@ def test_held_out_binary():
     assert row["calibration_error"] == pytest.approx(abs(test.value.mean() - probability))
     np.testing.assert_allclose(row["calibration"], [[probability, test.value.mean()]])
     assert row["mae"] is row["coverage_50"] is row["coverage_90"] is None
+    assert {row[key] for key in (*CALIBRATED, *WORST, "calibrated")} == {None}
     json.dumps(row, allow_nan=False)
 
 
@@ -242,6 +254,154 @@ def test_nothing_to_do_is_an_error(bad):
     train = entries(bad.pop("n", 10))
     with pytest.raises(ValueError, match="nothing to do"):
         next(protocols.held_out(fake([]), train, entries(5), likelihood=GAUSSIAN, **bad))
+
+
+# --- intervals
+
+
+# What is added to a prediction of 0 with standard deviation 1: mean 0, variance 1, skewed, a heavy tail.
+SKEWED = stats.lognorm(1.0, loc=-math.exp(0.5) / 2.1612, scale=1 / 2.1612)
+
+
+def always_0(state, index):
+    n = len(index)
+    return Prediction(np.zeros(n), np.full(n, 0.4), np.full(n, 0.6))
+
+
+def knows_its_residuals():
+    """Predicts 0 with standard deviation 1 whatever comes, and calibrates as a committee does."""
+
+    def update(state, batch):
+        predicted = always_0(state, batch.index)
+        log_evidence = stats.norm.logpdf(batch.value)
+        below = calibration.note(state, batch.value.copy(), np.isfinite(batch.value))
+        return state, Update(*predicted, log_evidence, rejected=0, below=below)
+
+    return Method(lambda seed: calibration.start(), update, always_0, "entry", calibration.quantile)
+
+
+def skewed_entries(n, seed=0):
+    value = SKEWED.rvs(n, random_state=np.random.default_rng(seed))
+    return Batch(np.zeros((n, 2), np.int64), value)
+
+
+def test_the_skewed_law_is_what_it_is_said_to_be():
+    mean, var, skewness = SKEWED.stats("mvs")
+    assert (mean, var) == pytest.approx((0, 1), abs=1e-3)
+    assert skewness > 5
+
+
+def test_residuals_with_a_skewed_heavy_tail_plain_intervals_are_off_and_calibrated_ones_right():
+    (row,) = protocols.prequential(knows_its_residuals(), skewed_entries(60_000), likelihood=GAUSSIAN)
+    for percent in PERCENTS:
+        assert row[f"calibrated_{percent}"] == pytest.approx(percent / 100, abs=0.01)
+        normal = SKEWED.cdf(stats.norm.interval(percent / 100))  # what plain ones cover of this law
+        assert row[f"coverage_{percent}"] == pytest.approx(np.diff(normal)[0], abs=0.01)
+    assert row["coverage_50"] > 0.6
+    assert 0.86 < row["calibrated_90_lowest"] < 0.9 < row["calibrated_90_highest"] < 0.94
+    np.testing.assert_allclose(*np.transpose(row["calibrated"]), atol=0.01)
+    level, covered = np.transpose(row["calibration"])
+    assert np.abs(covered - level).max() > 0.1
+
+
+def test_calibrated_intervals_of_held_out_values_have_the_quantiles_of_the_state():
+    states = []
+
+    def quantile(state, probability):
+        states.append(state)
+        return float(SKEWED.ppf(probability))
+
+    method = knows_its_residuals()._replace(quantile=quantile)
+    train, test = skewed_entries(1_000), skewed_entries(40_000, seed=1)
+    (row,) = protocols.held_out(method, train, test, likelihood=GAUSSIAN)
+    for percent in PERCENTS:
+        low, high = SKEWED.interval(percent / 100)
+        assert row[f"calibrated_{percent}"] == np.mean((test.value >= low) & (test.value <= high))
+        assert row[f"calibrated_{percent}"] == pytest.approx(percent / 100, abs=0.01)
+    assert len({id(state) for state in states}) == 1
+    learned = calibration.start()
+    calibration.note(learned, train.value.copy(), np.ones(1_000, bool))
+    np.testing.assert_array_equal(states[0].mass, learned.mass)  # after all of the training entries
+
+
+def test_calibrated_intervals_of_scaled_values_are_in_the_users_units():
+    train, test = skewed_entries(100), skewed_entries(500, seed=1)
+    train, test = (Batch(each.index, 40 + 7 * each.value) for each in (train, test))
+    method = knows_its_residuals()._replace(quantile=lambda state, probability: 3 * probability - 1)
+    (row,) = protocols.held_out(method, train, test, likelihood=GAUSSIAN, scaled=True)
+    shift, scale = train.value.mean(), train.value.std()
+    low, high = shift + scale * (3 * 0.05 - 1), shift + scale * (3 * 0.95 - 1)
+    assert row["calibrated_90"] == np.mean((test.value >= low) & (test.value <= high))
+
+
+def test_a_calibrated_prequential_score_is_that_of_asking_before_each_entry():
+    """Entry by entry through predict and quantile, then learned: the same as the rows, however it is cut."""
+    method = METHODS["spider"].build(2, 2, GAUSSIAN, 16)
+    rng = np.random.default_rng(8)
+    index = rng.integers(0, 4, (400, 2))
+    stream = Batch(index, index[:, 0] - 0.5 * index[:, 1] + rng.standard_t(2.5, 400))
+    (row,) = protocols.prequential(method, stream, likelihood=GAUSSIAN, batch_size=64)
+    state, inside = method.init(0), {percent: [] for percent in PERCENTS}
+    assert method.quantile is not None
+    for number in range(400):
+        entry = Batch(stream.index[number : number + 1], stream.value[number : number + 1])
+        ((mean,), (var,), (noise,)) = method.predict(state, entry.index)
+        for percent, kept in inside.items():
+            low, high = (method.quantile(state, (100 + side * percent) / 200) for side in (-1, 1))
+            std = math.sqrt(var + noise)
+            kept.append(mean + std * low <= entry.value[0] <= mean + std * high)
+        state, _ = method.update(state, entry)
+    assert all(set(nodes) == {0, 1, 2, 3} for nodes in stream.index[:40].T)  # a new node starts as drawn
+    for percent, kept in inside.items():
+        assert row[f"calibrated_{percent}"] == pytest.approx(np.mean(kept[40:]), abs=1e-12)
+    assert row["members"] == pytest.approx(state.weights)
+
+
+def test_worst_windows_are_of_scored_entries_and_only_where_there_are_enough():
+    stream = skewed_entries(6_000)
+    rows = list(
+        protocols.prequential(knows_its_residuals(), stream, likelihood=GAUSSIAN, batch_size=100, at=6)
+    )
+    assert [row["n_scored"] for row in rows] == [400, 1_400, 2_400, 3_400, 4_400, 5_400]
+    assert all(row[key] is None for row in rows[:-1] for key in WORST)
+    inside = np.abs(stream.value) <= stats.norm.ppf(0.95)
+    windows = [inside[start : start + 5_000].mean() for start in range(600, 1_001)]
+    assert rows[-1]["coverage_90_lowest"] == pytest.approx(min(windows))
+    assert rows[-1]["coverage_90_highest"] == pytest.approx(max(windows))
+
+
+def test_a_refused_entry_is_in_no_interval():
+    stream = skewed_entries(200)
+    stream.value[150] = math.inf
+    method = knows_its_residuals()
+    (row,) = protocols.prequential(method, stream, likelihood=GAUSSIAN, batch_size=50)
+    (before,) = protocols.prequential(method, skewed_entries(200), likelihood=GAUSSIAN, batch_size=50)
+    for kind in ("coverage", "calibrated"):
+        assert row[f"{kind}_99"] <= before[f"{kind}_99"]
+        assert math.isfinite(row[f"{kind}_99"])
+
+
+def test_members_are_the_weights_of_a_committee_as_the_rows_go_on():
+    stream = entries(300)
+    members = [floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)]
+    method = committee(members, GAUSSIAN)
+    rows = list(protocols.prequential(method, stream, likelihood=GAUSSIAN, batch_size=50, at=3))
+    state, learned = method.init(0), 0
+    for row in rows:
+        part = slice(learned, row["n_entries"])
+        state, _ = method.update(state, Batch(stream.index[part], stream.value[part]))
+        learned = row["n_entries"]
+        assert row["members"] == state.weights.tolist()
+    assert len({tuple(row["members"]) for row in rows}) == 3
+    (row,) = protocols.held_out(method, stream, entries(20, seed=1), likelihood=GAUSSIAN, batch_size=50)
+    assert row["members"] == rows[-1]["members"]
+
+
+def test_binary_values_have_members_but_no_intervals():
+    method = committee([floors.mean(PROBIT), floors.biases(2, PROBIT)], PROBIT)
+    (row,) = protocols.prequential(method, entries(200, binary=True), likelihood=PROBIT)
+    assert len(row["members"]) == 2
+    assert {row[key] for key in (*CALIBRATED, *WORST, "calibrated", "coverage_99")} == {None}
 
 
 # --- with real methods

@@ -18,6 +18,7 @@ from spidertensor.cli.errors import CommandError
 from spidertensor.cli.report import report as command
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import registry, report
+from spidertensor.study import rows as rows_in_files
 from spidertensor.study.datasets import synthetic
 from spidertensor.study.protocols import prequential
 from spidertensor.study.registry import METHODS as NAMED
@@ -57,6 +58,57 @@ def test_calibration_is_that_of_the_last_row_beside_the_diagonal(figure, rows_by
     assert len(lines) == len(rows_by_method)
     for line, rows in zip(lines, rows_by_method.values(), strict=True):
         np.testing.assert_array_equal(line.get_xydata(), rows[-1]["calibration"])
+
+
+CALIBRATED = [[0.1, 0.1], [0.5, 0.49], [0.9, 0.91]]
+WEIGHTS = ([0.25, 0.25, 0.5], [0.125, 0.5, 0.375])
+
+
+@pytest.fixture
+def with_members(rows_by_method):
+    """The first method as if it were a committee of three models that calibrates."""
+    weights = [WEIGHTS[number % 2] for number in range(len(rows_by_method["biases"]))]
+    rows = [row | {"members": w} for row, w in zip(rows_by_method["biases"], weights, strict=True)]
+    rows[-1] = rows[-1] | {"calibrated": CALIBRATED}
+    names = ["one", "pays $ 2, $ 3", "three"]
+    return report.overview(rows_by_method | {"biases": rows}, entries="flights", members=names)
+
+
+def test_a_calibrated_curve_is_drawn_beside_the_plain_one(with_members, rows_by_method):
+    calibration = with_members.axes[1]
+    assert legend(calibration) == ["ideal", "biases", "biases, calibrated", "mean"]
+    _, plain, calibrated, _ = calibration.get_lines()
+    np.testing.assert_array_equal(plain.get_xydata(), rows_by_method["biases"][-1]["calibration"])
+    np.testing.assert_array_equal(calibrated.get_xydata(), CALIBRATED)
+    assert plain.get_color() == calibrated.get_color()
+    assert calibrated.get_markerfacecolor() == "white" != plain.get_markerfacecolor()
+
+
+def test_the_weights_of_members_are_areas_that_fill_the_panel(with_members, rows_by_method):
+    _, _, weights, beside = with_members.axes
+    n_entries = [row["n_entries"] for row in rows_by_method["biases"]]
+    for number, area in enumerate(weights.collections):
+        corners = area.get_paths()[0].vertices
+        for place, n in enumerate(n_entries):
+            ends = corners[corners[:, 0] == n][:, 1]
+            here = WEIGHTS[place % 2]
+            assert (ends.min(), ends.max()) == pytest.approx((sum(here[:number]), sum(here[: number + 1])))
+    assert len(weights.collections) == 3
+    assert (weights.get_xlim(), weights.get_ylim()) == ((0, n_entries[-1]), (0, 1))
+    assert [text.replace(r"\$", "$") for text in legend(beside)] == ["three", "pays $ 2, $ 3", "one"]
+    tints = [tuple(area.get_facecolor()[0]) for area in weights.collections]
+    assert len(set(tints)) == 3
+    assert weights.get_xlabel() == "flights learned so far"
+
+
+def test_nothing_is_cut_off_with_members_either(with_members):
+    with_members.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in with_members.axes]
+    for box in boxes:
+        assert with_members.bbox.x0 <= box.x0 < box.x1 <= with_members.bbox.x1
+        assert with_members.bbox.y0 <= box.y0 < box.y1 <= with_members.bbox.y1
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
 
 
 def test_labels_have_units_and_legends_all_methods(figure, rows_by_method):
@@ -333,10 +385,53 @@ def test_an_empty_cell_says_so_and_the_best_is_marked():
 def test_coverage_is_best_nearest_its_level_and_only_of_continuous_values():
     rows = [row("post", "acc", 0.4), row("spider", "acc", 0.3), row("post", "anime", 0.8)]
     rows[0]["scores"]["paper"] = rows[0]["scores"]["paper"] | {"coverage_90": 0.99}
-    by_caption = {table.caption.split(",")[0]: table for table in tables.details(runs.runs(rows))}
-    table = by_caption["Share of values inside 90 % intervals"]
-    assert table.columns == ["acc published", "acc clean"]
-    assert [entries[0].best for _, entries in table.rows] == [True, False]
+    published, clean = covered(tables.details(runs.runs(rows)))
+    assert (published.caption[-13:], clean.caption[-9:]) == ("acc published", "acc clean")
+    assert published.columns == clean.columns == ["50 %", "90 %"]
+    assert published.rows == [
+        ("spidertensor default", [("50.0 % (1 seed)", True), ("88.0 % (1 seed)", True)]),
+        ("POST", [("50.0 % (1 seed)", True), ("99.0 % (1 seed)", False)]),
+    ]
+
+
+def covered(found):
+    return [table for table in found if "inside intervals" in table.caption]
+
+
+def test_calibrated_coverage_stands_below_the_plain_one_with_the_worst_windows():
+    levels = {50: 0.64, 80: 0.88, 90: 0.93, 95: 0.95, 99: 0.97}
+    both = {f"coverage_{percent}": share for percent, share in levels.items()}
+    both |= {f"calibrated_{percent}": percent / 100 for percent in levels}
+    both |= {"calibrated_90_lowest": 0.87, "calibrated_90_highest": 0.92}
+    rows = [row(method, "flights", 33.0, protocol="prequential") for method in ("spider", "mean")]
+    rows[0]["scores"]["stream"] = rows[0]["scores"]["stream"] | both
+    (table,) = covered(tables.prequential(runs.runs(rows)))
+    windows = ["90 %, lowest window", "90 %, highest window"]
+    assert table.columns == ["50 %", "80 %", "90 %", "95 %", "99 %", *windows]
+    assert [name for name, _ in table.rows] == [
+        "spidertensor default",
+        "spidertensor default, calibrated",
+        "mean",
+    ]
+    shown = [[entry.text.removesuffix(" (1 seed)") for entry in entries] for _, entries in table.rows]
+    assert shown == [
+        ["64.0 %", "88.0 %", "93.0 %", "95.0 %", "97.0 %", "not run", "not run"],
+        ["50.0 %", "80.0 %", "90.0 %", "95.0 %", "99.0 %", "87.0 %", "92.0 %"],
+        ["50.0 %", "not run", "88.0 %", "not run", "not run", "not run", "not run"],
+    ]
+    assert not any(entry.best for _, entries in table.rows for entry in entries[5:])
+    assert "5,000 entries" in table.note
+
+
+def test_rows_from_before_there_were_calibrated_intervals_are_read_and_shown():
+    old = rows_in_files.read([Path(__file__).parents[1] / "results" / "prequential.jsonl.gz"])
+    assert not any("calibrated_50" in row["scores"]["stream"] for row in old)
+    movielens, flights = covered(tables.prequential(runs.runs(old)))
+    for table in (movielens, flights):
+        assert table.columns == ["50 %", "90 %"]
+        assert not any("calibrated" in name for name, _ in table.rows)
+        assert "window" not in table.note
+    assert insight.members(runs.runs(old)) is None
 
 
 FIGURES = {
@@ -535,6 +630,34 @@ def test_approximations_have_tables_for_each_activation():
         each["settings"] |= {"activation": activation}
     captions = [table.caption for table in tables.approximations(runs.runs(rows))]
     assert [caption.split(":")[0] for caption in captions] == ["relu"] * 3 + ["tanh"] * 3
+
+
+def test_calibrated_curves_have_hollow_markers_and_the_legend_says_so():
+    rows = [row("spider", "acc", 0.4), row("post", "acc", 0.5)]
+    plain = insight.calibration(runs.runs(rows))
+    assert [text.get_text() for text in plain.legends[0].get_texts()] == ["spidertensor default", "POST"]
+    for test in rows[0]["scores"]:
+        rows[0]["scores"][test] = rows[0]["scores"][test] | {"calibrated": CALIBRATED}
+    figure = insight.calibration(runs.runs(rows))
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["spidertensor default", "POST", "hollow: calibrated"]
+    hollow = [line for line in figure.axes[0].get_lines() if line.get_markerfacecolor() == "white"]
+    (line,) = hollow
+    np.testing.assert_array_equal(line.get_xydata(), CALIBRATED)
+
+
+def test_the_members_of_a_committee_in_time_order_have_a_figure(tmp_path):
+    rows = [row("spider", data, 0.4, protocol="prequential") for data in ("flights", "movielens-1m")]
+    rows += [row(method, "flights", 0.4, protocol="prequential") for method in ("spider-single", "mean")]
+    for number, each in enumerate(rows):
+        members = (WEIGHTS[0], WEIGHTS[1], [1.0], None)[number]
+        each["curve"] = [point | {"members": members} for point in each["curve"]]
+    figure = insight.members(runs.runs(rows))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["movielens-1m, spidertensor default", "flights, spidertensor default"]
+    assert [len(axes.collections) for axes in figure.axes] == [3, 3]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["model 1", "model 2", "model 3"]
+    assert "members.png" in [path.name for path in report.write(rows, tmp_path)]
 
 
 def test_a_method_looks_the_same_in_every_figure():

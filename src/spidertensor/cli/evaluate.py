@@ -156,8 +156,6 @@ def _show(record: dict[str, Any]) -> None:
     output.print_table(title, ["", metric, "log density"], rows)
     shown = {
         "learning rate, tuned on this data set": ("learning_rate", "g"),
-        "coverage of 50 % intervals": ("coverage_50", ".1%"),
-        "coverage of 90 % intervals": ("coverage_90", ".1%"),
         "log loss": ("log_loss", ".4f"),
         "calibration error": ("calibration_error", ".4f"),
         "seconds": ("seconds", ".1f"),
@@ -167,4 +165,24 @@ def _show(record: dict[str, Any]) -> None:
     pairs = [
         (label, format(record[key], how)) for label, (key, how) in shown.items() if record[key] is not None
     ]
-    output.print_pairs("", [*pairs, *(("note", note) for note in record["notes"])])
+    notes = [("note", note) for note in record["notes"]]
+    output.print_pairs("", [*_coverages(record), *pairs, *notes])
+
+
+def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of plain intervals and, where the method has them, of calibrated ones."""
+    shown = {
+        "coverage of 50 % intervals": ("{}_50",),
+        "coverage of 90 % intervals": ("{}_90",),
+        "the same in the worst windows": ("{}_90_lowest", "{}_90_highest"),
+    }
+    pairs = []
+    for label, keys in shown.items():
+        texts = []
+        for kind, said in (("coverage", ""), ("calibrated", "calibrated ")):
+            shares = [record[key.format(kind)] for key in keys]
+            if None not in shares:
+                texts.append(said + " to ".join(f"{share:.1%}" for share in shares))
+        if texts:
+            pairs.append((label, ", ".join(texts)))
+    return pairs

@@ -35,7 +35,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
@@ -146,6 +146,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "multilinear_var": _positive(),
     "clip": _positive(),
     "memory": _positive(),
+    "committee": _whole(1),
     "node_noise": (lambda x: isinstance(x, bool), "true or false"),
     "activation": (lambda x: x in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
     "engine": (lambda x: x in ENGINES, f"one of {', '.join(ENGINES)}"),
@@ -216,7 +217,7 @@ def _prequential(data: Dataset, settings: Settings) -> Row:
     rows = list(protocols.prequential(method, stream, at=settings["at"], **how))
     curve = [
         {"n_entries": row["n_entries"], "seconds": row["seconds"], "stream": row["score"]}
-        | {"window": row["window_score"]}
+        | {"window": row["window_score"], "members": row["members"]}
         for row in rows
     ]
     return {"scores": {"stream": rows[-1]}, "curve": curve, "seconds": curve[-1]["seconds"]}
@@ -227,9 +228,9 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
     kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
-    kinds = {"spider": kind, "spider-paper": kind.paper}
+    kinds = {"spider": kind, "spider-single": partial(kind, committee=1), "spider-paper": kind.paper}
     if settings["method"] not in kinds:
-        raise ExperimentError(f"weights are shown of {' and '.join(kinds)}, not of {settings['method']}")
+        raise ExperimentError(f"weights are shown of {', '.join(kinds)}, not of {settings['method']}")
     train = _first(data.split(settings["seed"])[0], settings["entries"])
     own = {name: settings[name] for name in METHODS[settings["method"]].settings if name in settings}
     model = kinds[settings["method"]](

@@ -5,6 +5,9 @@ likelihood says by name which of them it is scored by. The functions before them
 `var` describe a Gaussian prediction of the value itself, so for a continuous value `var` includes the noise
 of an observation. Binary values are 0 or 1 and are scored by the probability of a 1. Without entries every
 score is NaN.
+
+An interval is plain if its ends are quantiles of the normal distribution. Those of a method that calibrates
+are quantiles of its own (`Method.quantile`), or are known by what it said lay below a value (`Update.below`).
 """
 
 from __future__ import annotations
@@ -21,9 +24,13 @@ from spidertensor.method import Prediction
 from spidertensor.spider.likelihoods import Likelihood
 
 LEVELS = np.linspace(0.05, 0.95, 19)  # at which a calibration curve is drawn
+PERCENTS = (50, 80, 90, 95, 99)  # of the intervals whose coverage is a score
+WINDOW = 5_000  # entries of a stretch that is looked at by itself
 BINS = 15  # equal-width bins of probability: the usual expected calibration error (Guo et al. 2017)
 
 Floats = NDArray[np.float64]
+Quantile = Callable[[float], float]  # of the residual in standard deviations, by its probability
+Inside = Callable[[float], NDArray[np.bool_]]  # level -> (n,) which values are in their central intervals
 
 
 def rmse(value: ArrayLike, mean: ArrayLike) -> float:
@@ -60,20 +67,48 @@ def log_density(value: ArrayLike, prediction: Prediction, likelihood: Likelihood
     return _average(likelihood.log_evidence(value, mean, prediction.var, prediction.noise))
 
 
-def coverage(value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float) -> float:
+def inside(
+    value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float, quantile: Quantile = ndtri
+) -> NDArray[np.bool_]:
+    """(n,) which values are in the central interval that should hold a share of `level` of them."""
+    _check_level(level)
+    residual = _error(value, mean) / np.sqrt(_floats(var))
+    return (residual >= quantile((1 - level) / 2)) & (residual <= quantile((1 + level) / 2))
+
+
+def inside_by_below(below: ArrayLike, level: float) -> NDArray[np.bool_]:
+    """The same, from how much of its predictive distribution lay below each value.
+
+    That is NaN where a method refused the value as absurd: outside, as such a value is of any interval.
+    """
+    _check_level(level)
+    return np.abs(_floats(below) - 0.5) <= level / 2
+
+
+def coverage(
+    value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float, quantile: Quantile = ndtri
+) -> float:
     """The share of values inside the central interval that should hold a share of `level`."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
-    distance = np.abs(_error(value, mean)) / np.sqrt(_floats(var))
-    return _average(distance <= ndtri((1 + level) / 2))
+    return _average(inside(value, mean, var, level, quantile))
 
 
-def calibration_curve(
-    value: ArrayLike, mean: ArrayLike, var: ArrayLike, levels: ArrayLike = LEVELS
-) -> tuple[Floats, Floats]:
+def lowest_and_highest(covered: NDArray[np.bool_], window: int = WINDOW) -> tuple[float, float] | None:
+    """The worst stretches: least and greatest share covered among all windows of so many entries in a row.
+
+    All of them, wherever they begin: a bad stretch cannot hide by lying across the border of two. None if
+    there are fewer entries.
+    """
+    if len(covered) < window:
+        return None
+    so_far = np.concatenate([[0], np.cumsum(covered)])
+    shares = (so_far[window:] - so_far[:-window]) / window
+    return float(shares.min()), float(shares.max())
+
+
+def calibration_curve(intervals: Inside, levels: ArrayLike = LEVELS) -> tuple[Floats, Floats]:
     """Nominal levels of central intervals, and the share of values inside each: equal if well calibrated."""
     levels = _floats(levels)
-    return levels, np.array([coverage(value, mean, var, level) for level in levels])
+    return levels, np.array([_average(intervals(level)) for level in levels])
 
 
 def reliability_curve(
@@ -103,6 +138,11 @@ def calibration_error(value: ArrayLike, probability: ArrayLike, bins: int = BINS
     if not len(counts):
         return float("nan")
     return float(np.average(np.abs(observed - predicted), weights=counts))
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
 
 
 def _floats(array: ArrayLike) -> Floats:
@@ -200,18 +240,12 @@ METRICS: dict[str, Metric] = {
         higher_is_better=True,
         caption="Mean log predictive density, higher is better",
     ),
-    "coverage_50": Metric(
-        "coverage of 50 % intervals",
-        partial(_coverage, 0.5),
-        target=0.5,
-        caption="Share of values inside 50 % intervals, best nearest 0.5",
-    ),
-    "coverage_90": Metric(
-        "coverage of 90 % intervals",
-        partial(_coverage, 0.9),
-        target=0.9,
-        caption="Share of values inside 90 % intervals, best nearest 0.9",
-    ),
+    **{
+        f"coverage_{percent}": Metric(
+            f"coverage of {percent} % intervals", partial(_coverage, percent / 100), target=percent / 100
+        )
+        for percent in PERCENTS
+    },
     "log_loss": Metric("log loss", _log_loss),
     "calibration_error": Metric(
         "calibration error",
@@ -231,7 +265,7 @@ class Curve(NamedTuple):
 
 
 def _intervals(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
-    return calibration_curve(value, prediction.mean, prediction.var + prediction.noise)
+    return calibration_curve(partial(inside, value, prediction.mean, prediction.var + prediction.noise))
 
 
 def _probabilities(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:

@@ -7,15 +7,28 @@ A row is a dict of plain numbers in the user's units, the same keys in every row
 
     test                    which of several test sets; None if there is only one
     metric, score           "rmse" or, for binary values, "auc": the metric of the likelihood
-    mae, log_density, coverage_50, coverage_90, log_loss, calibration_error
+    mae, log_density, log_loss, calibration_error
                             the other metrics; None if they are not among those of the likelihood
+    coverage_50, coverage_80, coverage_90, coverage_95, coverage_99
+                            share of values inside intervals of so many percent whose ends are quantiles of
+                            the normal distribution; None for binary values
+    calibrated_50, calibrated_80, calibrated_90, calibrated_95, calibrated_99
+                            the same of the method's calibrated intervals; None of a method that has none
+    coverage_90_lowest, coverage_90_highest, calibrated_90_lowest, calibrated_90_highest
+                            prequential: the coverage of 90 % in the worst windows, the least and the greatest
+                            over all windows of 5,000 scored entries in a row; else, or of fewer, None
     window_score, window_log_density               prequential: of the entries since the row before; else None
     n_entries, n_scored     entries learned so far, and entries that the scores are over
     skipped                 entries at the start of a stream that are not scored: a tenth
     seconds                 spent in `update` so far; compiling is not in it, nor is scoring
     entries_per_second
     rejected, refused       elements and entries that were not learned so far: see `Update`
+    members                 weights of the models of a committee after `n_entries`; None of other methods
     calibration             last row only, else None: the pairs of the calibration curve (metrics.CURVES)
+    calibrated              last row only, else None: those of the calibrated intervals, if there are any
+
+Held out, calibrated intervals are made of what the method knows after the entries it has learned. In time
+order an entry is in its interval or not by what was known before it was learned, as everything else there.
 
 `at` asks for so many rows, evenly spaced over the pass, at most one after each batch. The last is the result.
 """
@@ -24,6 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -32,14 +46,20 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.scaling import Scaling
+from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
-from spidertensor.study.metrics import CURVES, METRICS
+from spidertensor.study import metrics
+from spidertensor.study.metrics import CURVES, METRICS, PERCENTS, Inside
 
 Row = dict[str, Any]
 
 SKIPPED_SHARE = 0.1  # of a stream: every method is wrong at the start, which says little about it
 _SCORES = {each.metric for each in LIKELIHOODS.values()}
 OTHER_METRICS = tuple(name for name in METRICS if name not in _SCORES)
+WORST_WINDOWS = tuple(
+    f"{kind}_90_{end}" for kind in ("coverage", "calibrated") for end in ("lowest", "highest")
+)
+_CURVES = ("calibration", "calibrated")
 
 
 def held_out(
@@ -68,9 +88,10 @@ def held_out(
             continue
         for name, (index, value) in tests.items():
             prediction = scaling.user_units(*method.predict(step.state, index))
-            scores = _scores(likelihood, value, prediction) | {"test": name}
+            calibrated = _calibrated_intervals(method, step.state, value, prediction)
+            scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}
             if step.last:
-                scores["calibration"] = _calibration(likelihood, value, prediction)
+                scores |= _curves(likelihood, value, prediction, calibrated)
             yield scores | _progress(step, lost, n_scored=len(value), skipped=0)
 
 
@@ -96,26 +117,31 @@ def prequential(
     n = len(stream.value)
     skipped = int(SKIPPED_SHARE * n)
     predicted = Prediction(*np.empty((3, n)))
-    log_density = np.empty(n)
+    log_density, below = np.empty((2, n))
     lost, learned, window_start = _Lost(), 0, 0
     for step in _pass(method, _scaled(stream, scaling), batch_size, seed, at):
         new = slice(learned, step.n_entries)
         for kept, part in zip(predicted, scaling.user_units(*step.update[:3]), strict=True):
             kept[new] = part
         log_density[new] = scaling.log_density(step.update.log_evidence)
+        calibrates = step.update.below is not None
+        below[new] = step.update.below if calibrates else math.nan
         learned, lost = step.n_entries, lost.and_of(step.update)
         if step.wants_row:
             scored, window = slice(min(skipped, learned), learned), slice(window_start, learned)
-            scores = _scores(likelihood, stream.value[scored], _cut(predicted, scored), log_density[scored])
+            value, prediction = stream.value[scored], _cut(predicted, scored)
+            calibrated = partial(metrics.inside_by_below, below[scored]) if calibrates else None
+            scores = _scores(likelihood, value, prediction, log_density[scored])
+            scores |= _calibrated_scores(calibrated)
+            scores |= _worst_windows("coverage", _plain_intervals(likelihood, value, prediction))
+            scores |= _worst_windows("calibrated", calibrated)
             scores["window_score"] = METRICS[likelihood.metric].of(
                 stream.value[window], _cut(predicted, window), likelihood
             )
             scores["window_log_density"] = float(log_density[window].mean())
             if step.last:
-                scores["calibration"] = _calibration(
-                    likelihood, stream.value[scored], _cut(predicted, scored)
-                )
-            yield scores | _progress(step, lost, n_scored=scored.stop - scored.start, skipped=skipped)
+                scores |= _curves(likelihood, value, prediction, calibrated)
+            yield scores | _progress(step, lost, n_scored=len(value), skipped=skipped)
             window_start = learned
 
 
@@ -191,14 +217,49 @@ def _scores(
     row |= {name: METRICS[name].of(value, prediction, likelihood) for name in likelihood.metrics}
     if log_density is not None:
         row["log_density"] = float(log_density.mean()) if len(log_density) else math.nan
-    return row | dict.fromkeys(("test", "window_score", "window_log_density", "calibration"))
+    return row | dict.fromkeys(("test", "window_score", "window_log_density", *WORST_WINDOWS, *_CURVES))
 
 
-def _calibration(
+def _plain_intervals(
     likelihood: Likelihood, value: NDArray[np.float64], prediction: Prediction
-) -> list[list[float]]:
-    pairs = CURVES[likelihood.metric].of(value, prediction, likelihood)
-    return np.stack(pairs, axis=1).tolist()
+) -> Inside | None:
+    if not likelihood.intervals:
+        return None
+    return partial(metrics.inside, value, prediction.mean, prediction.var + prediction.noise)
+
+
+def _calibrated_intervals(
+    method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction
+) -> Inside | None:
+    """Of the state as it is: for entries that it has not learned."""
+    if method.quantile is None:
+        return None
+    quantile = partial(method.quantile, state)
+    mean, var = prediction.mean, prediction.var + prediction.noise
+    return partial(metrics.inside, value, mean, var, quantile=quantile)
+
+
+def _calibrated_scores(calibrated: Inside | None) -> Row:
+    if calibrated is None:
+        return {f"calibrated_{percent}": None for percent in PERCENTS}
+    levels = np.array(PERCENTS) / 100
+    shares = metrics.calibration_curve(calibrated, levels)[1].tolist()
+    return {f"calibrated_{percent}": share for percent, share in zip(PERCENTS, shares, strict=True)}
+
+
+def _worst_windows(kind: str, intervals: Inside | None) -> Row:
+    worst = metrics.lowest_and_highest(intervals(0.9)) if intervals else None
+    return {f"{kind}_90_lowest": worst[0], f"{kind}_90_highest": worst[1]} if worst else {}
+
+
+def _curves(
+    likelihood: Likelihood, value: NDArray[np.float64], prediction: Prediction, calibrated: Inside | None
+) -> Row:
+    curve = CURVES[likelihood.metric].of(value, prediction, likelihood)
+    row: Row = {"calibration": np.stack(curve, axis=1).tolist()}
+    if calibrated:
+        row["calibrated"] = np.stack(metrics.calibration_curve(calibrated), axis=1).tolist()
+    return row
 
 
 def _progress(step: _Step, lost: _Lost, *, n_scored: int, skipped: int) -> Row:
@@ -209,4 +270,5 @@ def _progress(step: _Step, lost: _Lost, *, n_scored: int, skipped: int) -> Row:
         "seconds": step.seconds,
         "entries_per_second": step.n_entries / max(step.seconds, 1e-9),
         **lost._asdict(),
+        "members": step.state.weights.tolist() if isinstance(step.state, CommitteeState) else None,
     }

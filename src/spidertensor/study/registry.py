@@ -173,7 +173,7 @@ _ENTRIES = (
         "spider-single",
         "spidertensor single",
         "one model of the default committee: the hybrid network, a clipped step, noise per node",
-        styles.GREY,
+        styles.WINE,
         unit="entry",
         role="variant",
         settings=_OF_DEFAULT,

@@ -28,7 +28,8 @@ GREEN = Style("#009E73", (0, (3, 1)), "X")
 YELLOW = Style("#E69F00", (0, (7, 1.5, 1, 1.5)), ">")
 PURPLE = Style("#6B3FA0", (0, (2, 1)), "<")
 BROWN = Style("#7A5C00", (0, (1, 0.7)), "*", 1.6)
-PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN)
+WINE = Style("#882255", (0, (4, 1, 1, 1)), "h", 1.6)
+PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN, WINE)
 
 # floors: thin and grey, without markers
 THIN_DASHDOTTED = Style("0.25", "-.", linewidth=1.0)

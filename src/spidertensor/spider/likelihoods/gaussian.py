@@ -16,7 +16,10 @@ _LOG_2PI = math.log(2 * math.pi)
 class Gaussian(Likelihood):
     name, code = "gaussian", CODE
     allowed, scaled, intervals = "finite", True, True
-    metric, metrics = "rmse", ("mae", "log_density", "coverage_50", "coverage_90")
+    metric = "rmse"
+    metrics = (
+        "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
+    )  # fmt: skip
 
     def allows(self, value):
         return np.isfinite(value)

@@ -8,12 +8,13 @@ figures of experiments a method has the style of its registry entry everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from spidertensor.study.metrics import CURVES, METRICS, Curve
 from spidertensor.study.protocols import Row
 from spidertensor.study.registry import METHODS
-from spidertensor.study.styles import PALETTE, Style
+from spidertensor.study.styles import BLUE, PALETTE, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,24 +22,50 @@ if TYPE_CHECKING:
 
 WIDTH, PANEL, LEGEND = 11.5, 2.75, 0.9  # inches: width of a figure, height of a row of panels and a legend
 SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
+SIZE_WITH_MEMBERS = (9.0, 5.0)
 COLUMN = 2.2  # inches of a legend that a name takes
+# Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
+HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
+
+Points = Sequence[Sequence[float]]  # pairs
 
 
 def overview(
-    rows_by_method: Mapping[str, Sequence[Row]], *, entries: str = "entries", unit: str = ""
+    rows_by_method: Mapping[str, Sequence[Row]],
+    *,
+    entries: str = "entries",
+    unit: str = "",
+    members: Sequence[str] = (),
 ) -> Figure:
     """Running curves and calibration side by side, from the rows of `protocols.prequential`.
 
     entries: what an entry is called; unit: of the values, none by default
+    members: what the models of the first method's committee are called; their weights are drawn below
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained")
-    curves, calibration = figure.subplots(1, 2, width_ratios=[1.7, 1])
+    name, rows = next(iter(rows_by_method.items()))
+    heights = [2.6, 1] if members else [1]
+    figure = Figure(figsize=SIZE_WITH_MEMBERS if members else SIZE, layout="constrained")
+    panels = figure.subplots(len(heights), 2, width_ratios=[1.7, 1], height_ratios=heights, squeeze=False)
+    curves, calibration = panels[0]
     draw_running_curves(curves, rows_by_method, entries=entries, unit=unit)
     last = {name: rows[-1] for name, rows in rows_by_method.items()}
-    curve = CURVES[next(iter(last.values()))["metric"]]
-    draw_calibration(calibration, {name: row["calibration"] for name, row in last.items()}, curve)
+    plain = {name: row["calibration"] for name, row in last.items()}
+    calibrated = {name: row["calibrated"] for name, row in last.items() if row.get("calibrated")}
+    draw_calibration(calibration, plain, CURVES[rows[-1]["metric"]], calibrated)
+    if members:
+        weights, beside = panels[1]
+        draw_members(weights, rows, members)
+        curves.set_xlabel("")
+        weights.set_xlabel(escaped(f"{entries} learned so far"))
+        weights.set_ylabel("weight")
+        weights.set_title(escaped(f"The models of {name}: weights in its predictions"), fontsize="medium")
+        beside.set_axis_off()
+        handles, labels = weights.get_legend_handles_labels()
+        beside.legend(  # from above, as the areas lie
+            handles[::-1], labels[::-1], loc="center left", frameon=False, fontsize="small"
+        )
     return figure
 
 
@@ -68,35 +95,69 @@ def draw_running_curves(
     tidy(axes)
 
 
+def draw_members(axes: Axes, points: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
+    """The weights of a committee's models after so many entries, one upon the other: together they are 1.
+
+    points: rows, or points of the curve of a run, with `n_entries` and `members`
+    """
+    n_entries = [point["n_entries"] for point in points]
+    weights = list(zip(*(point["members"] for point in points), strict=True))
+    names = names or [f"model {number}" for number in range(1, len(weights) + 1)]
+    # tints of one colour: parts of a whole, and in order even without colours
+    lighter = 0.85 / max(len(weights) - 1, 1)
+    tints = [(BLUE.color, 1 - number * lighter) for number in range(len(weights))]
+    axes.stackplot(
+        n_entries, *weights, labels=list(map(escaped, names)), colors=tints, edgecolor="white", linewidth=0.8
+    )
+    axes.set_xlim(0, n_entries[-1])
+    axes.set_ylim(0, 1)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter(_percent)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def draw_calibration(
-    axes: Axes, points_by_method: Mapping[str, Sequence[Sequence[float]]], curve: Curve
+    axes: Axes,
+    points_by_method: Mapping[str, Points],
+    curve: Curve,
+    calibrated: Mapping[str, Points] = MappingProxyType({}),
 ) -> None:
     """Observed against predicted shares: a well calibrated method lies on the diagonal."""
     n = len(points_by_method)
     styles = {name: _style(number, n) for number, name in enumerate(points_by_method)}
-    draw_reliability(axes, points_by_method, styles, curve)
+    draw_reliability(axes, points_by_method, styles, curve, calibrated)
     axes.set_title(f"Calibration of the {curve.what}", fontsize="medium")
     axes.legend(loc="lower right", frameon=False, fontsize="small")
 
 
 def draw_reliability(
     axes: Axes,
-    points_by_method: Mapping[str, Sequence[Sequence[float]]],
+    points_by_method: Mapping[str, Points],
     styles: Mapping[str, Mapping[str, Any]],
     curve: Curve,
+    calibrated: Mapping[str, Points] = MappingProxyType({}),
 ) -> None:
-    """The curves of `draw_calibration`, in these styles, without title and legend."""
+    """The curves of `draw_calibration`, in these styles, without title and legend.
+
+    calibrated: of the methods that have calibrated intervals, the curves of these; they have hollow markers
+    """
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1.0, label="ideal")
     for name, points in points_by_method.items():
-        predicted, observed = zip(*points, strict=True)
-        axes.plot(predicted, observed, label=escaped(name), **styles[name])
+        axes.plot(*zip(*points, strict=True), label=escaped(name), **styles[name])
+        if name in calibrated:
+            style = {**styles[name], **HOLLOW}
+            axes.plot(*zip(*calibrated[name], strict=True), label=escaped(f"{name}, calibrated"), **style)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+        axis.set_major_formatter(_percent)
     axes.set_xlabel(curve.predicted)
     axes.set_ylabel(curve.observed)
     tidy(axes)
+
+
+def _percent(share: float, place: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -119,7 +180,7 @@ def _known_style(style: Style) -> dict[str, Any]:
 
 
 def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them; `names` are among those of the styles."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=escaped(name), **styles[name]) for name in names]

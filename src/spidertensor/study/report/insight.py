@@ -11,9 +11,11 @@ from spidertensor.study.registry import FLOORS
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.behaviour import PRUNED, microseconds
 from spidertensor.study.report.draw import (
+    HOLLOW,
     LEGEND,
     PANEL,
     WIDTH,
+    draw_members,
     draw_reliability,
     escaped,
     method_styles,
@@ -171,17 +173,8 @@ def calibration(found: Sequence[Run]) -> Figure | None:
     from matplotlib.figure import Figure
 
     grid = r.figure_grid(found)
-    curves: dict[str, dict[str, Any]] = {}
-    for data in r.data_sets(grid):
-        for name in r.names(grid):
-            chosen = r.at(grid, name, data, r.RANK, r.BATCH_SIZE)[:1]
-            points = [run.scores["paper"].get("calibration") for run in chosen if "paper" in run.scores]
-            if (
-                points
-                and points[0]
-                and all(math.isfinite(r.number_of(each)) for pair in points[0] for each in pair)
-            ):
-                curves.setdefault(data, {})[name] = points[0]
+    plain, calibrated = (_curves_by_data(grid, key) for key in ("calibration", "calibrated"))
+    curves = {data: each for data, each in plain.items() if each}
     if not curves:
         return None
     names = [name for name in r.names(grid) if any(name in each for each in curves.values())]
@@ -190,7 +183,59 @@ def calibration(found: Sequence[Run]) -> Figure | None:
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (data, points_by_method) in zip(panels, curves.items(), strict=True):
         curve = CURVES[r.metric(grid, data)]
-        draw_reliability(axes, points_by_method, styles, curve)
+        draw_reliability(axes, points_by_method, styles, curve, calibrated[data])
         name_panel(axes, f"{data}: {curve.what}")
+    if any(calibrated.values()):
+        hollow = "hollow: calibrated"
+        styles[hollow] = {"color": "0.3", "marker": "o", "markersize": 5, **HOLLOW}
+        names.append(hollow)
     shared_legend(figure, styles, names)
+    return figure
+
+
+def _curves_by_data(grid: Sequence[Run], key: str) -> dict[str, dict[str, Any]]:
+    """By data set and method: the pairs of a curve that is in the rows, where all of it are numbers."""
+    curves: dict[str, dict[str, Any]] = {}
+    for data in r.data_sets(grid):
+        curves[data] = {}
+        for name in r.names(grid):
+            chosen = r.at(grid, name, data, r.RANK, r.BATCH_SIZE)[:1]
+            points = [run.scores["paper"].get(key) for run in chosen if "paper" in run.scores]
+            if (
+                points
+                and points[0]
+                and all(math.isfinite(r.number_of(x)) for pair in points[0] for x in pair)
+            ):
+                curves[data][name] = points[0]
+    return curves
+
+
+def members(found: Sequence[Run]) -> Figure | None:
+    """The weights of a committee's models over the stream: lowest seed of each method in time order."""
+    chosen = [
+        run
+        for run in r.results(found, "prequential")
+        if run.rank == r.RANK
+        and run.batch_size == r.BATCH_SIZE
+        and len(run.curve) > 1
+        and all(len(point.get("members") or ()) > 1 for point in run.curve)  # not one model alone
+    ]
+    first: dict[tuple[str, str], Run] = {}
+    for run in sorted(chosen, key=lambda run: run.seed):
+        first.setdefault((run.name, run.data), run)
+    if not first:
+        return None
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH if len(first) > 1 else WIDTH / 2, PANEL + LEGEND), layout="constrained")
+    panels = figure.subplots(1, len(first), squeeze=False, sharey=True)[0]
+    for axes, run in zip(panels, first.values(), strict=True):
+        draw_members(axes, run.curve)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:,g}")
+        axes.set_xlabel("entries learned, thousands")
+        name_panel(axes, f"{run.data}, {run.name}")
+    panels[0].set_ylabel("weight")
+    longest = max(panels, key=lambda axes: len(axes.get_legend_handles_labels()[0]))
+    handles, labels = longest.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     return figure

@@ -137,8 +137,8 @@ def _figures(found: Sequence[Run]) -> Iterator[Section]:
         "shift too."
     )
     caption = (
-        "Continuous values: share of values inside an interval. Binary values: share of ones. Lowest seed of "
-        "each method."
+        "Continuous values: share of values inside an interval; hollow markers are calibrated intervals, "
+        "where a method has them. Binary values: share of ones. Lowest seed of each method."
     )
     shows = "Calibration curves of every method beside the diagonal, a panel for each data set"
     pictures = [Picture("calibration", shows, caption, insight.calibration(found))]
@@ -150,7 +150,15 @@ def _figures(found: Sequence[Run]) -> Iterator[Section]:
         f"range leaves out the start of the curves. {OFF_SCALE}"
     )
     shows = "Score of each window of the stream for every method, a panel for each data set"
-    pictures = [Picture("prequential", shows, caption, scores.in_time_order(found))]
+    pictures = [
+        Picture("prequential", shows, caption, scores.in_time_order(found)),
+        Picture(
+            "members",
+            "Areas of the weights of a committee's models over the stream, a panel for each data set",
+            "What each model of a committee counts in its prediction, after so many entries. Lowest seed.",
+            insight.members(found),
+        ),
+    ]
     title = "In time order: each entry predicted, then learned"
     yield Section("prequential", title, text, pictures, tables.prequential(found))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from spidertensor.study.metrics import METRICS
+from spidertensor.study.metrics import METRICS, PERCENTS, WINDOW
 from spidertensor.study.report import approximations as of_approximations
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.insight import cost, three_digits, timed
@@ -46,7 +46,7 @@ def details(found: Sequence[Run]) -> list[Table]:
     ]
     wanted.append(("Rejected updates", "rejected", None))
     tables = [_table(caption, grid, r.RANK, r.BATCH_SIZE, key, ranked) for caption, key, ranked in wanted]
-    return [_defined(table) for table in tables if _defined(table).columns]
+    return [*(_defined(table) for table in tables if _defined(table).columns), *_coverage(grid, "held out")]
 
 
 def prequential(found: Sequence[Run]) -> list[Table]:
@@ -56,11 +56,44 @@ def prequential(found: Sequence[Run]) -> list[Table]:
         ("Mean log predictive density", "log_density", METRICS["log_density"].loss),
     ]
     caption = f"{{}} in time order at rank {r.RANK}, batch size {r.BATCH_SIZE}, first tenth left out"
-    return [
+    tables = [
         _table(caption.format(what), chosen, r.RANK, r.BATCH_SIZE, key, ranked)
         for what, key, ranked in wanted
         if chosen
     ]
+    return [*tables, *_coverage(chosen, "in time order")]
+
+
+KINDS = {"coverage": "", "calibrated": ", calibrated"}  # of intervals: keys of rows, and what names get
+NEAREST = (
+    "What is nearest to its level is marked. The ends of an interval are quantiles of a normal distribution, "
+    "those of a calibrated one quantiles of how far earlier entries lay from what was predicted for them."
+)
+OF_WINDOWS = f" Lowest and highest window: of all stretches of {WINDOW:,} entries in a row."
+
+
+def _coverage(chosen: Sequence[Run], how: str) -> list[Table]:
+    """A table for each test set: levels across; a method that calibrates has a row for each kind."""
+    levels = {f"{percent} %": (str(percent), percent / 100) for percent in PERCENTS}
+    worst = {f"90 %, {end} window": (f"90_{end}", None) for end in ("lowest", "highest")}
+    tables = []
+    for data, test in r.tests(chosen):
+        here = {name: r.at(chosen, name, data, r.RANK, r.BATCH_SIZE) for name in r.names(chosen)}
+        lines = [(name, kind) for name in here for kind in KINDS]
+        by_column, marks = [], []
+        for key, target in (levels | worst).values():
+            cells = [r.cell(here[name], test, f"{kind}_{key}") for name, kind in lines]
+            off = [abs(cell.mean - target) if cell and target else math.inf for cell in cells]
+            by_column.append(cells)
+            marks.append(_lowest(off))
+        names = [f"{name}{KINDS[kind]}" for name, kind in lines]
+        two = sum(each == data for each, _ in r.tests(chosen)) > 1
+        caption = f"Share of values inside intervals, {how}: {data}" + (f" {_said_test(test)}" if two else "")
+        table = _defined(Table(caption, [*levels, *worst], _rows(names, by_column, marks, _share)))
+        if table.columns:
+            note = NEAREST + (OF_WINDOWS if set(worst) & set(table.columns) else "")
+            tables.append(_without_not_run(table)._replace(note="" if tables else note))  # said once
+    return tables
 
 
 def engines(found: Sequence[Run]) -> list[Table]:
@@ -222,7 +255,7 @@ def _table(
         two = sum(each == data for each, _ in tests) > 1
         columns.append(
             data
-            + (f" {_TESTS.get(test, test)}" if two else "")
+            + (f" {_said_test(test)}" if two else "")
             + (f" {METRICS[metric].label}" if key == "score" else "")
         )
         by_column.append(cells)
@@ -234,7 +267,8 @@ def _table(
     return Table(caption, columns, _rows(names, by_column, marks, show))
 
 
-_TESTS = {"paper": "published"}
+def _said_test(test: str) -> str:
+    return {"paper": "published"}.get(test, test)
 
 
 def _best(cells: Sequence[Cell | None], metric: str) -> list[bool]:
@@ -250,6 +284,11 @@ def _count(cell: Cell) -> str:
     return (
         f"{cell.mean:,.1f} (mean of {cell.seeds} seeds)" if cell.seeds > 1 else f"{cell.mean:,.0f} (1 seed)"
     )
+
+
+def _share(cell: Cell) -> str:
+    deviation = f" ± {100 * cell.sd:.1f}" if cell.seeds > 1 else ""
+    return f"{100 * cell.mean:.1f} %{deviation} ({cell.seeds} seed{'s' * (cell.seeds > 1)})"
 
 
 def _time(cell: Cell) -> str:
@@ -277,6 +316,12 @@ def _defined(table: Table) -> Table:
         if any(entries[number].text != NOT_RUN for _, entries in table.rows)
     ]
     return _columns(table, kept)
+
+
+def _without_not_run(table: Table) -> Table:
+    """Without the rows of nothing: most methods do not calibrate, and not all were run everywhere."""
+    kept = [(name, row) for name, row in table.rows if any(entry.text != NOT_RUN for entry in row)]
+    return table._replace(rows=kept)
 
 
 def _without_empty(table: Table) -> Table:
