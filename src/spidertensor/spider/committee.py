@@ -61,7 +61,12 @@ def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
     return CommitteeState(
         members,
         np.full(len(members), 1 / len(members)),
-        CommitteeCounts(*(np.zeros((), np.int64) for _ in range(3)), np.zeros(())),
+        CommitteeCounts(
+            entries=np.zeros((), np.int64),
+            refused=np.zeros((), np.int64),
+            clipped=np.zeros((), np.int64),
+            log_evidence=np.zeros(()),
+        ),
         calibration.start() if likelihood.intervals else (),
     )
 
