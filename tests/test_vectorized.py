@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erfcx, log_ndtr, logit
 from threadpoolctl import threadpool_limits
 
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
@@ -310,7 +310,7 @@ def test_refine_equals_spike_slab(x64, rtol, rho0):
     weights = Gaussian(*(part.astype(dtype)[None] for part in (mean, var)))
     site = Site(*(part.astype(dtype)[None] for part in (precision, 0.1 * rng.normal(size=n), np.zeros(n))))
     with jax.enable_x64(x64):
-        refined = jax.jit(partial(refine, slab_var=0.75, rho0=rho0))
+        refined = jax.jit(partial(refine, slab_var=0.75, log_odds=logit(rho0)))
         got = refined(Normal(*map(jnp.asarray, weights)), Sites(*map(jnp.asarray, site)))
         got = jax.tree.map(np.asarray, got)
     rejected = refine_layer(weights, site, 0.75, rho0)

@@ -123,7 +123,7 @@ def test_a_network_of_ones_own_follows_too():
 def test_moments_of_values_are_those_of_one_after_the_other():
     """A batch at once, refused entries left out, before and after the number of entries they run over."""
     rng = np.random.default_rng(0)
-    settings = Settings(Network((1, 1)), GAUSSIAN, "joint", False, 1.0, 1.0, 0.9, clip=4.0)
+    settings = Settings(Network((1, 1)), GAUSSIAN, "joint", False, True, robust=True, node_noise=False)
     with algorithm():
         for n in (0, 3, RUNNING - 20, RUNNING):
             values = {"n": n, "mean": 0.5, "var": 2.0}
@@ -131,7 +131,9 @@ def test_moments_of_values_are_those_of_one_after_the_other():
             y, good = 3 + rng.normal(size=50), rng.random(50) < 0.8
             y[~good] = np.nan
             sums = Pair(jnp.array([1.0, 1.0, n, 0.5, 2.0, 0.0, 0.0]), jnp.zeros(7))
-            after = sums_after(settings, sums, jnp.asarray(good), jnp.asarray(y), jnp.ones(50), None)
+            after = sums_after(
+                settings, np.log(0.9), sums, jnp.asarray(good), jnp.asarray(y), jnp.ones(50), None
+            )
             for each in y[good]:
                 naive.note_value(state, each, each, 0.0, 1.0, 4.0)
             wanted = [state["values"][name] for name in ("n", "mean", "var")]

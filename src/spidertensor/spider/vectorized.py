@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
 
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
@@ -26,7 +27,7 @@ from spidertensor.spider.posterior import Gaussian, Prior, State, Stream
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
 from spidertensor.spider.vectorized_evidence import EVIDENCE
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
-from spidertensor.spider.vectorized_noise import Pair, Settings
+from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
 UPDATES = ("joint", "scan")
@@ -99,7 +100,7 @@ def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
 
 
 def _learn_all(
-    settings: Settings, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
+    settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
 ) -> tuple[int, NDArray[np.float64]]:
     """Batches of a call from number `done` on; the state is updated in place. To the end, or to a batch after
     which a window is to be watched or decided on: the number of batches done, and what they said."""
@@ -109,6 +110,7 @@ def _learn_all(
     with np.errstate(over="ignore"):  # what float32 cannot hold is an entry without evidence
         y = (batch.value - stream.shift) / stream.scale
         value = y.astype(carry.weights.mean.dtype)
+    given = Numbers(*(np.asarray(number, value.dtype) for number in numbers))
     results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
     stop = len(cuts.start)
     while done < stop:
@@ -121,11 +123,12 @@ def _learn_all(
         index = table.entries[at]
         index[~filled] = len(table.factors.mean) - 1
         sent = value[at]
-        after, learned = learn(settings, carry, index, sent, taken, due, stream.watching == WATCH)
+        watching = stream.watching == WATCH
+        after, learned = learn(settings, given, carry, index, sent, taken, due, watching)
         _fetch(learned)
         if settings.robust:
             kept = [part.copy() for part in stream]
-            changes = _note(settings, stream, learned, y[at], due)
+            changes = _note(numbers.clip, stream, learned, y[at], due)
             if changes is not None:
                 stop = done + changes + 1
             if stop < done + length:  # the rest was learned as if nothing had changed: once more, up to there
@@ -140,7 +143,7 @@ def _learn_all(
     return done, _report(settings, state, results)
 
 
-def _note(settings: Settings, stream: Stream, learned: Learned, y, due) -> int | None:
+def _note(clip: float, stream: Stream, learned: Learned, y, due) -> int | None:
     """Section 11, on the host: the windows that go on and end in these batches, y being their values. The
     number of the batch after which a window is to be watched or decided on, if there is one."""
     said, good, var = (np.asarray(part) for part in (learned.said, learned.good, learned.values_var))
@@ -149,10 +152,10 @@ def _note(settings: Settings, stream: Stream, learned: Learned, y, due) -> int |
     watching, first, last = int(stream.watching), 0, np.cumsum(good.sum(axis=1)).tolist()
     for number in np.union1d(np.flatnonzero(due), len(due) - 1).tolist():
         here = slice(first, last[number])
-        note_in_window(stream.window, y[here], f[here], total_var[here], settings.clip)
+        note_in_window(stream.window, y[here], f[here], total_var[here], clip)
         if due[number]:
             stream.var[()] = var[number]
-            full_window.py_func(stream, settings.clip)
+            full_window.py_func(stream, clip)
             if stream.watching != watching:
                 return number
         first = here.stop
@@ -316,16 +319,20 @@ def vectorized(
         likelihood=likelihood,
         update=update,
         curvature=bool(curvature),
-        slab_var=float(prior.slab_var),
-        rho0=float(prior.rho0),
-        forgetting=forgetting(noise_memory),
+        noise_fades=noise_memory is not None,
+        # others have no noise to clip by or to give to nodes
+        robust=clip is not None and likelihood is GAUSSIAN,
+        node_noise=bool(node_noise) and likelihood is GAUSSIAN,
+    )
+    numbers = Numbers(
+        slab_var=prior.slab_var,
+        log_odds=logit(prior.rho0),
+        log_forgetting=math.log(forgetting(noise_memory)),
         clip=math.inf if clip is None else float(clip),
-        node_noise=bool(node_noise) and likelihood is GAUSSIAN,  # others have no noise to give to nodes
-        widening=widening(memory),
-        log_noise_prior=posterior.node_noise_var(network.n_modes),
-        log_noise_widening=log_noise_widening(memory),
+        log_widening=math.log(widening(memory)),
+        log_noise_log_widening=math.log(log_noise_widening(memory)),
         # depends on an element's part, not on the mode: the longest vector serves all
-        prior_var=tuple(posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))).tolist()),
+        prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))),
     )
 
     def init(seed: int) -> State:
@@ -340,7 +347,7 @@ def vectorized(
         cuts = _cuts(int(state.counts.entries), n, places, refine_every)
         before, done, said = _told(state), 0, []
         while done < len(cuts.start):
-            done, out = _learn_all(settings, state, batch, cuts, places, done)
+            done, out = _learn_all(settings, numbers, state, batch, cuts, places, done)
             said.append(out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)

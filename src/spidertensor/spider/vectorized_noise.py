@@ -16,6 +16,7 @@ from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import node_noise_var
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
 from spidertensor.spider.vectorized_networks import Normal
 
@@ -27,25 +28,36 @@ count = partial(jnp.sum, dtype=jnp.int32)
 
 
 class Settings(NamedTuple):
-    """What the compiled functions depend on; hashable."""
+    """What shapes the compiled functions; hashable. Models with the same settings share them."""
 
     network: Network
     likelihood: Likelihood
     update: str
     curvature: bool
-    slab_var: float
-    rho0: float
-    forgetting: float
-    clip: float = math.inf
-    node_noise: bool = False
-    widening: float = 1.0  # of a variance by an entry, 1 + 1/memory
-    log_noise_prior: float = 1.0  # its prior variance
-    log_noise_widening: float = 1.0
-    prior_var: tuple[float, ...] = ()  # of the elements of the longest factor vector
+    noise_fades: bool  # if not, it learns as in the paper
+    robust: bool  # values are clipped
+    node_noise: bool
 
     @property
-    def robust(self) -> bool:
-        return self.likelihood is GAUSSIAN and self.clip < math.inf
+    def log_noise_prior(self) -> float:
+        """Its variance before any entry."""
+        return node_noise_var(self.network.n_modes)
+
+
+class Numbers(NamedTuple):
+    """What a model has of its own. Compiled functions take it as an argument: written into them, it would
+    have them compiled once more for each member of a committee.
+
+    Logarithms of what a factor very near 1 does many times: float32 holds them, not the factor.
+    """
+
+    slab_var: Any
+    log_odds: Any  # of rho0; inf where every weight is in the slab
+    log_forgetting: Any  # of the noise, for an entry
+    clip: Any  # inf: no value is clipped
+    log_widening: Any  # of a variance by an entry, log(1 + 1/memory); 0 forgets nothing
+    log_noise_log_widening: Any
+    prior_var: Any  # (·,) of the elements of the longest factor vector
 
 
 class Pair(NamedTuple):
@@ -77,18 +89,18 @@ def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[
     return noise, own
 
 
-def clipped(settings: Settings, value, alpha, beta, noise) -> jax.Array:
+def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
     """Section 11: values as they are learned."""
     if not settings.robust:
         return value
-    bound = settings.clip * jnp.sqrt(beta + noise)
+    bound = clip * jnp.sqrt(beta + noise)
     return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
 
 
-def moved_log_noise(settings: Settings, old: Normal, times, information, score) -> Normal:
+def moved_log_noise(settings: Settings, log_widening, old: Normal, times, information, score) -> Normal:
     """Section 12, for nodes with so many entries, and what these tell of a log variance, in sum: k²/2 each,
     where k is the share of the noise in the predictive variance."""
-    v = widened(old.var, settings.log_noise_prior, settings.log_noise_widening, times)
+    v = widened(old.var, settings.log_noise_prior, log_widening, times)
     v = 1 / (1 / v + information)
     moved = old.mean + jnp.clip(v * score, -LARGEST_STEP, LARGEST_STEP)
     return Normal(jnp.clip(moved, -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE), v)
@@ -99,11 +111,9 @@ def score_of(misfit, noise) -> jax.Array:
     return 0.5 * (jnp.minimum(misfit / noise, LARGEST_SQUARE) - 1)
 
 
-def widened(var, prior_var, by: float, times) -> jax.Array:
-    """Section 13, for as many entries: var = max(var, min(prior var, var by^times))."""
-    if by == 1:
-        return var
-    return jnp.maximum(var, jnp.minimum(prior_var, var * jnp.exp(math.log(by) * times)))
+def widened(var, prior_var, log_by, times) -> jax.Array:
+    """Section 13, for as many entries: var = max(var, min(prior var, var by^times)); log_by 0 gives var."""
+    return jnp.maximum(var, jnp.minimum(prior_var, var * jnp.exp(log_by * times)))
 
 
 def for_noise(settings: Settings, value, y) -> jax.Array:
@@ -111,7 +121,9 @@ def for_noise(settings: Settings, value, y) -> jax.Array:
     return jnp.where(jnp.abs(value) < WILD, value, y) if settings.robust else y
 
 
-def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Normal | None) -> Pair:
+def sums_after(
+    settings: Settings, log_forgetting, sums: Pair, good, y, misfit, log_noise: Normal | None
+) -> Pair:
     """After the entries that are `good`: values y, misfits without the entries' own factors, and the
     log_noise (n, K) of their nodes after them.
 
@@ -121,10 +133,10 @@ def sums_after(settings: Settings, sums: Pair, good, y, misfit, log_noise: Norma
     if settings.likelihood is not GAUSSIAN:
         return sums
     high = sums.high
-    log_lam, n = math.log(settings.forgetting), count(good)
-    kept = jnp.where(good, jnp.exp(log_lam * (n - jnp.cumsum(good))), 0)
+    n = count(good)
+    kept = jnp.where(good, jnp.exp(log_forgetting * (n - jnp.cumsum(good))), 0)
     new = jnp.stack([kept, kept * jnp.where(good, misfit, 0)])
-    change = jnp.expm1(log_lam * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
+    change = jnp.expm1(log_forgetting * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
     values = jnp.zeros_like(high[VALUES])
     if settings.robust:
         values = _values_change(high[VALUES], good, jnp.clip(y, -WILD, WILD))

@@ -11,7 +11,6 @@ data: a batch has a fixed number of places, of which the first `taken` hold entr
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from spidertensor.spider.vectorized_evidence import evidence
 from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
 from spidertensor.spider.vectorized_noise import (
     VALUES,
+    Numbers,
     Pair,
     Settings,
     clipped,
@@ -74,7 +74,7 @@ class Learned(NamedTuple):
 # --- refinement of the prior: section 4 -----------------------------------------------------------
 
 
-def refine(weights: Normal, sites: Sites, slab_var: float, rho0: float) -> tuple[Normal, Sites, jax.Array]:
+def refine(weights: Normal, sites: Sites, slab_var, log_odds) -> tuple[Normal, Sites, jax.Array]:
     """Weights after spike_slab.refine_layer, and how many elements were rejected.
 
     float32 here, so the new site is written as what the prior adds to the cavity: posterior and cavity, whose
@@ -91,7 +91,7 @@ def refine(weights: Normal, sites: Sites, slab_var: float, rho0: float) -> tuple
     wide = v_c + slab_var
     rho = 0.5 * m_c * m_c * slab_var / (v_c * wide) - 0.5 * jnp.log(wide * cavity_precision)
     # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
-    logit = rho + (math.log(rho0 / (1 - rho0)) if rho0 < 1 else math.inf)
+    logit = rho + log_odds
     included, excluded = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
     # slab times cavity, then the moments of the mixture with the spike at 0
     v_slab = 1 / (cavity_precision + 1 / slab_var)
@@ -112,8 +112,10 @@ def refine(weights: Normal, sites: Sites, slab_var: float, rho0: float) -> tuple
 # --- a batch entry by entry: section 3 ------------------------------------------------------------
 
 
-def _scan(settings: Settings, carry: Carry, index, value, taken, watching) -> tuple[Carry, Learned]:
-    network, prior_var = settings.network, jnp.array(settings.prior_var, value.dtype)
+def _scan(
+    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
+) -> tuple[Carry, Learned]:
+    network = settings.network
     f = function(network)
     gradient = jax.grad(f, argnums=(0, 1))
 
@@ -121,14 +123,14 @@ def _scan(settings: Settings, carry: Carry, index, value, taken, watching) -> tu
         carry, out = loop
         row, weights = index[i], carry.weights
         u_before = Normal(*(part[row] for part in carry.factors))
-        u = u_before._replace(var=widened(u_before.var, prior_var, settings.widening, 1))
+        u = u_before._replace(var=widened(u_before.var, numbers.prior_var, numbers.log_widening, 1))
         at = parts(network, weights.mean), u.mean
         g, g_u = gradient(*at)
         alpha, g = f(*at), flat(g)
         beta = jnp.sum(g * g * weights.var) + jnp.sum(g_u * g_u * u.var)
         log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
         noise_var, own = noise_of(settings, carry.sums, log_noise)
-        y = clipped(settings, value[i], alpha, beta, noise_var)
+        y = clipped(settings, numbers.clip, value[i], alpha, beta, noise_var)
         _, da, db, c, *_ = evidence(settings.likelihood, y, alpha, beta, noise_var)
         log_z = evidence(settings.likelihood, value[i], alpha, beta, noise_var).log_z
         good = (jnp.abs(log_z) < HUGE) & (jnp.abs(da) < HUGE) & (c >= 0) & (c < HUGE)
@@ -143,14 +145,16 @@ def _scan(settings: Settings, carry: Carry, index, value, taken, watching) -> tu
         u, bad_u = _moved(u, g_u, bend_u, da, c, moves)
         y_noise = for_noise(settings, value[i], y)
         misfit = (y_noise - alpha) ** 2 + beta
-        if settings.forgetting < 1:  # likelihoods.misfit: f as it is known after the entry
+        if settings.noise_fades:  # likelihoods.misfit: f as it is known after the entry
             kept = noise_var / (beta + noise_var)
             misfit = (kept * (y_noise - alpha)) ** 2 + kept * beta
         put = partial(_put, row=row, where=moves)
         if log_noise is not None:
             information = 0.5 * (noise_var / (beta + noise_var)) ** 2
-            log_noise = moved_log_noise(settings, log_noise, 1, information, score_of(misfit, noise_var))
-        sums = sums_after(settings, carry.sums, *_each(moves, value[i], misfit / own, log_noise))
+            widening, score = numbers.log_noise_log_widening, score_of(misfit, noise_var)
+            log_noise = moved_log_noise(settings, widening, log_noise, 1, information, score)
+        of_batch = _each(moves, value[i], misfit / own, log_noise)
+        sums = sums_after(settings, numbers.log_forgetting, carry.sums, *of_batch)
         said = [alpha, beta, noise_var, log_z, y][: len(out.said)]
         carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
         return carry, Learned(
@@ -190,14 +194,16 @@ def _moved(old: Normal, g, bend, da, c, good) -> tuple[Normal, jax.Array]:
 # --- a batch as a whole: section 7 ----------------------------------------------------------------
 
 
-def _joint(settings: Settings, carry: Carry, index, value, taken, watching) -> tuple[Carry, Learned]:
+def _joint(
+    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
+) -> tuple[Carry, Learned]:
     """All entries linearised at the posterior before the batch."""
     there = jnp.arange(len(value)) < taken
     u = Normal(*(part[index] for part in carry.factors))  # (n, K, ·)
     alpha, g_u, K, beta, back = linearise(settings.network, carry.weights, u.mean, LIMIT)
     # K = G diag(var) G^T: a weight is shared by all entries, a node by those that have it
     shared = (index.T[:, :, None] == index.T[:, None, :]).astype(K.dtype)  # (K, n, n)
-    u = _before(settings, u, shared, there & jnp.isfinite(value))  # (K, n, ·)
+    u = _before(numbers, u, shared, there & jnp.isfinite(value))  # (K, n, ·)
     A = g_u.swapaxes(0, 1) * jnp.sqrt(u.var)
     K += jnp.sum(shared * (A @ A.mT), axis=0)
     beta += jnp.sum(A * A, axis=(0, 2))
@@ -206,7 +212,7 @@ def _joint(settings: Settings, carry: Carry, index, value, taken, watching) -> t
     log_noise = log_noise_of(settings, carry.log_noise, carry.sums, index)
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
-    y = clipped(settings, value, alpha, beta, used)
+    y = clipped(settings, numbers.clip, value, alpha, beta, used)
     *_, precision, root = evidence(settings.likelihood, y, alpha, beta, used)
     log_z = evidence(settings.likelihood, value, alpha, beta, used).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # a NaN fails too
@@ -217,23 +223,23 @@ def _joint(settings: Settings, carry: Carry, index, value, taken, watching) -> t
     weights, bad = _narrowed(carry.weights, *back(solved.S_res, solved.M))
     u, bad_u = _shared_rows(u, A, shared, solved.S_res, solved.S_inv)
     times = shared @ moves.astype(K.dtype)  # (K, n): entries of each node that are learned
-    touched = (times > 0)[..., None] if settings.widening > 1 else jnp.array(True)  # others have not moved
-    factors = _put(carry.factors, u, index.T, touched)
+    factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # nor do others widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood is GAUSSIAN:
         mean, var = _innovations(solved, alpha, beta, used)
         log_z = evidence(GAUSSIAN, value, mean, var, noise_var).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
-        if settings.forgetting < 1:  # likelihoods.misfit: f as it is known after the batch
+        if settings.noise_fades:  # likelihoods.misfit: f as it is known after the batch
             S_res = solved.S_res + own_precision * (y_noise - y)  # of the residual that was not clipped
             misfit = (used * S_res) ** 2 + used * (1 - used * own_precision)
         if log_noise is not None:
             information = 0.5 * (used * own_precision) ** 2  # 0 of an entry that takes no part
             sums_of = shared @ jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
-            log_noise = moved_log_noise(settings, log_noise, times.T, *sums_of.T)
+            widening = numbers.log_noise_log_widening
+            log_noise = moved_log_noise(settings, widening, log_noise, times.T, *sums_of.T)
             stored = _put(stored, log_noise, index, times.T > 0)
-        sums = sums_after(settings, sums, moves, value, misfit / own, log_noise)
+        sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, log_noise)
     said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.robust else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(said), good, count(bad) + bad_u, sums.high[VALUES][2])
@@ -273,26 +279,33 @@ def _innovations(solved: _Solved, alpha, beta, noise) -> tuple[jax.Array, jax.Ar
     return mean, jnp.maximum(beta - noise * jnp.sum(before * before, axis=1), least)
 
 
-def _before(settings: Settings, u: Normal, shared, there) -> Normal:
+def _before(numbers: Numbers, u: Normal, shared, there) -> Normal:
     """(K, n, ·) factors as they are before the batch: a node forgets for each of its entries (section 13)."""
     u = Normal(*(part.swapaxes(0, 1) for part in u))
-    if settings.widening == 1:
-        return u
     times = shared @ there.astype(shared.dtype)
-    prior_var = jnp.array(settings.prior_var, u.var.dtype)
-    return u._replace(var=widened(u.var, prior_var, settings.widening, times[..., None]))
+    return u._replace(var=widened(u.var, numbers.prior_var, numbers.log_widening, times[..., None]))
 
 
 def _inverse(L: jax.Array) -> jax.Array:
     """L^-1 of lower triangles by halves, all of one size at once: a GPU is slow at a large triangle."""
     n = L.shape[-1]
     if n <= BASE or n % 2:
-        identity = jnp.broadcast_to(jnp.eye(n, dtype=L.dtype), L.shape)
-        return lax.linalg.triangular_solve(L, identity, left_side=True, lower=True)
+        return _inverse_of_small(L.reshape(-1, n, n)).reshape(L.shape)
     half = n // 2
     first, second = _inverse(jnp.stack([L[..., :half, :half], L[..., half:, half:]]))
     corner = -second @ L[..., half:, :half] @ first
     return jnp.block([[first, jnp.zeros_like(first)], [corner, second]])
+
+
+def _inverse_of_small(stack: jax.Array) -> jax.Array:
+    """On a CPU one after the other: jaxlib 0.10 has a stack solved by the threads that it runs on itself, and
+    waits for them. Two models that learn at the same time would wait for each other for ever."""
+
+    def one(L: jax.Array) -> jax.Array:
+        identity = jnp.eye(len(L), dtype=L.dtype)
+        return lax.linalg.triangular_solve(L, identity, left_side=True, lower=True)
+
+    return lax.platform_dependent(stack, cpu=partial(lax.map, one), default=jax.vmap(one))
 
 
 def _shared_rows(u: Normal, A, shared, S_res, S_inv) -> tuple[Normal, jax.Array]:
@@ -317,18 +330,20 @@ def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
 
 @partial(jax.jit, static_argnums=0)
 @jax.default_matmul_precision("highest")  # a GPU's usual 10 bits would be lost in 1 - shrink
-def learn(settings: Settings, carry: Carry, index, value, taken, due, watching) -> tuple[Carry, Learned]:
+def learn(
+    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, due, watching
+) -> tuple[Carry, Learned]:
     """Batches in their order: index (batches, places, K), value (batches, places), how many places are taken,
     and whether the prior is to be refined after the batch. While `watching`, entries are only predicted."""
     learn_one = _joint if settings.update == "joint" else _scan
 
     def batch(carry: Carry, of: tuple[jax.Array, ...]) -> tuple[Carry, Learned]:
         index, value, taken, due = of
-        carry, out = learn_one(settings, carry, index, value, taken, watching)
+        carry, out = learn_one(settings, numbers, carry, index, value, taken, watching)
         # Always computed and then chosen: a branch would make a GPU wait for the host at every batch.
-        wide = widened(carry.weights.var, settings.slab_var, settings.widening, 1)
+        wide = widened(carry.weights.var, numbers.slab_var, numbers.log_widening, 1)
         weights = carry.weights._replace(var=wide)
-        weights, sites, rejected = refine(weights, carry.sites, settings.slab_var, settings.rho0)
+        weights, sites, rejected = refine(weights, carry.sites, numbers.slab_var, numbers.log_odds)
         put = partial(jnp.where, due)
         weights, sites = Normal(*map(put, weights, carry.weights)), Sites(*map(put, sites, carry.sites))
         carry = carry._replace(weights=weights, sites=sites)
