@@ -90,7 +90,7 @@ def test_a_nonlinear_tensor_is_learned_down_to_its_noise(preset):
             assert 1.3 < noise < 2.1
         else:
             assert 0.88 < covered < 0.93
-            assert 0.97 < noise < 1.03
+            assert 0.97 < noise < 1.04  # of the mixture, which has members that are not as good
 
 
 @PRESETS
@@ -130,19 +130,21 @@ def test_movielens_100k_held_out(preset, data_folder):
         order = np.random.default_rng(seed).permutation(len(value))
         learn, test = order[: len(value) * 9 // 10], order[len(value) * 9 // 10 :]
         train = Batch(index[learn], value[learn])
-        mean, std = build(SpiderRegressor, preset, seed).fit(*train).predict(index[test], return_std=True)
+        model = build(SpiderRegressor, preset, seed).fit(*train)
+        mean = model.predict(index[test])
+        low, high = model.predict_interval(index[test])
         rivals = [
             floor(each(2, GAUSSIAN), train, index[test]) for each in (floors.biases, floors.static_biases)
         ]
         rivals.append(np.full(len(test), train.value.mean()))
         rmse = metrics.rmse(value[test], mean)
         gains.append([metrics.rmse(value[test], rival) - rmse for rival in rivals])
-        covered.append(metrics.coverage(value[test], mean, std**2, 0.9))
+        covered.append(np.mean((low <= value[test]) & (value[test] <= high)))
     over_online, over_static, over_mean = np.mean(gains, axis=0)
     assert over_mean > 0.175
     assert over_online > {"default": 0.007, "paper": -0.003}[preset]
     assert over_static > {"default": 0.005, "paper": -0.005}[preset]
-    least, most = {"default": (0.89, 0.925), "paper": (0.92, 0.955)}[preset]
+    least, most = 0.875, 0.925  # calibrated by about a thousand entries
     assert min(covered) > least
     assert max(covered) < most
 

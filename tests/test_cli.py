@@ -22,6 +22,7 @@ from pyarrow import parquet
 
 import spidertensor
 from spidertensor import cli, sources
+from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.signals import Signals, Stopped
@@ -215,7 +216,7 @@ def test_members(ratings, spider):
     members = json.loads(spider("info", "m.spider", "--json")[1])["members"]
     assert len(members) == 4
     assert members[0]["own"] == {}
-    assert members[1]["own"]["memory"] == 1000
+    assert [member["own"] for member in members] == list(MEMBERS[:4])
     assert sum(member["weight"] for member in members) == pytest.approx(1)
     (leading,) = (number for number, member in enumerate(members) if member["leading"])
     assert members[leading]["weight"] == max(member["weight"] for member in members)

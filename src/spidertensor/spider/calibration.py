@@ -17,7 +17,7 @@ from spidertensor.spider.compiled import COMPILE, kernel
 MEMORY = 1000  # entries after which a residual counts 1/e
 START = 100.0  # entries' worth of N(0, 1) that a histogram starts with
 INNER, OUTER = 4.0, 100.0  # bins are equally wide up to the one, and grow to the other
-_RIGHT = np.concatenate([np.linspace(0, INNER, 51), np.geomspace(INNER, OUTER, 21)[1:]])
+_RIGHT = np.concatenate([np.linspace(0, INNER, 101), np.geomspace(INNER, OUTER, 41)[1:]])
 EDGES = np.concatenate([-_RIGHT[:0:-1], _RIGHT])  # residuals beyond the last count in the last bin
 N_BINS = len(EDGES) - 1
 
