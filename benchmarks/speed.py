@@ -1,4 +1,5 @@
-"""Speed and memory of the core, on one core, as one JSON object. Ratios are taken inside this one run.
+"""Speed and memory of the core, as one JSON object: one model on one core, then the committee. Ratios are
+taken inside this one run.
 
     OMP_NUM_THREADS=1 python benchmarks/speed.py
 
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -61,17 +63,41 @@ def learn_time(X: np.ndarray, y: np.ndarray, model: SpiderRegressor) -> float:
     return best(work) / N * 1e6
 
 
+def one(**settings: Any) -> SpiderRegressor:
+    return SpiderRegressor(committee=1, **settings)
+
+
+def committee_ratios(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """What four models cost more than one, in calls of 20,000 entries, long enough for threads."""
+    every = os.sched_getaffinity(0)
+
+    def seconds(model: SpiderRegressor) -> float:
+        model.fit(X, y)
+        return best(
+            lambda: [model.partial_fit(X[i : i + 20_000], y[i : i + 20_000]) for i in range(0, N, 20_000)]
+        )
+
+    os.sched_setaffinity(0, {min(every)})
+    alone, four = seconds(one()), seconds(SpiderRegressor())
+    os.sched_setaffinity(0, every)
+    return {
+        "committee_us": four / N * 1e6,
+        "committee_over_one_model": four / alone,
+        f"committee_over_one_model_on_{len(every)}_cores": seconds(SpiderRegressor()) / alone,
+    }
+
+
 def shares(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Of the default's time per entry, what each part of the model takes: what is saved without it."""
-    whole = learn_time(X, y, SpiderRegressor())
+    whole = learn_time(X, y, one())
     without = {
-        "robust": learn_time(X, y, SpiderRegressor(clip=None, node_noise=False)),
-        "deep_network": learn_time(X, y, SpiderRegressor(hidden=(), rank=1)),
-        "refinement": learn_time(X, y, SpiderRegressor(batch_size=10**9, scaling=(0.0, 1.0))),
+        "robust": learn_time(X, y, one(clip=None, node_noise=False)),
+        "deep_network": learn_time(X, y, one(hidden=(), rank=1)),
+        "refinement": learn_time(X, y, one(batch_size=10**9, scaling=(0.0, 1.0))),
     }
     found = {f"share_of_{name}": 1 - time / whole for name, time in without.items()}
-    model = SpiderRegressor().fit(X, y)
-    method, state = model._fitted().model.method, model._fitted().state
+    model = one().fit(X, y)
+    method, state = model._fitted().model.members[0].method, model._fitted().state.members[0]
     index = to_index(model._fitted().nodes, inputs.columns(X), add=False)
     batches = [Batch(index[i : i + BATCH], y[i : i + BATCH]) for i in range(0, N, BATCH)]
 
@@ -106,9 +132,9 @@ IMPORT = "import time; start = time.perf_counter(); import spidertensor; print(t
 
 def main() -> None:
     few, many = stream(1_000), stream(10_000)
-    plain, paper = SpiderRegressor(**PLAIN), SpiderRegressor.paper()
+    plain, paper = one(**PLAIN), SpiderRegressor.paper()
     learn = learn_time(*few, plain)
-    weights = sum(w.mean.size for w in plain._fitted().state.posterior.weights)
+    weights = sum(w.mean.size for w in plain._fitted().state.members[0].posterior.weights)
     rate = sgemm_rate()
     nodes = [NodeIndex(), NodeIndex()]
 
@@ -117,7 +143,7 @@ def main() -> None:
             to_index(nodes, inputs.columns(few[0][i : i + BATCH]), add=True)
 
     mapping()
-    state = trim(plain._fitted().state)
+    state = trim(plain._fitted().state.members[0])
     elements = weights + sum(factor.mean.size for factor in state.posterior.factors)
     with tempfile.TemporaryDirectory() as cache:
         cold = child(FIRST_CALL, NUMBA_CACHE_DIR=cache)
@@ -127,12 +153,13 @@ def main() -> None:
         "learn_us": learn,
         "learn_curvature_us": learn_time(*few, paper),
         **shares(*few),
-        "learn_twelve_modes_us_per_mode": learn_time(*stream(1_000, 12), SpiderRegressor()) / 12,
-        "learn_two_modes_us_per_mode": learn_time(*few, SpiderRegressor()) / 2,
-        "learn_tanh_us": learn_time(*few, SpiderRegressor(activation="tanh", **PLAIN)),
-        "learn_three_modes_us": learn_time(*stream(1_000, 3), SpiderRegressor(**PLAIN)),
+        **committee_ratios(*few),
+        "learn_twelve_modes_us_per_mode": learn_time(*stream(1_000, 12), one()) / 12,
+        "learn_two_modes_us_per_mode": learn_time(*few, one()) / 2,
+        "learn_tanh_us": learn_time(*few, one(activation="tanh", **PLAIN)),
+        "learn_three_modes_us": learn_time(*stream(1_000, 3), one(**PLAIN)),
         "learn_three_modes_curvature_us": learn_time(*stream(1_000, 3), SpiderRegressor.paper()),
-        "learn_10x_nodes_ratio": learn_time(*many, SpiderRegressor(**PLAIN)) / learn,
+        "learn_10x_nodes_ratio": learn_time(*many, one(**PLAIN)) / learn,
         "id_mapping_us": best(mapping) / N * 1e6,
         "predict_mean_and_var_us": best(lambda: plain.predict(few[0], return_std=True)) / N * 1e6,
         "sgemm_gflops": rate / 1e9,
