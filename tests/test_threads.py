@@ -31,7 +31,8 @@ def readers(model, X) -> dict:
     """A call of every method and attribute that reads what was learned."""
     methods = {
         "predict": (X[:50],), "predict_parts": (X[:50],), "seen": (X[:50],), "recommend": ({0: 3}, 1),
-        "parse_id": (0, "3"), "inclusion": (0,), "weights": (0,), "factors": (0,), "score": (X[:4], [0, 1] * 2),
+        "parse_id": (0, "3"), "inclusion": (0,), "weights": (0,), "factors": (0,),
+        "score": (X[:4], [0, 1] * 2),
     }  # fmt: skip
     own = {"predict_proba": (X[:50],)} if hasattr(model, "predict_proba") else {"predict_interval": (X[:50],)}
     calls = {

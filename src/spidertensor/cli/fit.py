@@ -126,6 +126,8 @@ def fit(
     command with --resume continues with the first row that was not learned. The model is the same as without
     the stop, except that --engine vectorized may have its batches cut differently.
 
+    One command at a time writes a model: a second one stops at once and says which process has it.
+
     A last line without a line end is learned as it is. If that line has changed since, --resume refuses.
     """
     if resume + add + force > 1:
@@ -135,7 +137,9 @@ def fit(
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
     files.check_apart({"SOURCE": None if source == "-" else source, **written})
     for each in written.values():
-        _check_target(each, may_exist=resume or add or force)
+        if not (resume or add or force):
+            _check_new(each)
+        files.check_writable(each)
     seconds = options.seconds(checkpoint_every)
     if quiet:
         logging.getLogger("spidertensor").setLevel(logging.WARNING)
@@ -152,26 +156,28 @@ def fit(
 
     opened = sources.named(source, format, None if columns is None else options.words(columns))
     names = None if modes is None else options.words(modes)
-    if add and not path.exists():
-        raise CommandError(f"{path}: no such model to add to")
-    if (resume and path.exists()) or add:
-        learner = reopen(path, opened, value, add=add, network=network)
-        check_same(learner, names, value, binary=binary, paper=paper, **settings)
-    else:
-        if network is not None:
-            settings["network"] = files.named_network(network)
-        learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
-    after = learner.row if resume else None
-    rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
-    raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
+    with files.locked(path):
+        if not (resume or add or force):
+            _check_new(path)  # again: another command may have written it until now
+        if add and not path.exists():
+            raise CommandError(f"{path}: no such model to add to")
+        if (resume and path.exists()) or add:
+            learner = reopen(path, opened, value, add=add, network=network)
+            check_same(learner, names, value, binary=binary, paper=paper, **settings)
+        else:
+            if network is not None:
+                settings["network"] = files.named_network(network)
+            learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
+        after = learner.row if resume else None
+        rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
+        raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 
-def _check_target(path: Path, *, may_exist: bool) -> None:
-    if path.exists() and not may_exist:
+def _check_new(path: Path) -> None:
+    if path.exists():
         raise CommandError(
             f"{path} exists: use --resume to continue it, --add to add to it, --force to replace it"
         )
-    files.check_writable(path)
 
 
 def _settings(
