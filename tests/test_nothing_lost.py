@@ -1,0 +1,245 @@
+"""No row and no file is lost: two writers, planted links, quiet pipes, full disks; with real processes."""
+# ruff: noqa: F811 (fixtures of another file)
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import spidertensor
+from spidertensor import file_lock, sources
+from spidertensor.file_lock import LockedError, held
+from spidertensor.writing import replacing
+from test_cli import (  # noqa: F401
+    FIT,
+    csv_text,
+    eventually,
+    fails,
+    folder,
+    process,
+    ratings,
+    spider,
+    started,
+    table,
+)
+
+pytestmark = pytest.mark.usefixtures("warm_kernels")
+ADD = ("--modes", "user,movie", "--value", "rating", "--add")
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# --- two writers
+
+
+@pytest.mark.parametrize("option", ["--add", "--resume", "--force"])
+def test_a_second_writer_is_told_who_the_first_is(ratings, folder, spider, fails, option):
+    spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    (folder / "link.spider").symlink_to("m.spider")
+    before = (folder / "m.spider").read_bytes()
+    first = started("fit", "-", "--model", "m.spider", "--add", "--quiet")
+    eventually((folder / ".m.spider.lock").exists)
+    for name in ("m.spider", "link.spider"):
+        text = fails("fit", "ratings.csv", *FIT[:4], "--model", name, option)
+        assert f"{name}: is being written by process {first.pid} on " in text
+        assert "spider fit - --model m.spider --add --quiet): wait" in text.replace("quiet:", "quiet):")
+    assert (folder / "m.spider").read_bytes() == before
+    first.communicate(csv_text(table(300, seed=1)).encode(), timeout=300)
+    assert first.returncode == 0
+    assert spidertensor.load("m.spider").n_entries_ == 1500
+    assert files_in(folder) == {"ratings.csv", "m.spider", "link.spider"}
+
+
+def test_a_new_model_has_one_writer_too(ratings, folder, fails):
+    first = started("fit", "-", *FIT, "--model", "new.spider")
+    eventually((folder / ".new.spider.lock").exists)
+    assert "is being written by process" in fails("fit", "ratings.csv", *FIT, "--model", "new.spider")
+    first.kill()
+    first.communicate()
+
+
+def test_a_killed_writer_leaves_no_lock(ratings, folder, spider):
+    spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    first = started("fit", "-", "--model", "m.spider", "--add")
+    eventually((folder / ".m.spider.lock").exists)
+    first.kill()
+    first.communicate()
+    (folder / "more.csv").write_text(csv_text(table(100, seed=1)))
+    assert spider("fit", "more.csv", "--model", "m.spider", "--add", "--quiet")[0] == 0
+    assert files_in(folder) == {"ratings.csv", "more.csv", "m.spider"}
+
+
+@pytest.mark.parametrize("where", ["open", "flock"])
+def test_where_there_are_no_locks_a_note_says_so(ratings, folder, spider, monkeypatch, where):
+    opened = os.open
+
+    def read_only(path, flags, *rest, **more):
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EROFS, "Read-only file system", path)
+        return opened(path, flags, *rest, **more)
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    if where == "open":
+        monkeypatch.setattr(os, "open", read_only)
+    else:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    code, _, err = spider("fit", "ratings.csv", *FIT, "--quiet")
+    reason = "Read-only file system" if where == "open" else "No locks available"
+    assert (code, err) == (
+        0, f"note: ratings.spider cannot be locked ({reason}): let no other command write it meanwhile\n",
+    )  # fmt: skip
+
+
+def test_a_planted_link_is_not_a_lock_file(ratings, folder, spider):
+    (folder / "precious").write_text("keep")
+    (folder / ".ratings.spider.lock").symlink_to("precious")
+    code, _, err = spider("fit", "ratings.csv", *FIT, "--quiet")
+    assert code == 0
+    assert "cannot be locked" in err
+    assert (folder / "precious").read_text() == "keep"
+
+
+def test_the_lock_is_held_by_one_at_a_time(tmp_path):
+    """Each unlinks the lock file as it leaves, while others open it: nobody may get a lock on a file that is
+    no longer there beside one who has the new one."""
+    counter, inside, most = tmp_path / "counter", [], []
+    counter.write_text("0")
+
+    def work():
+        for _ in range(300):
+            while True:
+                try:
+                    with held(tmp_path / "model") as impossible:
+                        assert impossible is None
+                        inside.append(1)
+                        most.append(len(inside))
+                        counter.write_text(str(int(counter.read_text()) + 1))
+                        inside.pop()
+                    break
+                except LockedError:
+                    pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert (counter.read_text(), max(most)) == ("1200", 1)
+    assert files_in(tmp_path) == {"counter"}
+
+
+def test_who_holds_it_is_printable(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_lock, "_who", lambda: b"\x1b[31mprocess\n\xff")
+    with (
+        held(tmp_path / "model"),
+        pytest.raises(LockedError, match=r"written by \?\[31mprocess\?\ufffd: wait"),
+        held(tmp_path / "model"),
+    ):
+        pass
+    monkeypatch.setattr(file_lock, "_who", bytes)
+    with (
+        held(tmp_path / "model"),
+        pytest.raises(LockedError, match="written by another process: wait"),
+        held(tmp_path / "model"),
+    ):
+        pass
+
+
+# --- what commands write
+
+
+OUTPUTS = ["out.csv", "out.csv.gz", "out.jsonl", "out.jsonl.zst", "out.parquet"]
+
+
+@pytest.fixture
+def model(ratings, spider):
+    spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    return "m.spider"
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_predictions_keep_mode_and_link_and_follow_no_planted_link(model, folder, spider, name):
+    (folder / "precious").write_text("keep")
+    (folder / f".{name}.part").symlink_to("precious")  # the name that was used once
+    (folder / "deep").mkdir()
+    target = folder / "deep" / name
+    target.write_text("old")
+    target.chmod(0o640)
+    (folder / name).symlink_to(target)
+    assert spider("predict", model, "ratings.csv", "--out", name)[0] == 0
+    assert (folder / "precious").read_text() == "keep"
+    assert (folder / name).is_symlink()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert files_in(folder / "deep") == {name}
+    chunks = sources.read(sources.named(name), ["user", "movie"])
+    assert sum(len(chunk.rows) for chunk in chunks) == 1200
+
+
+def test_predictions_go_to_files_only(model, folder, fails):
+    os.mkfifo(folder / "pipe.csv")
+    assert fails("predict", model, "ratings.csv", "--out", "pipe.csv") == (
+        "spider: pipe.csv: exists and is not a regular file\n"
+    )
+    assert stat.S_ISFIFO(os.stat(folder / "pipe.csv").st_mode)
+
+
+def test_two_predictions_at_once_do_not_mix(model, folder):
+    rows = {n: table(n, seed=n) for n in (2000, 3000)}
+    for n, part in rows.items():
+        (folder / f"{n}.csv").write_text(csv_text([*part, *([("", "", "")] * 300)]))
+    command = [sys.executable, "-m", "spidertensor", "predict", model]
+    more = ["--out", "out.csv", "--on-bad", "file"]
+    both = [subprocess.Popen([*command, f"{n}.csv", *more], stderr=subprocess.PIPE) for n in rows]
+    assert [(each.communicate(), each.returncode)[1] for each in both] == [0, 0]
+    lines = (folder / "out.csv").read_text().splitlines()
+    n = len(lines) - 1
+    assert [line.split(",")[:2] for line in lines[1:]] == [[str(u), m] for u, m, _ in rows[n]]
+    bad = [json.loads(line) for line in (folder / "out.rejects.jsonl").read_text().splitlines()]
+    assert sorted((each["source"], each["row"]) for each in bad) == [
+        (f"{n}.csv", n + 2 + place) for n in rows for place in range(300)
+    ]
+    assert not list(folder.glob(".*"))
+
+
+def test_the_rejects_keep_mode_and_link_and_follow_no_planted_link(folder, spider):
+    (folder / "bad.csv").write_text(csv_text([*table(300), (1, "", 3.0)]))
+    (folder / "deep").mkdir()
+    rejects = folder / "deep" / "r.jsonl"
+    rejects.write_text('{"source": "x.csv", "row": 3, "reason": "old", "raw": ""}\n')
+    rejects.chmod(0o640)
+    (folder / "r.jsonl").symlink_to(rejects)
+    (folder / "precious").write_text("keep")
+    (folder / "deep" / ".r.jsonl.part").symlink_to(folder / "precious")
+    fit = ("fit", "bad.csv", *FIT, "--on-bad", "file", "--rejects", "r.jsonl", "--force", "--quiet")
+    assert spider(*fit)[0] == 0
+    assert [json.loads(line)["row"] for line in rejects.read_text().splitlines()] == [302]
+    assert (folder / "precious").read_text() == "keep"
+    assert (folder / "r.jsonl").is_symlink()
+    assert stat.S_IMODE(rejects.stat().st_mode) == 0o640
+
+
+def test_what_takes_a_files_place_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with contextlib.suppress(KeyError), replacing(path) as handle:
+        handle.write(b"half")
+        raise KeyError
+    assert (files_in(tmp_path), path.read_text()) == ({"file"}, "old")
+    with replacing(path) as handle:
+        handle.write(b"new")
+        handle.close()  # as arrow does
+    assert (files_in(tmp_path), path.read_text()) == ({"file"}, "new")
