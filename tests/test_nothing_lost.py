@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,49 @@ def test_what_takes_a_files_place_is_whole(tmp_path):
         handle.write(b"new")
         handle.close()  # as arrow does
     assert (files_in(tmp_path), path.read_text()) == ({"file"}, "new")
+
+
+# --- quiet pipes
+
+
+def entries(path) -> int:
+    return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
+    """Fewer than a first chunk, then a few more; the pipe stays open, and nothing else comes."""
+    rows = table(60)
+    header, *lines = csv_text(rows).splitlines(keepends=True)
+    if name == "jsonl":
+        records = (dict(zip(("user", "movie", "rating"), row, strict=True)) for row in rows)
+        header, lines = "", [json.dumps(record) + "\n" for record in records]
+    child = started("fit", "-", *FIT, "--model", "m.spider", "--format", name, "--checkpoint-every", "0.1s")
+    assert child.stdin
+    for end, part in ((40, [header, *lines[:40]]), (45, lines[40:45]), (46, [lines[45], lines[46][:4]])):
+        child.stdin.write("".join(part).encode())
+        child.stdin.flush()
+        eventually(lambda end=end: entries("m.spider") == end)
+    _, err = child.communicate("".join([lines[46][4:], *lines[47:]]).encode(), timeout=300)
+    assert (child.returncode, entries("m.spider")) == (0, 60)
+    note = (
+        "note: - is quiet, so the scale is that of its first 40 values: if they may mislead, pass --scaling"
+    )
+    assert note in err.decode()
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
+    for part in (rows[:40], rows[40:]):
+        model.partial_fit([row[:2] for row in part], [row[2] for row in part])
+    assert model.members_ == spidertensor.load("m.spider").members_
+
+
+def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
+    child = started("fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s")
+    assert child.stdin
+    child.stdin.write(csv_text(table(300)).encode())
+    child.stdin.flush()
+    eventually(lambda: entries("m.spider") == 300)
+    before = os.stat("m.spider").st_ino
+    time.sleep(3)
+    assert os.stat("m.spider").st_ino == before
+    _, err = child.communicate(timeout=300)
+    assert (child.returncode, b"quiet" in err) == (0, False)

@@ -126,6 +126,10 @@ def fit(
     command with --resume continues with the first row that was not learned. The model is the same as without
     the stop, except that --engine vectorized may have its batches cut differently.
 
+    Rows of standard input are learned as they come, and saved also while no more come. The first of a new
+    model wait until there are --batch-size of them, for their scale, or for five seconds in which nothing
+    comes. A compressed pipe is learned a mebibyte at a time: use zcat.
+
     One command at a time writes a model: a second one stops at once and says which process has it.
 
     A last line without a line end is learned as it is. If that line has changed since, --resume refuses.

@@ -29,6 +29,9 @@ from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, Fault
 from spidertensor.sources import BadRow, Chunk, Source, read
 
+QUIET = 1.0  # seconds without a row, after which a pipe is quiet
+PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
+
 
 @dataclass
 class Learner:
@@ -57,9 +60,38 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
             self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last,
+            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
         )  # fmt: skip
-        return _large_first(chunks, self.estimator.batch_size) if self.new else chunks
+        return self._large_first(chunks) if self.new else chunks
+
+    def _large_first(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunks joined until the first has `batch_size` entries, from which the scale is taken.
+
+        A pipe may give fewer at once, and how much arrived at once must not change the model; but rows of a
+        pipe that stays quiet must not wait for ever.
+        """
+        first, n, left = None, self.estimator.batch_size, PATIENCE
+        for chunk in chunks:
+            left = left - 1 if chunk.quiet else PATIENCE
+            if not chunk.quiet:
+                first = chunk if first is None else _joined(first, chunk)
+            if first is not None and (len(first.rows) >= n or (left <= 0 and len(first.rows))):
+                break
+            if chunk.quiet:
+                yield chunk
+        if first is not None:
+            if left <= 0 and len(first.rows) < n:
+                self._note_few(len(first.rows))
+            yield first
+        yield from chunks
+
+    def _note_few(self, n: int) -> None:
+        if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
+            values = output.counted(n, "value")
+            output.note(
+                f"note: {self.source.name} is quiet, so the scale is that of its first {values}: if they may "
+                "mislead, pass --scaling SHIFT,SCALE"
+            )
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
@@ -188,23 +220,6 @@ def check_same(
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _large_first(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
-    """Chunks joined until the first has n entries, from which the scale of the values is taken.
-
-    A pipe may give fewer at once, and how much arrived at once must not change the model.
-    """
-    first: Chunk | None = None
-    for chunk in chunks:
-        first = chunk if first is None else _joined(first, chunk)
-        if len(first.rows) >= n:
-            yield first
-            first = None
-            break
-    if first is not None:
-        yield first
-    yield from chunks
 
 
 def _joined(a: Chunk, b: Chunk) -> Chunk:

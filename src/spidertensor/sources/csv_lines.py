@@ -17,7 +17,7 @@ from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceEr
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
     parser = partial(_parser, source, wanted)
-    return parsed_lines(source, skip, last, parser, header=source.names is None)
+    return parsed_lines(source, skip, last, parser, header=source.names is None, quiet=wanted.quiet)
 
 
 CSV = Format("csv", read, typed=False, headless=True)

@@ -17,7 +17,7 @@ from spidertensor.sources.source import BadRow, Format, Parsed, Source, Wanted
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False)
+    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False, quiet=wanted.quiet)
 
 
 JSONL = Format("jsonl", read, ("ndjson",))

@@ -41,7 +41,8 @@ class Reader(Protocol):
 
         Parts of rows that are skipped may be left out or empty, but the last part has the `end` of the
         source. last: the `last` of the part that ended at row `skip`, or None; SourceError if that line has
-        changed since.
+        changed since. With wanted.quiet, a pipe gives an empty part, marked as quiet, whenever nothing has
+        come for so many seconds.
         """
         ...
 
@@ -98,13 +99,14 @@ class Source:
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text: per mode, see `read`; keep: also give whole rows."""
+    """modes, value: names of columns; all_text, quiet: see `read`; keep: also give whole rows."""
 
     modes: Sequence[str]
     value: str | None
     likelihood: Likelihood
     all_text: Sequence[bool]
     keep: bool
+    quiet: float | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -122,6 +124,7 @@ class Parsed(NamedTuple):
     share: float | None  # of the source that has been read; None if its length is not known
     records: Any  # kept rows with all their columns: a pyarrow Table, or a list of dicts
     last: str | None = None  # sha256 of the last line, without its line end; None if there are no lines
+    quiet: bool = False  # no rows: a pipe from which nothing has come for a while
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
