@@ -8,6 +8,8 @@ import errno
 import fcntl
 import json
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -19,7 +21,9 @@ import pytest
 
 import spidertensor
 from spidertensor import file_lock, sources
+from spidertensor.cli import learner
 from spidertensor.file_lock import LockedError, held
+from spidertensor.sources import lines
 from spidertensor.writing import replacing
 from test_cli import (  # noqa: F401
     FIT,
@@ -290,3 +294,75 @@ def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
     assert os.stat("m.spider").st_ino == before
     _, err = child.communicate(timeout=300)
     assert (child.returncode, b"quiet" in err) == (0, False)
+
+
+# --- the same file again
+
+
+def test_a_file_is_not_added_twice_by_accident(folder, spider, fails):
+    rows = {name: table(9000, seed=seed) for seed, name in enumerate(["a", "b", "c"])}
+    for name, part in rows.items():
+        (folder / f"{name}.csv").write_text(csv_text(part))
+    fit = ("--model", "m.spider", "--quiet")
+    assert spider("fit", "a.csv", *FIT, *fit)[0] == 0
+    for name in "bc":
+        assert spider("fit", f"{name}.csv", *fit, "--add")[0] == 0
+    before = (folder / "m.spider").read_bytes()
+    (folder / "a.csv").rename("moved.csv")
+    with open("b.csv", "a") as file:
+        file.write(csv_text(table(10), header=""))
+    for name in ("moved", "b", "c"):
+        assert fails("fit", f"{name}.csv", *fit, "--add") == (
+            f"spider: m.spider: has learned {name}.csv already, up to line 9,001: use --resume to go on "
+            "after it, or --add --again to learn it once more\n"
+        )
+    assert (folder / "m.spider").read_bytes() == before
+    assert "--again is for --add" in fails("fit", "moved.csv", *fit, "--resume", "--again")
+    assert spider("fit", "b.csv", *fit, "--resume")[0] == 0  # an earlier one, which has grown
+    assert entries("m.spider") == 27_010
+    assert spider("fit", "moved.csv", *fit, "--add", "--again")[0] == 0
+    assert entries("m.spider") == 36_010
+    assert spider("fit", "c.csv", *fit, "--resume")[0] == 0
+    assert entries("m.spider") == 36_010  # nothing new
+    position = spidertensor.load("m.spider").position_
+    assert [each["source"] for each in (position, *position["before"])] == ["c.csv", "moved.csv", "b.csv"]
+    assert [each["row"] for each in (position, *position["before"])] == [9001, 9001, 9011]
+
+
+def test_the_position_of_an_older_version(ratings, folder, spider, fails):
+    spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    model = spidertensor.load("m.spider")
+    for before in (None, 3, [{"source": 1}], [{"head": {}}, None]):
+        model.save("m.spider", model.position_ | {"before": before})
+        assert "has learned ratings.csv already" in fails(
+            "fit", "ratings.csv", "--model", "m.spider", "--add"
+        )
+        assert spider("fit", "ratings.csv", "--model", "m.spider", "--resume", "--quiet")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "crash"])
+def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch, how):
+    for seed, name in enumerate("ab"):
+        (folder / f"{name}.csv").write_text(csv_text(table(3000, seed=seed)))
+    monkeypatch.setattr(lines, "BLOCK", 1 << 12)
+    spider("fit", "a.csv", *FIT, "--model", "m.spider", "--quiet")
+    shutil.copy("m.spider", "whole.spider")
+    learn, calls = learner.Learner.learn, []
+
+    def stops(self, chunk, rejected):
+        learn(self, chunk, rejected)
+        calls.append(chunk)
+        if len(calls) == 3 and how == "crash":
+            raise OSError(errno.EIO, "Input/output error", "b.csv")
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    fit = ("--model", "m.spider", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(learner.Learner, "learn", stops)
+        assert spider("fit", "b.csv", *fit, "--add")[0] == (2 if how == "crash" else 130)
+    assert 3000 < entries("m.spider") < 6000
+    assert "use --resume to go on" in fails("fit", "b.csv", *fit, "--add")
+    assert spider("fit", "b.csv", *fit, "--resume")[0] == 0
+    assert spider("fit", "b.csv", "--model", "whole.spider", "--quiet", "--add")[0] == 0
+    assert (folder / "m.spider").read_bytes() == (folder / "whole.spider").read_bytes()

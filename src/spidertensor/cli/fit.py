@@ -28,6 +28,9 @@ Resume = Annotated[
     ),
 ]
 Add = Annotated[bool, typer.Option("--add", help="Learn all of SOURCE on top of an existing model.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="With --add: even if the model has learned this file already.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
 ]
@@ -90,6 +93,7 @@ def fit(
     model: Model = None,
     resume: Resume = False,
     add: Add = False,
+    again: Again = False,
     force: Force = False,
     checkpoint_every: Every = "30s",
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
@@ -126,6 +130,10 @@ def fit(
     command with --resume continues with the first row that was not learned. The model is the same as without
     the stop, except that --engine vectorized may have its batches cut differently.
 
+    A model knows the files that it has learned, by how they begin. --add refuses one of them, because its
+    rows would count twice, unless --again says so. --resume continues each of them, also after an --add that
+    was stopped.
+
     Rows of standard input are learned as they come, and saved also while no more come. The first of a new
     model wait until there are --batch-size of them, for their scale, or for five seconds in which nothing
     comes. A compressed pipe is learned a mebibyte at a time: use zcat.
@@ -136,6 +144,8 @@ def fit(
     """
     if resume + add + force > 1:
         raise CommandError("use only one of --resume, --add and --force")
+    if again and not add:
+        raise CommandError("--again is for --add")
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
@@ -166,7 +176,7 @@ def fit(
         if add and not path.exists():
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
-            learner = reopen(path, opened, value, add=add, network=network)
+            learner = reopen(path, opened, value, add=add, again=again, network=network)
             check_same(learner, names, value, binary=binary, paper=paper, **settings)
         else:
             if network is not None:
