@@ -17,6 +17,7 @@ from spidertensor.sources.source import Parsed, Source, SourceError
 
 BLOCK = 1 << 20  # bytes: some 64 thousand rows of two ids and a value
 MAX_LINE = 1 << 26  # bytes: a longer line means that this is not text
+BOM = b"\xef\xbb\xbf"  # only the first bytes of a file are one; elsewhere it is a character like others
 
 Parser = Callable[[bytes, int, int], Parsed]  # a block, and the numbers of the lines before it and at its end
 
@@ -36,7 +37,7 @@ def parsed_lines(
         first = next(filter(None, blocks), b"")
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise SourceError(f"{source.name}: UTF-16 text, convert it to UTF-8 first")
-        first, start = first.removeprefix(b"\xef\xbb\xbf"), 0
+        first, start = first.removeprefix(BOM), 0
         names = b""
         if header:
             names, _, first = first.partition(b"\n")
@@ -105,15 +106,15 @@ def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]
         if not data:
             break
         cut = data.rfind(b"\n") + 1
+        if len(rest) + (data.find(b"\n") if cut else len(data)) > MAX_LINE:
+            raise SourceError(
+                f"{source.name}: a line of more than {MAX_LINE >> 20} MiB: is this a text file?"
+            )
         if cut:
             yield rest + data[:cut]
             rest = data[cut:]
         else:
             rest += data
-        if len(rest) > MAX_LINE:
-            raise SourceError(
-                f"{source.name}: a line of more than {MAX_LINE >> 20} MiB: is this a text file?"
-            )
     if rest:
         yield rest
 
