@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -24,6 +25,7 @@ from spidertensor import file_lock, sources
 from spidertensor.cli import learner
 from spidertensor.file_lock import LockedError, held
 from spidertensor.sources import lines
+from spidertensor.study import rows
 from spidertensor.writing import replacing
 from test_cli import (  # noqa: F401
     FIT,
@@ -366,3 +368,75 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
     assert spider("fit", "b.csv", *fit, "--resume")[0] == 0
     assert spider("fit", "b.csv", "--model", "whole.spider", "--quiet", "--add")[0] == 0
     assert (folder / "m.spider").read_bytes() == (folder / "whole.spider").read_bytes()
+
+
+# --- a disk that is full
+
+
+def limited(size: int, *arguments, **how) -> subprocess.CompletedProcess[str]:
+    """The command, where no file may have more bytes: each write fails as on a disk that is full."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return process(*arguments, preexec_fn=limit, **how)
+
+
+def test_a_model_that_cannot_be_saved_is_named(ratings, folder, spider):
+    spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
+    (folder / "more.csv").write_text(csv_text(table(300, seed=1)))
+    before = (folder / "m.spider").read_bytes()
+    failed = limited(4096, "fit", "more.csv", "--model", "m.spider", "--add", "--quiet")
+    assert (failed.returncode, failed.stderr) == (2, "spider: m.spider: File too large\n")
+    assert (folder / "m.spider").read_bytes() == before
+    assert files_in(folder) == {"ratings.csv", "more.csv", "m.spider"}
+    assert spider("fit", "more.csv", "--model", "m.spider", "--add", "--quiet")[0] == 0  # nothing was learned
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_predictions_that_cannot_be_written_are_named(model, folder, name):
+    (folder / name).write_text("old")
+    failed = limited(2048, "predict", model, "ratings.csv", "--out", name)
+    assert (failed.returncode, failed.stderr) == (2, f"spider: {name}: File too large\n")
+    assert (folder / name).read_text() == "old"
+    assert files_in(folder) == {"ratings.csv", "m.spider", name}
+
+
+def test_rejects_that_cannot_be_written_are_named(model, folder):
+    (folder / "bad.csv").write_text(csv_text([*table(20), *([("", "x" * 200, 1)] * 300)]))
+    failed = limited(60_000, "predict", model, "bad.csv", "--out", "out.csv", "--on-bad", "file")
+    assert (failed.returncode, failed.stderr) == (2, "spider: out.rejects.jsonl: File too large\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "command",
+    [("predict", "m.spider", "ratings.csv"), ("info", "m.spider", "--json"), ("methods",), ("--version",)],
+    ids=lambda command: command[0],
+)
+def test_standard_output_is_named(model, command, buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
+    arguments = [sys.executable, "-W", "error", "-m", "spidertensor", *command]
+    with open("/dev/full", "w") as full:
+        failed = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (failed.returncode, failed.stderr) == (2, "spider: standard output: No space left on device\n")
+
+
+def test_errors_of_reading_name_the_file(model, folder, monkeypatch):
+    def fails_to_read(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(spidertensor.checkpoint, "_verified_header", fails_to_read)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        spidertensor.load("m.spider")
+    assert caught.value.filename == "m.spider"
+
+
+def test_results_of_an_experiment_that_cannot_be_written_are_named(folder):
+    full = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115 (closing it fails, too)
+    with pytest.raises(OSError, match="No space") as caught:
+        rows.Results([], full).append({"settings": {}})
+    with contextlib.suppress(OSError):
+        full.close()
+    assert caught.value.filename == "/dev/full"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from spidertensor.faults import Fault
-from spidertensor.writing import replacing
+from spidertensor.writing import naming, replacing
 
 FORMAT_VERSION = 2  # what is written; all earlier versions are read
 SECTIONS = {"model", "committee", "position"}  # what this version of the package understands
@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         # Before opening: opening a pipe would wait for a writer.
         _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
-        with open(path, "rb") as handle:
+        with naming(path), open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             version, header = _verified_header(handle, size)
             start = _FIXED.size + len(header)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spidertensor.faults import Fault
 from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.writing import naming
 
 HEAD = 1 << 16  # bytes at the start of a file, by which it is recognised
 
@@ -86,14 +87,14 @@ class Source:
         """By this a file is recognised after it was moved, or after rows were appended."""
         if self.path is None or not self.is_file:
             return None
-        with open(self.path, "rb") as file:
+        with naming(self.path), open(self.path, "rb") as file:
             start = file.read(HEAD)
         return {"bytes": len(start), "sha256": hashlib.sha256(start).hexdigest()}
 
     def has_head(self, head: Mapping[str, Any] | None) -> bool:
         if self.path is None or head is None or not self.is_file:
             return head is None and not self.is_file
-        with open(self.path, "rb") as file:
+        with naming(self.path), open(self.path, "rb") as file:
             start = file.read(head["bytes"])
         return len(start) == head["bytes"] and hashlib.sha256(start).hexdigest() == head["sha256"]
 
