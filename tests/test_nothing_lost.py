@@ -298,6 +298,29 @@ def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
     assert (child.returncode, b"quiet" in err) == (0, False)
 
 
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_a_pipe_that_does_not_wait_is_not_at_its_end(model, folder, command):
+    """Some programs leave standard input non-blocking: a read then gives nothing, which is not the end."""
+    text = csv_text(table(600, seed=3)).encode()
+    arguments = {
+        "fit": ("fit", "-", "--model", model, "--add"),
+        "predict": ("predict", model, "-", "--out", "p.csv"),
+    }
+    output, end = os.pipe()
+    os.set_blocking(output, False)
+    child = subprocess.Popen([sys.executable, "-m", "spidertensor", *arguments[command]], stdin=output)
+    os.close(output)
+    for part in (text[:3000], text[3000:3007], text[3007:]):
+        time.sleep(1)
+        os.write(end, part)
+    os.close(end)
+    assert child.wait(300) == 0
+    if command == "fit":
+        assert entries(model) == 1800
+    else:
+        assert len((folder / "p.csv").read_text().splitlines()) == 601
+
+
 # --- the same file again
 
 

@@ -103,6 +103,9 @@ def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]
         while quiet is not None and not _has_come(stream, quiet):
             yield b""
         data = stream.read(BLOCK)
+        if data is None:  # a pipe that was set not to wait, and nothing has come: not its end
+            _has_come(stream, 1.0)
+            continue
         if not data:
             break
         cut = data.rfind(b"\n") + 1
