@@ -399,7 +399,7 @@ def test_predict_writes_every_format(ratings, folder, spider):
         )
         assert not (folder / name).exists()
     assert spider("predict", "m.spider", "c.jsonl", "--out", "r.jsonl")[0] == 0
-    assert not list(folder.glob(".*part"))
+    assert not list(folder.glob(".*"))
 
 
 def test_ids_are_looked_up_without_copying_the_factors(ratings, folder, spider, monkeypatch):
@@ -464,7 +464,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     assert rejects.read_text() == old
     assert spider(*command, "--force")[0] == 0
     assert rejected_rows() == [302, 303, 604]
-    assert spider(*command, "--add")[0] == 0
+    assert spider(*command, "--add", "--again")[0] == 0
     assert rejected_rows() == [302, 303, 604] * 2
     (folder / "pairs.csv").write_text("user,movie\n1,m1\n,m1\n")
     predict = ("predict", "bad.spider", "pairs.csv", "--on-bad", "file", "--rejects", rejects)
@@ -478,7 +478,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     rejects.unlink()
     assert spider(*command, "--force")[0] == 0
     assert not rejects.exists()
-    assert not list(folder.glob(".*part"))
+    assert not list(folder.glob(".*"))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

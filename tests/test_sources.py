@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import random
@@ -9,6 +10,8 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from spidertensor.sources import Chunk, SourceError, lines, named, parquet_file, read
@@ -391,3 +394,107 @@ def test_reading_takes_constant_memory_and_the_wanted_columns(tmp_path):
         most = max(most, pa.total_allocated_bytes() - before)
         assert len(chunk.columns) == 2
     assert most < 4 << 20  # the file has 6 MiB
+
+
+# --- where blocks end changes nothing
+
+
+def in_blocks(path, size: int, modes=MODES, value: str | None = "rating", **how) -> Chunk | str:
+    """What is read in blocks of this size, or the error."""
+    before, lines.BLOCK = lines.BLOCK, size
+    try:
+        return all_of(read(named(str(path)), modes, value, **how))._replace(share=None)
+    except SourceError as error:
+        return str(error)
+    finally:
+        lines.BLOCK = before
+
+
+CSV_LINES = st.lists(
+    st.sampled_from(
+        [b"1,m1,2.5", b"x,y,3", b"\xef\xbb\xbf1,m1,2", b'"a","b",1', b'"a', b'b",c,1', b"1,m\r2,m,3",
+         b"1,2,3\r", b"1,m1,3\r2,m2,4", b'"m\rn",x,1', b"", b" ", b"1,2", b"1,\xff,3", b'a"b,c"d,4',
+         b'"a"b,c,4', b'"a""b",c,4', b'"",b,1', b'" a ",b,1', b'a,"b" ,1', b'"a"x"b",c,1',
+         b"a\x00b,c,1", b"\r", b",,"]
+    ),
+    max_size=12,
+)  # fmt: skip
+JSON_LINES = st.lists(
+    st.sampled_from(
+        [b'{"user":1,"movie":"m","rating":2.5}', b'\xef\xbb\xbf{"user":1,"movie":"m","rating":2}', b"",
+         b'{"user":1,"movie":"m","rating":1}{"user":2,"movie":"n","rating":3}', b'{"user":3,"movie":"m",',
+         b"{}", b'"rating":4}', b'{"user":1,"movie":"m","rating":1}\r{"user":2,"movie":"n","rating":3}', b"7",
+         b'{"user":"a","movie":"m","rating":1}', b'{"user":1,"movie":"\xff","rating":1}', b"[1]", b"\r",
+         b'{"user":1,"movie":"\\ud800","rating":1}', b'{"user":1,"movie":"m","rating":null} ', b"{",
+         b'{"user":1.0,"movie":"m","rating":true}', b'{"user":1,"movie":"}{","rating":1}', b'{"user":1}}']
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(
+    text=CSV_LINES,
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    modes=st.sampled_from([["user", "movie"], ["user"]]),
+)
+def test_where_blocks_of_csv_end_changes_nothing(tmp_path_factory, text, end, modes):
+    path = tmp_path_factory.getbasetemp() / "blocks.csv"
+    path.write_bytes(end.join([b"user,movie,rating", *text, b""]) + b"1,m1,2")
+    one, *others = (in_blocks(path, size, modes) for size in (1, 7, 40, 1 << 20))
+    assert others == [one] * 3
+
+
+@settings(max_examples=400)
+@given(text=JSON_LINES, end=st.sampled_from([b"\n", b"\r\n"]))
+def test_where_blocks_of_json_end_changes_nothing(tmp_path_factory, text, end):
+    path = tmp_path_factory.getbasetemp() / "blocks.jsonl"
+    path.write_bytes(end.join([*text, b'{"user":1,"movie":"m","rating":3}']))
+    one, *others = (in_blocks(path, size) for size in (1, 50, 110, 1 << 20))
+    assert others == [one] * 3
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_only_the_first_bytes_of_a_file_are_a_byte_order_mark(tmp_path, size):
+    path = tmp_path / "a.csv"
+    path.write_text("\ufeffuser,movie,rating\n\ufeff1,m,2\n\ufeff2,m,3\n")
+    assert in_blocks(path, size).columns[0] == ["\ufeff1", "\ufeff2"]
+    assert in_blocks(path, size, skip=2).columns[0] == ["\ufeff2"]
+    path, line = tmp_path / "a.jsonl", '{"user": 1, "movie": 2, "rating": 3}'
+    path.write_text(f"\ufeff{line}\n\ufeff{line}\n")
+    found = in_blocks(path, size)
+    assert (found.rows, [(each.row, each.reason) for each in found.bad]) == ([1], [(2, "not JSON")])
+
+
+@pytest.mark.parametrize("size", [1 << 12, 1 << 20])
+def test_long_fields(tmp_path, size):
+    """Python's csv has a limit, which arrow has not; a bad row beside them brings them to Python's."""
+    path, long = tmp_path / "a.csv", "x" * 200_000
+    path.write_text(f"user,movie,rating,{long}\n{long},m,1,\n1,m,2,{long}\nbad\n3,m,4,\n")
+    limit = csv.field_size_limit()
+    found = in_blocks(path, size)
+    assert (found.rows, found.columns[0]) == ([2, 3, 5], [long, 1, 3])
+    assert [(each.row, each.reason) for each in found.bad] == [(4, "1 fields instead of 4")]
+    assert csv.field_size_limit() == limit
+
+
+def test_lines_that_end_with_cr_alone(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"user,movie,rating\r1,m,2\r2,m,3\r")
+    assert in_blocks(path, 1 << 20) == f"{path}: its lines end with CR alone, convert them to LF first"
+
+
+@pytest.mark.parametrize("size", [1, 16, 32])
+def test_a_line_is_too_long_wherever_blocks_end(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(lines, "MAX_LINE", 40)
+    path = tmp_path / "a.csv"
+    path.write_text("user,movie,rating\n" + "x" * 37 + ",m,1\n")
+    assert in_blocks(path, size) == f"{path}: a line of more than 0 MiB: is this a text file?"
+
+
+def test_bytes_that_are_not_text_matter_only_where_they_are_used(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"user,movie,rating,note\n1,m,2,\xff\n\xff,m,2,\n2,m,3,\xff\n")
+    for size in (1, 1 << 20):
+        found = in_blocks(path, size)
+        assert (found.rows, [each.row for each in found.bad]) == ([2, 4], [3])

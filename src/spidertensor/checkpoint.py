@@ -10,8 +10,6 @@ is missing, or not readable) that stays an OSError.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -25,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from spidertensor.faults import Fault
+from spidertensor.writing import naming, replacing
 
 FORMAT_VERSION = 2  # what is written; all earlier versions are read
 SECTIONS = {"model", "committee", "position"}  # what this version of the package understands
@@ -62,36 +61,17 @@ def save(
 
     Sections are JSON: tuples are read back as lists and keys as strings; NaN and infinity raise ValueError.
     The first part of an array's name, up to a "/", is the name of its section. The same content gives the
-    same bytes. If `path` is a symbolic link, its target is replaced. A file that is replaced keeps its
-    permissions.
+    same bytes. Links and permissions: see `replacing`.
 
     optional: sections that a reader may ignore if it does not know them
     """
     header, offsets = _header(arrays, sections, optional)
-    target = os.path.realpath(path)
-    mode = _mode(target)
-    folder, name = os.path.split(target)
-    # Random: two threads, or a file left by a killed process with the same id, must not collide.
-    temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    # The file that it replaces may be private, so it is private from its first byte.
-    created = 0o666 if mode is None else 0o600
-    try:
-        with open(temporary, "xb", opener=lambda file, flags: os.open(file, flags, created)) as handle:
-            if mode is not None:
-                os.chmod(temporary, mode)
-            digest = hashlib.sha256()
-            for part in _parts(header, arrays, offsets):
-                digest.update(part)
-                handle.write(part)
-            handle.write(digest.digest())
-            handle.flush()
-            os.fsync(handle.fileno())  # before the rename: a power cut must not leave a name without content
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(folder)
+    digest = hashlib.sha256()
+    with replacing(path) as handle:
+        for part in _parts(header, arrays, offsets):
+            digest.update(part)
+            handle.write(part)
+        handle.write(digest.digest())
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
@@ -102,7 +82,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         # Before opening: opening a pipe would wait for a writer.
         _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
-        with open(path, "rb") as handle:
+        with naming(path), open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             version, header = _verified_header(handle, size)
             start = _FIXED.size + len(header)
@@ -207,29 +187,6 @@ def _parts(header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, i
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         end = offset + array.nbytes
         yield array.reshape(-1).view(np.uint8)
-
-
-def _mode(target: str) -> int | None:
-    """Permissions of the file to be replaced; None if there is no such file."""
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):  # a rename would replace a device or a pipe by a file
-        raise FileExistsError(errno.EEXIST, "exists and is not a regular file", target)
-    return mode & 0o777
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the rename survive a power cut, where folders can be opened (not on Windows)."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- reading: everything is checked before it is used, and every size before memory is allocated for it ---

@@ -5,6 +5,8 @@ A new command: its file, and its name in COMMANDS.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import inspect
 import logging
 import os
@@ -79,10 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _show_log()
     try:
         code = app(arguments, prog_name="spider", standalone_mode=False)
+        sys.stdout.flush()  # here, where a full disk is still an error of this command
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:  # `spider predict ... | head`: the reader has stopped reading
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails again
+        _drop_output()
         code = 141
     except Exception as error:
         message = _message(error)
@@ -121,5 +124,20 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, CommandError | DatasetError | ExperimentError | ResultsError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        name = error.filename or ("standard output" if _is_of_output(error) else "")
+        return f"{name}: {error.strerror}" if name else error.strerror
     return None
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether standard output is what could not be written: such an error of another file has its name."""
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    if full:
+        _drop_output()
+    return full
+
+
+def _drop_output() -> None:
+    """Else the flush at exit fails again, with a message of Python's."""
+    with contextlib.suppress(OSError):  # not a file: a program that calls `main` has put something else there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spidertensor.cli.errors import CommandError
+from spidertensor.writing import naming, replacing
 
 if TYPE_CHECKING:
     from spidertensor.sources import BadRow, Source
@@ -68,10 +67,10 @@ class BadRows:
             raise CommandError(f"{place}: {bad[0].reason} (to go on without bad rows: --on-bad skip or file)")
         self.count += len(bad)
         if self.policy == OnBad.FILE:
-            with self.path.open("a", encoding="utf-8") as file:
-                for each in bad:
-                    record = {"source": self.source.name, **each._asdict()}
-                    file.write(json.dumps(record, default=str) + "\n")
+            records = ({"source": self.source.name, **each._asdict()} for each in bad)
+            lines = "".join(json.dumps(record, default=str) + "\n" for record in records)
+            with naming(self.path), self.path.open("ab") as file:
+                file.write(lines.encode())  # in one piece: two processes that append do not mix their lines
 
     def _prepare(self) -> None:
         if not self.path.is_file():
@@ -79,14 +78,8 @@ class BadRows:
         kept = self._kept()
         if kept == self.path.read_bytes():
             return
-        target = Path(os.path.realpath(self.path))
-        part = target.with_name(f".{target.name}.part")
-        try:
-            part.write_bytes(kept)
-            shutil.copymode(target, part)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(self.path) as file:
+            file.write(kept)
 
     def _kept(self) -> bytes:
         """The lines of the file that stay. A kill may have cut the last line: that one is removed."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -60,6 +63,19 @@ def all_text(model: Estimator) -> list[bool]:
     if isinstance(position, dict) and isinstance(position.get("all_text"), list):
         return [bool(each) for each in position["all_text"]]
     return [kinds == ("str",) for kinds in model.id_kinds_]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """No other command writes this model meanwhile; where there can be no lock, that is noted."""
+    from spidertensor.file_lock import held
+
+    with held(path) as impossible:
+        if impossible:
+            output.note(
+                f"note: {path} cannot be locked ({impossible}): let no other command write it meanwhile"
+            )
+        yield
 
 
 def check_apart(files: dict[str, Path | str | None]) -> None:

@@ -28,6 +28,9 @@ Resume = Annotated[
     ),
 ]
 Add = Annotated[bool, typer.Option("--add", help="Learn all of SOURCE on top of an existing model.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="With --add: even if the model has learned this file already.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
 ]
@@ -90,6 +93,7 @@ def fit(
     model: Model = None,
     resume: Resume = False,
     add: Add = False,
+    again: Again = False,
     force: Force = False,
     checkpoint_every: Every = "30s",
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
@@ -126,16 +130,30 @@ def fit(
     command with --resume continues with the first row that was not learned. The model is the same as without
     the stop, except that --engine vectorized may have its batches cut differently.
 
+    A model knows the files that it has learned, by how they begin. --add refuses one of them, because its
+    rows would count twice, unless --again says so. --resume continues each of them, also after an --add that
+    was stopped.
+
+    Rows of standard input are learned as they come, and saved also while no more come. The first of a new
+    model wait until there are --batch-size of them, for their scale, or for five seconds in which nothing
+    comes. A compressed pipe is learned a mebibyte at a time: use zcat.
+
+    One command at a time writes a model: a second one stops at once and says which process has it.
+
     A last line without a line end is learned as it is. If that line has changed since, --resume refuses.
     """
     if resume + add + force > 1:
         raise CommandError("use only one of --resume, --add and --force")
+    if again and not add:
+        raise CommandError("--again is for --add")
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
     files.check_apart({"SOURCE": None if source == "-" else source, **written})
     for each in written.values():
-        _check_target(each, may_exist=resume or add or force)
+        if not (resume or add or force):
+            _check_new(each)
+        files.check_writable(each)
     seconds = options.seconds(checkpoint_every)
     if quiet:
         logging.getLogger("spidertensor").setLevel(logging.WARNING)
@@ -152,26 +170,28 @@ def fit(
 
     opened = sources.named(source, format, None if columns is None else options.words(columns))
     names = None if modes is None else options.words(modes)
-    if add and not path.exists():
-        raise CommandError(f"{path}: no such model to add to")
-    if (resume and path.exists()) or add:
-        learner = reopen(path, opened, value, add=add, network=network)
-        check_same(learner, names, value, binary=binary, paper=paper, **settings)
-    else:
-        if network is not None:
-            settings["network"] = files.named_network(network)
-        learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
-    after = learner.row if resume else None
-    rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
-    raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
+    with files.locked(path):
+        if not (resume or add or force):
+            _check_new(path)  # again: another command may have written it until now
+        if add and not path.exists():
+            raise CommandError(f"{path}: no such model to add to")
+        if (resume and path.exists()) or add:
+            learner = reopen(path, opened, value, add=add, again=again, network=network)
+            check_same(learner, names, value, binary=binary, paper=paper, **settings)
+        else:
+            if network is not None:
+                settings["network"] = files.named_network(network)
+            learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
+        after = learner.row if resume else None
+        rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
+        raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 
-def _check_target(path: Path, *, may_exist: bool) -> None:
-    if path.exists() and not may_exist:
+def _check_new(path: Path) -> None:
+    if path.exists():
         raise CommandError(
             f"{path} exists: use --resume to continue it, --add to add to it, --force to replace it"
         )
-    files.check_writable(path)
 
 
 def _settings(

@@ -1,13 +1,4 @@
-"""A model that learns a source, and how far it has come: its position.
-
-The position is stored in the model file, so that both always agree:
-
-    source, head    the file's name, and what recognises the file if it is moved (None: standard input)
-    row, bad        the last row that was learned or left out, and how many were left out so far
-    last            the digest of that row's line, which must not change; None if the source has no lines
-    value           the column of the values
-    all_text        per mode, whether "42" is a text; None as long as every source had types
-"""
+"""A model that learns a source, and how far it has come (position.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spidertensor.cli import files, output
+from spidertensor.cli import files, output, position
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.tally import Tally
@@ -28,6 +19,9 @@ from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, Fault
 from spidertensor.sources import BadRow, Chunk, Source, read
+
+QUIET = 1.0  # seconds without a row, after which a pipe is quiet
+PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
 
 
 @dataclass
@@ -43,6 +37,7 @@ class Learner:
     row: int = 0
     bad: int = 0
     last: str | None = None
+    before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
     tally: Tally = field(init=False)
 
@@ -57,9 +52,38 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
             self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last,
+            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
         )  # fmt: skip
-        return _large_first(chunks, self.estimator.batch_size) if self.new else chunks
+        return self._large_first(chunks) if self.new else chunks
+
+    def _large_first(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunks joined until the first has `batch_size` entries, from which the scale is taken.
+
+        A pipe may give fewer at once, and how much arrived at once must not change the model; but rows of a
+        pipe that stays quiet must not wait for ever.
+        """
+        first, n, left = None, self.estimator.batch_size, PATIENCE
+        for chunk in chunks:
+            left = left - 1 if chunk.quiet else PATIENCE
+            if not chunk.quiet:
+                first = chunk if first is None else _joined(first, chunk)
+            if first is not None and (len(first.rows) >= n or (left <= 0 and len(first.rows))):
+                break
+            if chunk.quiet:
+                yield chunk
+        if first is not None:
+            if left <= 0 and len(first.rows) < n:
+                self._note_few(len(first.rows))
+            yield first
+        yield from chunks
+
+    def _note_few(self, n: int) -> None:
+        if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
+            values = output.counted(n, "value")
+            output.note(
+                f"note: {self.source.name} is quiet, so the scale is that of its first {values}: if they may "
+                "mislead, pass --scaling SHIFT,SCALE"
+            )
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
@@ -90,7 +114,7 @@ class Learner:
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
     def save(self) -> None:
-        position = {
+        where = {
             "source": self.source.name if self.source.path is None else Path(self.source.path).name,
             "head": self.head,
             "row": self.row,
@@ -98,8 +122,9 @@ class Learner:
             "last": self.last,
             "value": self.value,
             "all_text": self.all_text,
+            "before": self.before,
         }
-        self.estimator.save(self.path, position)
+        self.estimator.save(self.path, where)
 
 
 def start(
@@ -123,42 +148,38 @@ def start(
     return Learner(estimator, path, source, modes, value, texts)
 
 
-def reopen(path: Path, source: Source, value: str | None, *, add: bool, network: str | None) -> Learner:
-    """The model of an earlier run. add: it learns `source` from the start, whatever it learned before."""
+def reopen(
+    path: Path, source: Source, value: str | None, *, add: bool, again: bool, network: str | None
+) -> Learner:
+    """The model of an earlier run, to go on with `source`.
+
+    add: learn the source from its start; again: even if the model knows it
+    """
     estimator = files.load_model(path, network)
-    position = _position(estimator)
-    if position is None and not add:
+    stored = position.of(estimator.position_)
+    if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
-    value = position["value"] if position else value
+    value = stored["value"] if stored else value
     if value is None:
         raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None
-    if not source.format.typed or (position and position["all_text"]):
+    if not source.format.typed or (stored and stored["all_text"]):
         texts = files.all_text(estimator)
-    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, new=False)
-    if position and not add:
-        if not source.has_head(position["head"]):
-            raise CommandError(
-                f"{path}: has learned another source ({position['source']}): "
-                f"use --add to learn {source.name} on top of it"
-            )
-        learner.row, learner.bad, learner.last = position["row"], position["bad"], position.get("last")
+    known = position.places(stored)
+    place = position.find(known, source)
+    before = position.others(known, place)
+    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False)
+    if add:
+        if not again:
+            position.check_new(place, path, source)
+    elif place is None:
+        raise CommandError(
+            f"{path}: has learned another source ({known[0]['source']}): "
+            f"use --add to learn {source.name} on top of it"
+        )
+    else:
+        learner.row, learner.bad, learner.last = place["row"], place["bad"], place["last"]
     return learner
-
-
-def _position(estimator: Any) -> dict[str, Any] | None:
-    """The position in a model file, if `save` has written it."""
-    match estimator.position_:
-        case {
-            "source": str(),
-            "head": None | {"bytes": int(), "sha256": str()},
-            "row": int(),
-            "bad": int(),
-            "value": str(),
-            "all_text": None | list(),
-        } as position:
-            return position
-    return None
 
 
 def check_same(
@@ -188,23 +209,6 @@ def check_same(
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _large_first(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
-    """Chunks joined until the first has n entries, from which the scale of the values is taken.
-
-    A pipe may give fewer at once, and how much arrived at once must not change the model.
-    """
-    first: Chunk | None = None
-    for chunk in chunks:
-        first = chunk if first is None else _joined(first, chunk)
-        if len(first.rows) >= n:
-            yield first
-            first = None
-            break
-    if first is not None:
-        yield first
-    yield from chunks
 
 
 def _joined(a: Chunk, b: Chunk) -> Chunk:

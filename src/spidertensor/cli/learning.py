@@ -11,6 +11,7 @@ from spidertensor.cli.errors import CommandError
 from spidertensor.cli.learner import Learner
 from spidertensor.cli.progress import Progress, summary
 from spidertensor.cli.signals import Signals, Stopped
+from spidertensor.sources import Chunk
 
 
 def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
@@ -54,24 +55,30 @@ def _learn_all(
     learner: Learner, rejected: BadRows, every: float, signals: Signals, progress: Progress
 ) -> None:
     chunks = learner.chunks()
-    saved = monotonic()
+    saved, saved_row = monotonic(), learner.row
     while True:
         began = perf_counter()
         chunk = signals.next(chunks)
         if chunk is None:
             return
-        read_at = perf_counter()
-        before = learner.tally.entries
-        learner.learn(chunk, rejected)
-        learner.tally.reading += read_at - began
-        if before:
-            learner.tally.learning += perf_counter() - read_at
-            learner.tally.timed += learner.tally.entries - before
-        else:
-            learner.tally.starting += perf_counter() - read_at
-        progress.show(chunk.share)
+        if not chunk.quiet:
+            _learn(learner, chunk, rejected, reading=perf_counter() - began)
+            progress.show(chunk.share)
         if signals.caught:
             raise Stopped
-        if monotonic() - saved >= every and learner.tally.entries:
+        if monotonic() - saved >= every and learner.row > saved_row and learner.tally.entries:
             learner.save()
-            saved = monotonic()
+            saved, saved_row = monotonic(), learner.row
+
+
+def _learn(learner: Learner, chunk: Chunk, rejected: BadRows, *, reading: float) -> None:
+    """Learn a chunk and note the time that it took."""
+    tally, began = learner.tally, perf_counter()
+    before = tally.entries
+    learner.learn(chunk, rejected)
+    tally.reading += reading
+    if before:
+        tally.learning += perf_counter() - began
+        tally.timed += tally.entries - before
+    else:
+        tally.starting += perf_counter() - began

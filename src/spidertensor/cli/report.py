@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spidertensor.cli.errors import CommandError
+from spidertensor.writing import naming
 
 
 def report(
@@ -34,7 +35,8 @@ def report(
 
     rows = read(results)
     try:
-        paths = write(rows, out)
+        with naming(out):
+            paths = write(rows, out)
     except ModuleNotFoundError as error:
         raise CommandError(f"spider report needs {error.name}: pip install 'spidertensor[plot]'") from None
     for path in paths:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from spidertensor.cli.errors import CommandError
+from spidertensor.writing import replacing
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -29,20 +29,16 @@ def written(out: Path | None) -> Iterator[Any]:
         return
     target = named(str(out))
     kind = target.format.name
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with replacing(out) as handle:
         if kind == "parquet":
-            with _parquet_writer(part) as write:
+            with _parquet_writer(handle) as write:
                 yield write
-        else:
-            with (
-                pa.output_stream(part, compression=target.compression) as stream,
-                io.TextIOWrapper(stream, encoding="utf-8", newline="") as file,
-            ):
-                yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind])
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+            return
+        stream: Any = handle
+        if target.compression is not None:
+            stream = pa.CompressedOutputStream(pa.PythonFile(handle, "w"), target.compression)
+        with stream, io.TextIOWrapper(stream, encoding="utf-8", newline="") as file:
+            yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind])
 
 
 def _names(records: Any, extra: dict[str, Any]) -> list[str]:
@@ -96,7 +92,7 @@ def _json_writer(file: Any) -> Any:
 
 
 @contextmanager
-def _parquet_writer(path: Path) -> Iterator[Any]:
+def _parquet_writer(handle: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -114,7 +110,7 @@ def _parquet_writer(path: Path) -> Iterator[Any]:
             for name, column in extra.items():
                 table = table.append_column(name, pa.array(column))
             if not writers:
-                writers.append(parquet.ParquetWriter(path, table.schema))
+                writers.append(parquet.ParquetWriter(handle, table.schema))
             writers[0].write_table(table.select(writers[0].schema.names).cast(writers[0].schema))
         except (pa.ArrowException, KeyError) as error:
             raise CommandError(

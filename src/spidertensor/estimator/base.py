@@ -35,11 +35,12 @@ from spidertensor.estimator.parameters import (
     model_of,
 )
 from spidertensor.estimator.recommend import Recommendation, best_nodes
+from spidertensor.estimator.threads import Shared, locked
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider import posterior
-from spidertensor.spider.committee import CommitteeCounts
+from spidertensor.spider.committee import CommitteeCounts, CommitteeState
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.posterior import Counts, Gaussian
@@ -87,17 +88,24 @@ def _as_given(params: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _copied(state: CommitteeState) -> CommitteeState:
+    return checkpoint.restore(state, checkpoint.flatten(state))
+
+
 def _tell_changes(times: NDArray[np.int64]) -> None:
     for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
         if n:
             remedy = "nothing has to be done; followed_ counts such changes"
-            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=4)
+            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=5)
 
 
-class Spider(Parameters, BaseEstimator):
+class Spider(Parameters, Shared, BaseEstimator):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
+
+    Threads may share an estimator: a call waits until the one before it has ended, so it sees all of what a
+    call of `learn` did or nothing of it.
     """
 
     _likelihood: Likelihood
@@ -105,6 +113,7 @@ class Spider(Parameters, BaseEstimator):
     _learned: Fitted | None = None
     position_: Any = None
 
+    @locked
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_")
@@ -120,6 +129,7 @@ class Spider(Parameters, BaseEstimator):
             raise
         return self
 
+    @locked
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn the entries, in their order, on top of what is known.
 
@@ -128,10 +138,12 @@ class Spider(Parameters, BaseEstimator):
         self._advance(X, y)
         return self
 
+    @locked
     def learn(self, X: Any, y: Any) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
         return self._advance(X, y)
 
+    @locked
     def recommend(
         self,
         given: Mapping[str | int, Any],
@@ -155,18 +167,22 @@ class Spider(Parameters, BaseEstimator):
             self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage
         )
 
+    @locked
     def predict_parts(self, X: Any) -> Prediction:
         """Mean and variance of f at each row of X, and the variance that an observation adds."""
         return self._predict(X)
 
+    @locked
     def seen(self, X: Any) -> NDArray[np.bool_]:
         """(n, K) whether each id of X was learned; any other id is predicted from the prior."""
         return self._index(X) >= 0
 
+    @locked
     def parse_id(self, mode: str | int, text: str) -> Any:
         """The id that a text means in a mode: "42" is the integer 42 in a mode whose ids are integers."""
         return self._fitted().nodes[self._mode(mode)].parse(text)
 
+    @locked
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """Write everything to one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
         fitted, names = self._fitted(), getattr(self, "feature_names_in_", None)
@@ -187,53 +203,63 @@ class Spider(Parameters, BaseEstimator):
         return self._likelihood
 
     @property
+    @locked
     def n_nodes_(self) -> tuple[int, ...]:
         """How many ids each mode has seen."""
         return tuple(len(nodes) for nodes in self._fitted().nodes)
 
     @property
+    @locked
     def n_entries_(self) -> int:
         """How many entries were learned."""
         return int(self._fitted().state.counts.entries)
 
     @property
+    @locked
     def n_rejected_(self) -> int:
         """Elements of weights and factors whose update was rejected to keep a variance positive, of all
         members."""
         return sum(int(member.counts.rejected) for member in self._fitted().state.members)
 
     @property
+    @locked
     def n_refused_(self) -> int:
         """Entries that were not learned because their values have no finite evidence."""
         return int(self._fitted().state.counts.refused)
 
     @property
+    @locked
     def log_evidence_(self) -> float:
         """Sum over all entries of the log density that was predicted for them, in user units."""
         return self._log_evidence(self._fitted().state.counts)
 
     @property
+    @locked
     def shift_(self) -> float:
         """What is subtracted from a value before it is learned."""
         return units(self._fitted()).shift
 
     @property
+    @locked
     def scale_(self) -> float:
         """What a value is divided by, after `shift_` was subtracted, before it is learned."""
         return units(self._fitted()).scale
 
     @property
+    @locked
     def mode_names_(self) -> list[str]:
         """The columns of X in the first fit; their numbers from 0 if they had no names."""
         names = getattr(self, "feature_names_in_", None)
         return [str(mode) for mode in (range(len(self._fitted().nodes)) if names is None else names)]
 
     @property
+    @locked
     def id_kinds_(self) -> list[tuple[str, ...]]:
         """Per mode, the types of its ids, sorted, by their names: bool, bytes, float, int, str, tuple."""
         return [nodes.kinds for nodes in self._fitted().nodes]
 
     @property
+    @locked
     def settings_(self) -> dict[str, Any]:
         """The parameters that the model was learned with, as its file stores them: plain JSON.
 
@@ -244,6 +270,7 @@ class Spider(Parameters, BaseEstimator):
         return {name: setting for name, setting in settings.items() if name not in left_out}
 
     @property
+    @locked
     def members_(self) -> list[MemberInfo]:
         """The models of the committee."""
         fitted = self._fitted()
@@ -254,20 +281,24 @@ class Spider(Parameters, BaseEstimator):
         ]
 
     @property
+    @locked
     def inclusion_(self) -> list[NDArray[np.float64]]:
         """`inclusion()` of the leading member."""
         return self.inclusion()
 
     @property
+    @locked
     def weights_(self) -> list[Gaussian]:
         """`weights()` of the leading member."""
         return self.weights()
 
     @property
+    @locked
     def factors_(self) -> list[Factors]:
         """`factors()` of the leading member."""
         return self.factors()
 
+    @locked
     def inclusion(self, member: int | None = None) -> list[NDArray[np.float64]]:
         """Per layer, the probability that each weight is in the network (last column: biases).
 
@@ -276,11 +307,13 @@ class Spider(Parameters, BaseEstimator):
         fitted, m = self._fitted(), self._member(member)
         return [inclusion(site, fitted.model.members[m].prior.rho0) for site in fitted.state.members[m].sites]
 
+    @locked
     def weights(self, member: int | None = None) -> list[Gaussian]:
         """Per layer, mean and var of its weights. `member`: see inclusion."""
         weights = self._fitted().state.members[self._member(member)].posterior.weights
         return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
 
+    @locked
     def factors(self, member: int | None = None) -> list[Factors]:
         """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank].
         `member`: see inclusion."""
@@ -400,14 +433,19 @@ class Spider(Parameters, BaseEstimator):
                 estimator.feature_names_in_ = np.array(config["names"], dtype=object)
             return estimator
 
+    @locked
     def __getstate__(self) -> dict[str, Any]:
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
         state: Any = super().__getstate__()
         state = dict(state)
+        del state["_lock"]
         if (fitted := self._learned) is not None:
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
             model = fitted.model._replace(members=members, method=LEFT_OUT)
-            state["_learned"] = fitted._replace(model=model)
+            # Copied: pickle reads it after this call, when another thread may be learning; and a plain
+            # copy.copy must share neither state nor ids.
+            nodes = copy.deepcopy(fitted.nodes)
+            state["_learned"] = fitted._replace(model=model, state=_copied(fitted.state), nodes=nodes)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -421,11 +459,10 @@ class Spider(Parameters, BaseEstimator):
                 members=[member.own for member in members],
                 product=members[0].network.product,
             )
-            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state. A plain
-            # copy.copy comes here too, and must share neither state nor ids.
-            learned = checkpoint.restore(fitted.state, checkpoint.flatten(fitted.state))
-            self._learned = fitted._replace(model=model, state=learned, nodes=copy.deepcopy(fitted.nodes))
+            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state.
+            self._learned = fitted._replace(model=model, state=_copied(fitted.state))
 
+    @locked
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None
 

@@ -10,6 +10,7 @@ from scipy.special import ndtr
 from sklearn.base import ClassifierMixin
 
 from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.threads import locked
 from spidertensor.spider.likelihoods import PROBIT
 
 
@@ -27,6 +28,7 @@ class SpiderClassifier(ClassifierMixin, Spider):
         """The paper's settings, except for how the prior sites start (see SpiderRegressor.paper)."""
         return cls(**(PAPER | changes))
 
+    @locked
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn the entries, in their order. `classes`, which scikit-learn passes, can only be 0 and 1."""
         if classes is not None and not set(classes) <= {0, 1}:
@@ -34,16 +36,19 @@ class SpiderClassifier(ClassifierMixin, Spider):
         return super().partial_fit(X, y)
 
     @property
+    @locked
     def classes_(self) -> NDArray[np.int64]:
         self._fitted()
         return np.array([0, 1])
 
+    @locked
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of 0 and of 1 at each row of X."""
         mean, var, _ = self._predict(X)
         t = mean / np.sqrt(1 + var)
         return np.column_stack([ndtr(-t), ndtr(t)])
 
+    @locked
     def predict(self, X: Any) -> NDArray[np.int64]:
         """The more probable label at each row of X."""
         return (self.predict_proba(X)[:, 1] > 0.5).astype(np.int64)

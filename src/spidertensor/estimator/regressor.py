@@ -14,6 +14,7 @@ from sklearn.base import RegressorMixin
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import followed, intervals
 from spidertensor.estimator.inputs import refuse
+from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
 from spidertensor.spider.likelihoods import GAUSSIAN
@@ -57,6 +58,8 @@ class SpiderRegressor(RegressorMixin, Spider):
                   forgets nothing
     scaling:      (shift, scale) of the values; by default mean and standard deviation of the first
                   `batch_size` values of the first call, so that call should have more than a few entries
+
+    Threads may share a model: calls take turns, so each sees all of what an earlier one learned, or nothing.
     """
 
     clip: float | None = 4.0
@@ -80,11 +83,13 @@ class SpiderRegressor(RegressorMixin, Spider):
         }
         return cls(**settings)
 
+    @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of an observation at each row of X, and with return_std its standard deviation."""
         mean, var, noise = self._predict(X)
         return (mean, np.sqrt(var + noise)) if return_std else mean
 
+    @locked
     def predict_interval(
         self, X: Any, coverage: float = 0.9
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -96,6 +101,7 @@ class SpiderRegressor(RegressorMixin, Spider):
         return intervals(self._fitted(), self._predict(X), coverage)
 
     @property
+    @locked
     def noise_(self) -> float:
         """Variance that an observation has around the mean of its entry; with node_noise, of an entry whose
         nodes have the mean noise of their modes."""
@@ -109,11 +115,13 @@ class SpiderRegressor(RegressorMixin, Spider):
         )
 
     @property
+    @locked
     def n_clipped_(self) -> int:
         """How many entries were further than `clip` standard deviations from what was predicted."""
         return int(self._fitted().state.counts.clipped)
 
     @property
+    @locked
     def followed_(self) -> dict[str, int]:
         """How often the values changed for good: their level, their scale, or so that all that was learned
         was of no use ("afresh")."""
@@ -133,7 +141,7 @@ class SpiderRegressor(RegressorMixin, Spider):
                 kind="no scale",
                 remedy="if that is wrong, pass scaling=(shift, scale) or make the first call larger",
             )
-            warnings.warn(warning, stacklevel=5)  # the caller of fit, partial_fit or learn
+            warnings.warn(warning, stacklevel=6)  # the caller of fit, partial_fit or learn
         return Scaling.of(first)
 
     def __sklearn_tags__(self):

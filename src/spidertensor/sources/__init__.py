@@ -51,6 +51,7 @@ class Chunk(NamedTuple):
     share: float | None  # of the source that has been read; None if its length is not known
     last: str | None = None  # sha256 of the last line; None if the source has no lines
     records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
+    quiet: bool = False  # no rows: nothing has come for a while
 
 
 def named(name: str, kind: str | None = None, names: Sequence[str] | None = None) -> Source:
@@ -85,6 +86,7 @@ def read(
     skip: int = 0,
     last: str | None = None,
     keep: bool = False,
+    quiet: float | None = None,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks, as soon as they arrive.
 
@@ -92,15 +94,19 @@ def read(
     all_text:   per mode, whether a text is a str even if it looks like an int (formats without types only)
     last:       the `last` of the chunk that ended at row `skip`: SourceError if that line has changed
     keep:       also give the rows with all their columns
+    quiet:      a pipe (not a compressed one) from which nothing has come for so many seconds gives an empty
+                chunk, so that whoever reads can do something else meanwhile
     """
-    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep)
+    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep, quiet)
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
     end = 0
     with _one_error(source):
         for part in source.format.read(source, wanted, skip, last):
             end = part.end
-            if end > skip:
+            if part.quiet:
+                yield Chunk([], None, part.rows, [], end, None, quiet=True)
+            elif end > skip:
                 yield _checked(part, wanted, typed=source.format.typed)
     if end < skip:
         place = f"{source.format.unit} {skip:,}"

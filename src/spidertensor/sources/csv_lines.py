@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.lines import Parser, parsed_lines, raw_line, shown
+from spidertensor.sources.lines import BOM, MAX_LINE, Parser, parsed_lines, raw_line, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceError, Wanted, find_columns
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
     parser = partial(_parser, source, wanted)
-    return parsed_lines(source, skip, last, parser, header=source.names is None)
+    return parsed_lines(source, skip, last, parser, header=source.names is None, quiet=wanted.quiet)
 
 
 CSV = Format("csv", read, typed=False, headless=True)
@@ -29,8 +30,11 @@ def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
     if source.names is not None:
         names = list(source.names)
     else:
+        if b"\r" in header.rstrip(b"\r"):
+            raise SourceError(f"{source.name}: its lines end with CR alone, convert them to LF first")
         try:
-            names = next(csv.reader([header.decode().rstrip("\r")], delimiter=delimiter), [])
+            with _long_fields():
+                names = next(csv.reader([header.decode().rstrip("\r")], delimiter=delimiter), [])
         except (UnicodeDecodeError, csv.Error):
             names = []
         if not names:
@@ -57,11 +61,14 @@ def _table(block: bytes, delimiter: str, width: int, used: list[int]) -> pa.Tabl
     """All lines at once, as text; None if they must be parsed one by one.
 
     That is so if there are empty lines, which are not rows, or a line break in quotes, which would join two
-    lines: then there are fewer rows than lines, or an odd number of quotes in the block.
+    lines: then there are fewer rows than lines, or an odd number of quotes in the block. Arrow would also
+    end a line at a CR alone, and leave out a byte order mark at the start of any block.
     """
     from pyarrow import csv as arrow
 
     if b"\n\n" in block or b"\n\r" in block or block[:1] in b"\r\n" or block.count(b'"') % 2:
+        return None
+    if block.startswith(BOM) or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
         return None
     names = [str(place) for place in range(width)]  # a header may have the same name twice
     try:
@@ -83,25 +90,45 @@ def _by_line(
     block: bytes, start: int, delimiter: str, width: int, used: list[int]
 ) -> tuple[pa.Table, NDArray[np.int64], list[BadRow]]:
     texts, rows, bad = [], [], []
-    for number, line in enumerate(io.BytesIO(block), start + 1):
-        if not line.strip(b"\r\n"):
-            continue
-        try:
-            fields = next(csv.reader([line.decode().rstrip("\r\n") + "\n"], delimiter=delimiter))
-        except UnicodeDecodeError:
-            reason = "not UTF-8 text: if the whole file is in another encoding, convert it first"
-        except csv.Error as error:
-            reason = str(error)
-        else:
-            if "\n" in fields[-1]:  # the reader took the line end as a part of the field
-                reason = "a quote is not closed on its line"
-            elif len(fields) != width:
-                reason = f"{len(fields)} fields instead of {width}"
-            else:
-                texts.append([fields[place] for place in used])
-                rows.append(number)
+    with _long_fields():
+        for number, line in enumerate(io.BytesIO(block), start + 1):
+            if not line.strip(b"\r\n"):
                 continue
-        bad.append(BadRow(number, reason, shown(line)))
+            fields, reason = _fields(line, delimiter, width, used)
+            if reason:
+                bad.append(BadRow(number, reason, shown(line)))
+            else:
+                texts.append(fields)
+                rows.append(number)
     columns = list(zip(*texts, strict=True)) if texts else [()] * len(used)
     arrays = [pa.array(column, pa.string()) for column in columns]
     return pa.Table.from_arrays(arrays, [str(place) for place in used]), np.array(rows, np.int64), bad
+
+
+def _fields(line: bytes, delimiter: str, width: int, used: list[int]) -> tuple[list[str], str]:
+    """The fields of a line that are used, or what is wrong with it."""
+    text = line.decode(errors="surrogateescape").rstrip("\r\n") + "\n"
+    try:
+        fields = next(csv.reader([text], delimiter=delimiter))
+    except csv.Error as error:
+        return [], str(error)
+    if "\n" in fields[-1]:  # the reader took the line end as a part of the field
+        return [], "a quote is not closed on its line"
+    if len(fields) != width:
+        return [], f"{len(fields)} fields instead of {width}"
+    wanted = [fields[place] for place in used]
+    try:
+        "".join(wanted).encode()
+    except UnicodeEncodeError:
+        return [], "not UTF-8 text: if the whole file is in another encoding, convert it first"
+    return wanted, ""
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Python's csv refuses fields of more than 131,072 characters, which arrow reads."""
+    before = csv.field_size_limit(MAX_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.lines import Parser, parsed_lines, raw_line, shown
+from spidertensor.sources.lines import BOM, Parser, parsed_lines, raw_line, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, Wanted
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False)
+    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False, quiet=wanted.quiet)
 
 
+_TWO_OBJECTS = re.compile(rb"\}[ \t\r]*\{")  # on one line, or in a text
 JSONL = Format("jsonl", read, ("ndjson",))
 
 
@@ -39,10 +41,17 @@ def _parser(wanted: Wanted, header: bytes) -> Parser:
 
 
 def _table(block: bytes, wanted: Wanted) -> pa.Table | None:
-    """All lines at once, if all have the types of the first: arrow itself would read some texts as times."""
+    """All lines at once, if all have the types of the first: arrow itself would read some texts as times.
+
+    Arrow does not care about lines: two objects on one line would make up for one object on two. And it
+    leaves out a byte order mark at the start of any block, and does not look whether bytes are UTF-8.
+    """
     from pyarrow import json as arrow
 
+    if block.startswith(BOM) or _TWO_OBJECTS.search(block):
+        return None
     try:
+        block.decode()
         first = json.loads(block.partition(b"\n")[0])
         kinds = {int: pa.int64(), str: pa.string()}
         schema = [(name, kinds[type(first[name])]) for name in wanted.modes]
@@ -63,7 +72,10 @@ def _by_line(block: bytes, start: int) -> tuple[list[dict[str, Any]], NDArray[np
         if not line.strip():
             continue
         try:
-            parsed = json.loads(line)
+            parsed = json.loads(line.decode())  # of bytes it would guess the encoding
+        except UnicodeDecodeError:
+            bad.append(BadRow(number, "not UTF-8 text", shown(line)))
+            continue
         except (ValueError, RecursionError):
             bad.append(BadRow(number, "not JSON", shown(line)))
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,26 +17,36 @@ from spidertensor.sources.source import Parsed, Source, SourceError
 
 BLOCK = 1 << 20  # bytes: some 64 thousand rows of two ids and a value
 MAX_LINE = 1 << 26  # bytes: a longer line means that this is not text
+BOM = b"\xef\xbb\xbf"  # only the first bytes of a file are one; elsewhere it is a character like others
 
 Parser = Callable[[bytes, int, int], Parsed]  # a block, and the numbers of the lines before it and at its end
 
 
 def parsed_lines(
-    source: Source, skip: int, last: str | None, parser: Callable[[bytes], Parser], *, header: bool
+    source: Source,
+    skip: int,
+    last: str | None,
+    parser: Callable[[bytes], Parser],
+    *,
+    header: bool,
+    quiet: float | None = None,
 ) -> Iterator[Parsed]:
     """The lines after line `skip`, in blocks. parser: makes a Parser from the header, or from b""."""
     with _opened(source) as (stream, progress):
-        blocks = _blocks(source, stream)
-        first = next(blocks, b"")
+        blocks = _blocks(source, stream, quiet)
+        first = next(filter(None, blocks), b"")
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise SourceError(f"{source.name}: UTF-16 text, convert it to UTF-8 first")
-        first, start = first.removeprefix(b"\xef\xbb\xbf"), 0
+        first, start = first.removeprefix(BOM), 0
         names = b""
         if header:
             names, _, first = first.partition(b"\n")
             start = 1
         parse = parser(names)
         for block in _chain(first, blocks):
+            if not block:
+                yield _without_rows(start)._replace(quiet=True)
+                continue
             end = start + block.count(b"\n") + (not block.endswith(b"\n"))
             if start < skip <= end:
                 cut = block.split(b"\n", skip - start)
@@ -46,7 +57,7 @@ def parsed_lines(
                     )
                 block, start = cut[-1], skip
             if end <= skip:
-                yield _skipped(end)
+                yield _without_rows(end)
             else:
                 share, digest = progress(), _digest(block[block.rfind(b"\n", 0, -1) + 1 :])
                 yield parse(block, start, end)._replace(share=share, last=digest)
@@ -57,7 +68,7 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line.rstrip(b"\r\n")).hexdigest()
 
 
-def _skipped(end: int) -> Parsed:
+def _without_rows(end: int) -> Parsed:
     return Parsed([], np.empty(0, np.int64), [], end, str, None, None)
 
 
@@ -85,22 +96,40 @@ def _opened(source: Source) -> Iterator[tuple[Any, Callable[[], float | None]]]:
             raw.close()
 
 
-def _blocks(source: Source, stream: Any) -> Iterator[bytes]:
-    """Blocks of whole lines."""
+def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]:
+    """Blocks of whole lines; an empty one whenever nothing has come for `quiet` seconds."""
     rest = b""
-    while data := stream.read(BLOCK):
+    while True:
+        while quiet is not None and not _has_come(stream, quiet):
+            yield b""
+        data = stream.read(BLOCK)
+        if data is None:  # a pipe that was set not to wait, and nothing has come: not its end
+            _has_come(stream, 1.0)
+            continue
+        if not data:
+            break
         cut = data.rfind(b"\n") + 1
+        if len(rest) + (data.find(b"\n") if cut else len(data)) > MAX_LINE:
+            raise SourceError(
+                f"{source.name}: a line of more than {MAX_LINE >> 20} MiB: is this a text file?"
+            )
         if cut:
             yield rest + data[:cut]
             rest = data[cut:]
         else:
             rest += data
-        if len(rest) > MAX_LINE:
-            raise SourceError(
-                f"{source.name}: a line of more than {MAX_LINE >> 20} MiB: is this a text file?"
-            )
     if rest:
         yield rest
+
+
+def _has_come(stream: Any, seconds: float) -> bool:
+    """Whether a read would not have to wait longer; True where that cannot be known."""
+    if os.name != "posix" or isinstance(stream, pa.NativeFile):
+        return True
+    try:
+        return bool(select.select([stream], [], [], seconds)[0])
+    except (OSError, ValueError):  # no file behind it, or one with too large a number
+        return True
 
 
 def raw_line(block: bytes, start: int) -> Callable[[int], str]:

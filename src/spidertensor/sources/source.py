@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spidertensor.faults import Fault
 from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.writing import naming
 
 HEAD = 1 << 16  # bytes at the start of a file, by which it is recognised
 
@@ -41,7 +42,8 @@ class Reader(Protocol):
 
         Parts of rows that are skipped may be left out or empty, but the last part has the `end` of the
         source. last: the `last` of the part that ended at row `skip`, or None; SourceError if that line has
-        changed since.
+        changed since. With wanted.quiet, a pipe gives an empty part, marked as quiet, whenever nothing has
+        come for so many seconds.
         """
         ...
 
@@ -85,26 +87,27 @@ class Source:
         """By this a file is recognised after it was moved, or after rows were appended."""
         if self.path is None or not self.is_file:
             return None
-        with open(self.path, "rb") as file:
+        with naming(self.path), open(self.path, "rb") as file:
             start = file.read(HEAD)
         return {"bytes": len(start), "sha256": hashlib.sha256(start).hexdigest()}
 
     def has_head(self, head: Mapping[str, Any] | None) -> bool:
         if self.path is None or head is None or not self.is_file:
             return head is None and not self.is_file
-        with open(self.path, "rb") as file:
+        with naming(self.path), open(self.path, "rb") as file:
             start = file.read(head["bytes"])
         return len(start) == head["bytes"] and hashlib.sha256(start).hexdigest() == head["sha256"]
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text: per mode, see `read`; keep: also give whole rows."""
+    """modes, value: names of columns; all_text, quiet: see `read`; keep: also give whole rows."""
 
     modes: Sequence[str]
     value: str | None
     likelihood: Likelihood
     all_text: Sequence[bool]
     keep: bool
+    quiet: float | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -122,6 +125,7 @@ class Parsed(NamedTuple):
     share: float | None  # of the source that has been read; None if its length is not known
     records: Any  # kept rows with all their columns: a pyarrow Table, or a list of dicts
     last: str | None = None  # sha256 of the last line, without its line end; None if there are no lines
+    quiet: bool = False  # no rows: a pipe from which nothing has come for a while
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:

@@ -31,6 +31,7 @@ from spidertensor.study import datasets, report
 from spidertensor.study.datasets import Dataset, DatasetError
 from spidertensor.study.protocols import Row, prequential
 from spidertensor.study.registry import METHODS
+from spidertensor.writing import naming
 
 ROWS = 50  # over the stream: with all flights a window is about a week
 BATCH_SIZE = 1024  # entries per call, which changes nothing but the number of calls
@@ -261,7 +262,8 @@ def _save_picture(
     except ModuleNotFoundError:
         _print_line(console, "Picture: none, it needs matplotlib: pip install 'spidertensor[plot]'")
         return
-    figure.savefig(path, dpi=150)
+    with naming(path):
+        figure.savefig(path, dpi=150)
     _print_line(console, f"Picture: {path}")
 
 

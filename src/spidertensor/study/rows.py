@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from spidertensor.writing import naming
+
 try:
     import fcntl
 except ImportError:  # Windows: two experiments that write to one file go unnoticed there
@@ -57,9 +59,10 @@ class Results(NamedTuple):
 
     def append(self, row: Row) -> None:
         short = _short(row) | {"settings": row["settings"]}  # which run it is: not a digit less
-        self.file.write(json.dumps(short, separators=(",", ":"), allow_nan=False) + "\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.file.name):
+            self.file.write(json.dumps(short, separators=(",", ":"), allow_nan=False) + "\n")
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self.rows.append(row)
 
 

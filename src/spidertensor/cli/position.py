@@ -1,0 +1,66 @@
+"""How far a model has come with its sources: the position, which its file stores so that both always agree.
+
+    source, head    the file's name, and what recognises the file if it is moved (None: standard input)
+    row, bad        the last row that was learned or left out, and how many were left out so far
+    last            the digest of that row's line, which must not change; None if the source has no lines
+    value           the column of the values
+    all_text        per mode, whether "42" is a text; None as long as every source had types
+    before          the files that were learned before this source, latest first: source, head, row, bad, last
+
+The first five are a place: how far one source was learned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.cli.errors import CommandError
+from spidertensor.sources import Source
+
+REMEMBERED = 1000  # files; a place takes some 300 bytes of every model file
+
+Place = dict[str, Any]
+
+
+def of(stored: Any) -> dict[str, Any] | None:
+    """The position that a model file has, if `spider fit` has written it."""
+    match stored:
+        case {"value": str(), "all_text": None | list()} if _is_place(stored):
+            return stored
+    return None
+
+
+def places(position: dict[str, Any] | None) -> list[Place]:
+    """Where each source was left, the latest first."""
+    if position is None:
+        return []
+    before = position.get("before")
+    known = [place for place in before if _is_place(place)] if isinstance(before, list) else []
+    return [{name: position.get(name) for name in ("source", "head", "row", "bad", "last")}, *known]
+
+
+def _is_place(place: Any) -> bool:
+    match place:
+        case {"source": str(), "head": None | {"bytes": int(), "sha256": str()}, "row": int(), "bad": int()}:
+            return place.get("last") is None or isinstance(place["last"], str)
+    return False
+
+
+def find(known: list[Place], source: Source) -> Place | None:
+    """Where this source was left. A pipe is taken for the one that was learned last, if that was a pipe."""
+    return next((place for place in known if source.has_head(place["head"])), None)
+
+
+def others(known: list[Place], place: Place | None) -> list[Place]:
+    """What to remember of the files but the one at `place`."""
+    files = [each for each in known if each is not place and each["head"] is not None and each["row"]]
+    return files[:REMEMBERED]
+
+
+def check_new(place: Place | None, path: Any, source: Source) -> None:
+    """Whether a source may be added, of which `place` is known."""
+    if place is not None and place["head"] is not None and place["row"]:
+        raise CommandError(
+            f"{path}: has learned {source.name} already, up to {source.format.unit} {place['row']:,}: use "
+            "--resume to go on after it, or --add --again to learn it once more"
+        )
