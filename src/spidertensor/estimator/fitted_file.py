@@ -22,6 +22,7 @@ from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.parameters import (
+    OF_MEMBERS,
     Model,
     checked,
     is_list,
@@ -54,6 +55,7 @@ VERSION_1: dict[str, Any] = {
 }
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
+MOST_PARAMS = 1000  # values in the params of a file, and more for each array
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
 
 
@@ -64,9 +66,9 @@ def one_error(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from None
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{os.fspath(path)}: not a model that this version can read ({error!r})"
+            f"{os.fspath(path)}: not a model that this version can read ({error!r:.500})"
         ) from error
 
 
@@ -82,17 +84,29 @@ def config_of(file: Checkpoint) -> dict[str, Any]:
 
 def check_config(config: dict[str, Any], estimator: str, shown: str) -> None:
     """Whether a config belongs to an estimator; `shown` is the name of its class."""
-    check(config["estimator"] == estimator, f"holds a {config['estimator']}, not a {shown}")
+    check(config["estimator"] == estimator, f"holds a {config['estimator']!s:.80}, not a {shown}")
     check(isinstance(config["params"], dict), "the params are not an object")
     check(isinstance(config["product"], bool), "product is neither true nor false")
 
 
 def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The stored parameters; of an old file, complete with those of the `known` ones that it lacks."""
+    # Every list of the params counts something that has arrays. Checked before the params are copied.
+    possible = _n_values(config["params"]) <= MOST_PARAMS + len(file.arrays) * len(OF_MEMBERS)
+    check(possible, "the params have too many values")
     meant = VERSION_1 if file.version == 1 else {}
     if "committee" not in file.sections:
         meant = meant | ALONE
     return {name: value for name, value in meant.items() if name in known} | config["params"]
+
+
+def _n_values(value: Any) -> int:
+    """How many values a JSON value consists of."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return 1
+    return 1 + sum(map(_n_values, value))
 
 
 def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
@@ -157,9 +171,10 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     """
     params, shift, scale = config["params"], config["shift"], config["scale"]
     nodes = _nodes(file.arrays, alone="committee" not in file.sections)
-    check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
+    modes = config["modes"]
+    check(is_whole(modes) and modes == len(nodes), f"{modes!r:.80} modes, but nodes of {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
-    check(possible, f"scaling ({shift}, {scale}) is not possible")
+    check(possible, f"scaling ({shift!r:.80}, {scale!r:.80}) is not possible")
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
@@ -193,7 +208,7 @@ def _nodes(arrays: dict[str, NDArray[Any]], *, alone: bool) -> list[NodeIndex]:
             case ["committee", _, *_]:
                 pass
             case _:
-                raise CheckpointError(f"unknown array {name!r}")
+                raise CheckpointError(f"unknown array {name!r:.80}")
     check(modes.keys() == {str(mode) for mode in range(len(modes))}, "the modes are not numbered from 0")
     return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
 
