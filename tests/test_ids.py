@@ -1,12 +1,12 @@
 """ids: raw ids to numbers against a plain dict, ids that are refused, and hostile saved ids."""
 
+import contextlib
 import copy
 import datetime as dt
 import enum
-import contextlib
 import json
-import tracemalloc
 import pickle
+import tracemalloc
 from collections import namedtuple
 from decimal import Decimal
 from itertools import pairwise

@@ -734,8 +734,8 @@ def test_errors_about_large_values_are_short(content, tmp_path):
     for change in (
         put("estimator", value=long), put("estimator", value=[long]), put("modes", value=long),
         put("params", "activation", value=long), put("params", "rank", value=long), put("shift", value=long),
-        put("params", long, value=1), put(long, value=1), add(f"model/{long}"), add(f"model/nodes/{long}/int"),
-        add(f"model/nodes/0/{long}"), add(f"committee/{long}"), put("params", "hidden", value=deep),
+        put("params", long, value=1), put(long, value=1), add(f"model/{long}"), add(f"model/nodes/0/{long}"),
+        add(f"model/nodes/{long}/int"), add(f"committee/{long}"), put("params", "hidden", value=deep),
         put("params", "network", value={"name": long, "shapes": [[1]] * 900}),
         members({}, {long: 1}, {}, {}), put("product", value=long), put("names", value=[long]),
     ):  # fmt: skip

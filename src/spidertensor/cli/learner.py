@@ -28,6 +28,7 @@ from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, Fault
 from spidertensor.sources import BadRow, Chunk, Source, read
+from spidertensor.sources.source import HEAD
 
 
 @dataclass
@@ -156,9 +157,21 @@ def _position(estimator: Any) -> dict[str, Any] | None:
             "bad": int(),
             "value": str(),
             "all_text": None | list(),
-        } as position:
+        } as position if _possible(position, len(estimator.mode_names_)):
             return position
     return None
+
+
+def _possible(position: dict[str, Any], n_modes: int) -> bool:
+    """Whether its numbers can be those of a source: a file may come from anybody."""
+    head, texts = position["head"] or {"bytes": 0}, position["all_text"]
+    counts = (position["row"], position["bad"], head["bytes"])
+    return (
+        all(type(n) is int and 0 <= n < 2**63 for n in counts)
+        and head["bytes"] <= HEAD
+        and isinstance(position.get("last"), str | None)
+        and (texts is None or [type(each) for each in texts] == [bool] * n_modes)
+    )
 
 
 def check_same(

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
-from json.decoder import scanstring
 from math import isfinite, isnan
 from typing import Any
 
@@ -273,6 +272,7 @@ _SPACE = r"[ \t\n\r]*"
 _OPEN, _COMMA, _CLOSE = (re.compile(_SPACE + mark + _SPACE) for mark in (r"\[", ",", r"\]"))
 _KIND = re.compile(rf'\[{_SPACE}"(int|float|bytes|str|bool|tuple)"{_SPACE},{_SPACE}')
 _BOOL = re.compile("true|false")
+_JSON = json.JSONDecoder()
 
 
 def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Column]:
@@ -329,7 +329,7 @@ def _untag(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
     else:
         if text[at : at + 1] != '"':
             raise ValueError(f"not a tagged id: {text[at : at + 60]}")
-        value, at = scanstring(text, at + 1, True)
+        value, at = _JSON.raw_decode(text, at)
         raw = _UNTAG[kind](value)
         if kind == "float" and not isfinite(raw):
             raise ValueError("a float that is not finite")
