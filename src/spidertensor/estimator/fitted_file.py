@@ -23,6 +23,7 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.parameters import (
     OF_MEMBERS,
+    Member,
     Model,
     checked,
     is_list,
@@ -33,10 +34,11 @@ from spidertensor.estimator.parameters import (
     model_of,
     network_of,
 )
+from spidertensor.estimator.reach import Reach, reach
 from spidertensor.scaling import Scaling
 from spidertensor.spider import committee, posterior
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
-from spidertensor.spider.custom_network import CustomNetwork
+from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
@@ -57,6 +59,9 @@ VERSION_1: dict[str, Any] = {
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, and more for each array
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
+LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
+LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
+WIDER = 1e6  # times its prior a variance may be: wild values with curvature were seen to widen one 500 times
 
 
 @contextmanager
@@ -184,11 +189,13 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         _check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
     model = model_of(params, likelihood, len(nodes), members=members, product=product, runs=runs)
     state = _state(file, arrays, model, params)
+    scaling = Scaling(float(shift), float(scale))
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
+        _check_reach(member, model.members[m], scaling)
     _check_committee(state)
-    return Fitted(params, model, state, nodes, Scaling(float(shift), float(scale)))
+    return Fitted(params, model, state, nodes, scaling)
 
 
 def check(condition: Any, reason: str) -> None:
@@ -307,6 +314,28 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(certain and small, "the noise of a node is impossible")
     whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
     check(min(whole) >= 0 and state.seed == seed, "count or seed impossible")
+
+
+def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
+    """That no product of the numbers of a state overflows."""
+    network, prior, post = member.network, member.prior, state.posterior
+    allowed = [
+        *(posterior.factor_prior_var(network, prior, mode).max() for mode in range(network.n_modes)),
+        *(prior.slab_var for _ in post.weights),
+    ]
+    parts = zip((*post.factors, *post.weights), allowed, strict=True)
+    check(all(part.var.max() <= WIDER * var for part, var in parts), "a variance is far above its prior's")
+    far = Reach(0.0, 0.0)  # of a custom network nothing is known
+    if not isinstance(network, CustomSizes):
+        far = reach(state, network, prior)
+    check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
+    log_noise = math.log(float(post.noise.rate)) - math.log(float(post.noise.shape))
+    log_noise += sum(max(map(abs, (each.mean.min(), each.mean.max()))) for each in post.log_noise)
+    log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
+    log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
+    shift = scaling.shift + scaling.scale * float(state.stream.shift)
+    possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
+    check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in the units of the values overflow")
 
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:
