@@ -672,6 +672,21 @@ def test_whole_files_with_content_that_does_not_fit_together(case, content, tmp_
     assert peak < 5e6
 
 
+@pytest.mark.parametrize("value", [0, -1, -1e-30])
+@pytest.mark.parametrize(
+    "name", [f"{W}/var", f"{F}/var", f"{L}/var", f"{N}/shape", f"{N}/rate", f"{S}/counts/entries"]
+)
+def test_what_is_not_positive_is_named(name, value, content, tmp_path):
+    """By this check, whatever later ones would say of it."""
+    arrays, dtype = dict(content.arrays), content.arrays[name].dtype
+    arrays[name] = arrays[name].copy()
+    arrays[name].flat[-1] = value
+    if dtype.kind == "i" and value > -1:
+        arrays[name][()] = 0
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    refused(tmp_path / "model", "a variance or a count is not positive")
+
+
 def many_modes(arrays, sections):
     """Ids just below the limit of a direct table, in each of 60 modes."""
     model = SpiderRegressor(rank=1, hidden=(1,), multilinear=0, committee=1, scaling=(0, 1))
