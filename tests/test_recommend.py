@@ -134,6 +134,21 @@ def test_thompson_draws_a_member_by_its_weight():
         assert winners.count(film) / 400 == pytest.approx(weight, abs=4 * np.sqrt(weight / 400))
 
 
+@pytest.mark.parametrize("weights", [(1.0,), (0.25, 0.75)])
+def test_thompson_with_few_members(weights):
+    """One, or two of which the second is sure of another film."""
+    X = [(user, film) for user in range(3) for film in "abcd"] * 5
+    model = SpiderRegressor(rank=1, hidden=(2,), committee=len(weights), scaling=(0, 1)).fit(X, [0.0] * 60)
+    state = model._fitted().state
+    for member, weight in enumerate(weights):
+        row = model.factors()[1].ids.index("cd"[member])
+        state.members[member].posterior.factors[1].mean[row, 0] = 1000
+        state.weights[member] = weight
+    winners = [model.recommend({0: 1}, 1, 1, explore="thompson", seed=seed)[0].id for seed in range(200)]
+    assert winners.count("c") / 200 == pytest.approx(weights[0], abs=4 * np.sqrt(0.2 / 200))
+    assert set(winners) == set("cd"[: len(weights)])
+
+
 def test_interval_is_that_of_predict_interval():
     model = regressor()
     for each in model.recommend({0: 1}, over=1, coverage=0.8):

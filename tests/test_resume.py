@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 import spidertensor
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {"rank": (2, 1), "hidden": (4,), "batch_size": 8, "multilinear": 2, "bias": True}
@@ -685,6 +686,28 @@ def test_what_is_not_positive_is_named(name, value, content, tmp_path):
         arrays[name][()] = 0
     checkpoint.save(tmp_path / "model", arrays, content.sections)
     refused(tmp_path / "model", "a variance or a count is not positive")
+
+
+@pytest.mark.parametrize("name", [f"{L}/mean", f"{S}/stream/log_noise"])
+@pytest.mark.parametrize("value", [LARGEST_LOG_NOISE, -LARGEST_LOG_NOISE])
+def test_the_largest_noise_of_a_node_is_allowed(name, value, content, tmp_path):
+    """Learning stops there, so a model can have it."""
+    arrays = content.arrays | {name: filled(value)(content.arrays[name])}
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    model = spidertensor.load(tmp_path / "model")
+    assert np.isfinite(model.predict(stream()[0], return_std=True)).all()
+
+
+def test_a_mode_without_nodes(content, tmp_path):
+    arrays = dict(content.arrays)
+    for name in content.arrays:
+        if "/factors/1/" in name or "/log_noise/1/" in name:
+            arrays[name] = arrays[name][:0]
+        if name.endswith("counts/nodes"):
+            arrays[name] = filled(0)(arrays[name])
+    arrays |= {"model/nodes/1/utf8": np.zeros(0, np.uint8), "model/nodes/1/offsets": np.zeros(1, np.int64)}
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    refused(tmp_path / "model", "a mode has no nodes")
 
 
 def many_modes(arrays, sections):
