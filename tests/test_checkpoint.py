@@ -754,6 +754,16 @@ def test_restore_grows_what_had_no_rows():
     assert all(np.array_equal(arrays[name], unchanged[name]) for name in unchanged)  # nothing is shared
 
 
+def test_restore_grows_one_dimension_but_no_single_number():
+    template = (np.zeros(0), np.zeros(()))
+    back = checkpoint.restore(template, {"0": np.arange(3.0), "1": np.array(2.0)})
+    assert back[0].tolist() == [0, 1, 2]
+    assert back[1] == 2
+    for wrong in ({"0": np.zeros((3, 1)), "1": np.array(2.0)}, {"0": np.zeros(3), "1": np.zeros(1)}):
+        with pytest.raises(CheckpointError, match="has shape"):
+            checkpoint.restore(template, wrong)
+
+
 def test_restore_makes_arrays_native_and_contiguous():
     arrays = {
         "mean": np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8", order="F"),

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,12 +22,12 @@ import pytest
 from pyarrow import parquet
 
 import spidertensor
-from spidertensor import cli, sources
-from spidertensor.estimator.parameters import MEMBERS
+from spidertensor import checkpoint, cli, sources
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.cli.tally import Tally
+from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
@@ -836,6 +837,207 @@ def test_a_model_from_python(ratings, folder, spider, fails):
     assert "not made by spider fit" in fails("fit", ratings, "--model", "m.spider", "--resume")
     assert "--value" in fails("fit", ratings, "--model", "m.spider", "--add")
     assert "has 2 modes" in fails("predict", "m.spider", "pairs.csv", "--modes", "user")
+
+
+# --- files and data of strangers
+
+EVIL = "\x1b]0;owned\x07\x1b[2Jm\x9b31m\u202e\r\n\x08"
+SHOWN = "\\x1b]0;owned\\x07\\x1b[2Jm\\x9b31m\\u202e\\r\\n\\x08"
+
+
+def is_plain(text: str) -> bool:
+    """Nothing that a terminal obeys, but for the line ends of the command itself."""
+    return not output._UNSAFE.search(text.replace("\n", ""))
+
+
+def rewritten(path, change) -> None:
+    """The same model file after `change(arrays, sections)`, with a valid checksum."""
+    file = checkpoint.load(path)
+    change(file.arrays, file.sections)
+    checkpoint.save(path, file.arrays, file.sections)
+
+
+def test_safe_texts():
+    assert output.safe(EVIL) == SHOWN
+    assert output.safe("\0\t\x7f\x85\u2028\u2066\ud800") == r"\x00\t\x7f\x85\u2028\u2066\ud800"
+    for good in ("é", "日本", "👩‍🚀", "\\x1b", "a b", ""):
+        assert output.safe(good) == good
+
+
+def test_every_print_is_in_one_file():
+    """So that nothing reaches a terminal around `output.safe`."""
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        printing = re.search(r"(?<![\w.])print\(|\becho\(|sys\.std(out|err)\.write", text)
+        assert path.name == "output.py" or not printing, path
+
+
+@pytest.fixture
+def evil(folder, spider) -> Path:
+    """A model whose ids, modes, value column and source have control characters in their names."""
+    names = [f"user{EVIL}", f"movie{EVIL}", f"rating{EVIL}"]
+    rows = [dict(zip(names, (u, f"{m}{EVIL}", r), strict=True)) for u, m, r in table(300)]
+    path = folder / f"a{EVIL}.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    options = ("--modes", ",".join(names[:2]), "--value", names[2], "--committee", "2", *FIT[4:])
+    code, out, err = spider("fit", path, *options, "--model", "evil.spider")
+    assert code == 0
+    assert is_plain(out + err)
+    assert SHOWN in out.replace("\n", "").replace(" ", "")
+    return path
+
+
+def test_no_escape_sequence_reaches_a_terminal(evil, folder, spider):
+    user, movie = f"user{EVIL}", f"movie{EVIL}"
+    (folder / "other.jsonl").write_text("{}\n")
+    good = {
+        "info": ("info", "evil.spider"),
+        "recommend": ("recommend", "evil.spider", "--given", f"{user}=1", "--over", movie),
+        "an unseen id": ("recommend", "evil.spider", "--given", f"{movie}=new{EVIL}", "--over", user),
+    }
+    wrong = {
+        "an unknown mode": ("recommend", "evil.spider", "--given", f"{EVIL}=1", "--over", movie),
+        "unknown columns": ("predict", "evil.spider", evil, "--modes", f"a{EVIL},b"),
+        "no such model": ("predict", f"{EVIL}.spider", evil),
+        "another source": ("fit", "other.jsonl", "--model", "evil.spider", "--resume"),
+        "other modes": ("fit", evil, "--model", "evil.spider", "--resume", "--modes", f"a{EVIL},b"),
+    }
+    for name, arguments in (good | wrong).items():
+        code, out, err = spider(*arguments)
+        assert code == (0 if name in good else 2), name
+        assert is_plain(out + err), name
+        assert "\\x1b]0;owned\\x07" in re.sub(r"\s", "", out + err), name
+        assert name != "recommend" or len(out.splitlines()) == 2 + 10
+    _, out, _ = spider("info", "evil.spider", "--json")
+    assert is_plain(out)
+    assert json.loads(out)["modes"] == {user: 30, movie: 20}
+
+
+def test_a_bad_row_shows_no_escape_sequence(ratings, folder, spider):
+    assert spider("fit", ratings, *FIT, "--model", "m.spider")[0] == 0
+    (folder / f"{EVIL}.jsonl").write_text(json.dumps({"user": 1, "movie": "m", "rating": EVIL}) + "\n")
+    (folder / f"{EVIL}.csv").write_text(f"user,movie,rating\n1,m,{EVIL[:-3]}\n")
+    for kind in ("csv", "jsonl"):
+        code, out, err = spider("fit", f"{EVIL}.{kind}", "--model", "m.spider", "--add")
+        assert code == 2
+        assert is_plain(out + err)
+        assert "\\x1b[2J" in err
+
+
+def test_rows_on_a_terminal_and_in_a_pipe(ratings, folder, spider, monkeypatch):
+    """A pipe gets the data as they are."""
+    assert spider("fit", ratings, *FIT, "--model", "m.spider")[0] == 0
+    (folder / "pairs.jsonl").write_text(json.dumps({"user": 1, "movie": EVIL}) + "\n")
+    _, out, _ = spider("predict", "m.spider", "pairs.jsonl")
+    assert list(csv.reader(io.StringIO(out, newline="")))[1][1] == EVIL
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    _, out, _ = spider("predict", "m.spider", "pairs.jsonl")
+    assert is_plain(out)
+    assert SHOWN.partition("\\n")[0] in out
+
+
+def test_ids_that_cannot_be_printed(folder, spider):
+    """Half of a surrogate pair, and ints of more digits than Python writes out."""
+    ids = ["\ud800", 10**5000, (10**5000,), "a"]
+    model = spidertensor.SpiderRegressor(rank=1, hidden=(2,)).fit([(1, each) for each in ids], range(4))
+    model.save("m.spider")
+    for more in ((), ("--json",)):
+        code, out, _ = spider("recommend", "m.spider", "--given", "0=1", "--over", "1", *more)
+        assert code == 0
+        assert hex(10**5000)[:50] in out
+        assert "ud800" in out
+
+
+FORMULAS = ["=1", "+a", "-a", "@A1", "\t1", "\r1", "\n1", "\uff1d1", "\uff0d1", "-1+1", "+1-2", "-", "-1e"]
+NO_FORMULAS = [
+    "a=1",
+    "-1.5",
+    "+3",
+    "-2e-7",
+    "m1",
+    "'=1",
+    "",
+    " =1",
+    "1-1",
+    "a\r=1",
+    "a\n=1",
+    'a"=1',
+    "a,\t=1",
+]
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "-"])
+def test_formulas_for_a_spreadsheet(ratings, folder, spider, name):
+    assert spider("fit", ratings, *FIT, "--model", "m.spider")[0] == 0
+    cells = [*FORMULAS, *NO_FORMULAS]
+    rows = [{"user": 1, "movie": "m1", "=note": each, "n": -3} for each in cells]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    read = {}
+    for more in ((), ("--spreadsheet-safe",)):
+        _, out, _ = spider("predict", "m.spider", "pairs.jsonl", "--out", name, *more)
+        text = out if name == "-" else (folder / name).read_bytes().decode()
+        delimiter = "\t" if name == "p.tsv" else ","
+        read[bool(more)] = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    assert [row[2] for row in read[False]] == ["=note", *cells]
+    assert [row[2] for row in read[True]] == ["'=note", *(f"'{each}" for each in FORMULAS), *NO_FORMULAS]
+    for column in (0, 1, 3, 4, 5):  # what was a number stays one
+        assert [row[column] for row in read[True]] == [row[column] for row in read[False]]
+
+
+def test_only_csv_can_be_made_safe_for_a_spreadsheet(ratings, folder, spider, fails):
+    assert spider("fit", ratings, *FIT, "--model", "m.spider")[0] == 0
+    for name in ("p.parquet", "p.jsonl"):
+        assert "--spreadsheet-safe is for csv and tsv" in fails(
+            "predict", "m.spider", ratings, "--out", name, "--spreadsheet-safe"
+        )
+        assert not (folder / name).exists()
+
+
+POSITIONS = {
+    "row huge": {"row": 10**30}, "row negative": {"row": -1}, "row a float": {"row": 2.0},
+    "row true": {"row": True}, "row a text": {"row": "7"}, "bad huge": {"bad": 10**30},
+    "bad negative": {"bad": -1}, "bad a text": {"bad": "1"}, "source a list": {"source": ["a.csv"]},
+    "head huge": {"head": {"bytes": 10**30, "sha256": "0"}},
+    "head larger than any": {"head": {"bytes": 10**9, "sha256": "0"}},
+    "head negative": {"head": {"bytes": -1, "sha256": "0"}}, "head a text": {"head": "x"},
+    "head without bytes": {"head": {"sha256": "0"}}, "last a number": {"last": 5},
+    "value null": {"value": None}, "all_text of one mode": {"all_text": [True]},
+    "all_text of three modes": {"all_text": [True, True, True]}, "all_text of numbers": {"all_text": [1, 0]},
+    "all_text a number": {"all_text": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory) -> bytes:
+    """The file of a model that `spider fit` has learned from ratings.csv."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "ratings.csv").write_text(csv_text(table()))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", f"{folder}/ratings.csv", *FIT, "--model", f"{folder}/m.spider", "--quiet"])
+    assert not stop.value.code
+    return (folder / "m.spider").read_bytes()
+
+
+@pytest.mark.parametrize("case", POSITIONS)
+def test_positions_that_no_fit_has_written(small_model, folder, ratings, spider, fails, case):
+    (folder / "m.spider").write_bytes(small_model)
+    rewritten("m.spider", lambda arrays, sections: sections["position"].update(POSITIONS[case]))
+    assert "not made by spider fit" in fails("fit", ratings, "--model", "m.spider", "--resume")
+    assert spider("info", "m.spider")[0] == 0
+    assert spider("info", "m.spider", "--json")[0] == 0
+    assert spider("predict", "m.spider", ratings)[0] == 0
+    assert spider("fit", ratings, "--model", "m.spider", "--add", "--value", "rating")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "position", [7, "x", [1, 2], {"row": 1}, {"bad": [], "row": "x", "source": 1}], ids=str
+)
+def test_any_position_can_be_shown(small_model, folder, spider, position):
+    (folder / "m.spider").write_bytes(small_model)
+    rewritten("m.spider", lambda arrays, sections: sections.update(position=position))
+    code, out, _ = spider("info", "m.spider")
+    assert code == 0
+    assert str(position) in out
 
 
 # --- a network of one's own

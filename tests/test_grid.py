@@ -300,11 +300,57 @@ def row(seed=0, **changed) -> rows.Row:
 def test_rows_are_appended_with_six_digits_and_without_nan(tmp_path):
     path = tmp_path / "new" / "rows.jsonl"
     with rows.opened(path) as written:
-        written.append(row(scores={"a": 1 / 3, "b": float("nan"), "c": [float("inf"), 1e-12 / 3, 7]}))
+        score = {"a": 1 / 3, "b": float("nan"), "c": [float("inf"), 1e-12 / 3, 7]}
+        written.append(row(scores={"paper": score}))
     with rows.opened(path) as written:
-        assert written.rows[0]["scores"] == {"a": 0.333333, "b": None, "c": [None, 3.33333e-13, 7]}
+        score = {"a": 0.333333, "b": None, "c": [None, 3.33333e-13, 7]}
+        assert written.rows[0]["scores"] == {"paper": score}
         written.append(row(1))
     assert [each["settings"]["seed"] for each in rows.read([path])] == [0, 1]
+
+
+LAYER = {"mean": [[0.5, 1]], "inclusion": [[0.1, 0.9]]}
+NO_ROWS = {
+    "a score is a text": {"scores": {"paper": {"metric": "rmse", "score": "0.4"}}},
+    "a score is true": {"scores": {"paper": {"metric": "rmse", "score": True}}},
+    "a score is not finite": {"scores": {"paper": {"metric": "rmse", "score": float("nan")}}},
+    "a score is huge": {"scores": {"paper": {"metric": "rmse", "score": 10**400}}},
+    "a metric is a number": {"scores": {"paper": {"metric": 1, "score": 0.4}}},
+    "a test is a number": {"scores": {"paper": {"test": 1, "score": 0.4}}},
+    "a score is a number alone": {"scores": {"paper": 0.4}},
+    "scores are a text": {"scores": "0.4"},
+    "scores are a list": {"scores": [{"score": 0.4}]},
+    "a calibration has texts": {"scores": {"paper": {"calibration": [[0.1, "0.2"]]}}},
+    "a point of the curve is a text": {"curve": ["0.4"]},
+    "a point of the curve has a text": {"curve": [{"n_entries": "1000"}]},
+    "a curve is an object": {"curve": {"n_entries": 1000}},
+    "weights are a text": {"weights": "0.4"},
+    "weights are texts": {"weights": [LAYER | {"mean": [["0.5", 1]]}]},
+    "weights are null": {"weights": [LAYER | {"mean": [[None, 1]]}]},
+    "weights of two shapes": {"weights": [LAYER | {"mean": [[0.5]]}]},
+    "weights of no shape": {"weights": [{"mean": [[0.5], [1, 2]], "inclusion": [[0.5], [1, 2]]}]},
+    "weights without inclusion": {"weights": [{"mean": [[0.5, 1]]}]},
+    "weights are numbers": {"weights": [{"mean": 1, "inclusion": 1}]},
+    "weights are lists": {"weights": [[[0.5]]]},
+    "seconds are a text": {"seconds": "1"},
+    "seconds of the run are a text": {"wall_seconds": "1"},
+    "an error is a number": {"error": 1},
+    "a version is a list": {"version": [1]},
+    "jobs are a text": {"jobs": "2"},
+    "a rank beyond numbers": {"settings": settings(rank=10**30)},
+}
+
+
+@pytest.mark.parametrize("case", NO_ROWS)
+def test_rows_of_wrong_types_are_refused(case, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    good = row(scores={"paper": {"metric": "rmse", "score": 0.4, "calibration": [[0.1, 0.2]], "none": None}})
+    good |= {"curve": [{"n_entries": 1000, "window": None}], "weights": [LAYER], "jobs": 1, "error": "no"}
+    path.write_text(json.dumps(good) + "\n")
+    assert rows.read([path]) == [good]
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | NO_ROWS[case]) + "\n")
+    with pytest.raises(ResultsError, match="line 2: not a row of spider experiment"):
+        rows.read([path])
 
 
 def test_settings_are_kept_to_the_last_digit(tmp_path):

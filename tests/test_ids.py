@@ -1,10 +1,12 @@
 """ids: raw ids to numbers against a plain dict, ids that are refused, and hostile saved ids."""
 
+import contextlib
 import copy
 import datetime as dt
 import enum
 import json
 import pickle
+import tracemalloc
 from collections import namedtuple
 from decimal import Decimal
 from itertools import pairwise
@@ -122,19 +124,20 @@ def test_many_blocks(top, dtype, monkeypatch):
     assert index.ids == list(known)
 
 
-def test_a_large_id_allocates_no_table():
+def test_the_table_grows_with_the_nodes_and_not_with_their_ids():
+    """A file of 8 bytes per id must not make 16 MiB of each of its modes."""
+    top = module.TABLE_LIMIT
     index = index_of(np.array([10**12, -1, 5]))
+    index.find_or_add(np.array([top, 2**63 - 1, top - 1, 1000]))
     assert len(index._table) < 100
-    index.find_or_add(np.array([module.TABLE_LIMIT, 2**63 - 1]))
-    assert len(index._table) < 100
-    index.find_or_add(np.array([module.TABLE_LIMIT - 1]))
-    assert len(index._table) == module.TABLE_LIMIT + 1
-    assert index.find(np.array([-1, module.TABLE_LIMIT, module.TABLE_LIMIT - 1, 7])).tolist() == [
-        1,
-        3,
-        5,
-        -1,
-    ]
+    assert index.find(np.array([-1, top, top - 1, 1000, 5, 7])).tolist() == [1, 3, 5, 6, 2, -1]
+    index.find_or_add(np.arange(2000))
+    assert index._table[1000] == 6  # by then it has company
+    assert len(index._table) < 2 * module.SLOTS_PER_NODE * 2000
+    index = index_of(np.arange(0, top + 50, module.SLOTS_PER_NODE // 2))
+    index.find_or_add(np.arange(top - 100, top + 50))
+    assert len(index._table) == top + 1
+    assert index.find(np.array([top - 1, top])).tolist() == [index.ids.index(top - 1), index.ids.index(top)]
 
 
 def test_ids_compare_as_python_compares_them():
@@ -383,6 +386,17 @@ HOSTILE = {
     "float nan": {"json": blob([["float", "nan"]])},
     "float inf": {"json": blob([["float", "-inf"]])},
     "float overflow": {"json": blob([["float", "0x1p99999"]])},
+    "text behind the list": {"json": blob('[["int","0x1"]] 1')},
+    "list not closed": {"json": blob('[["int","0x1"]')},
+    "ids without a comma": {"json": blob('[["int","0x1"]["int","0x2"]]')},
+    "a comma too much": {"json": blob('[["int","0x1"],]')},
+    "a comma first": {"json": blob('[,["int","0x1"]]')},
+    "parts without a comma": {"json": blob('[["tuple",[["int","0x1"]["int","0x2"]]]]')},
+    "a comma behind the last part": {"json": blob('[["tuple",[["int","0x1"],]]]')},
+    "tuple not closed": {"json": blob('[["tuple",[["int","0x1"]]')},
+    "text not closed": {"json": blob('[["str","a')},
+    "control character": {"json": blob('[["str","a\nb"]]')},
+    "nan in a tuple": {"json": blob([["tuple", [["float", "nan"]]]])},
     "nan literal": {"json": blob("[NaN]")},
     "null": {"json": blob([["str", None]])},
     "tuple of bare": {"json": blob([["tuple", ["a"]]])},
@@ -398,6 +412,48 @@ HOSTILE = {
 def test_hostile_arrays(case):
     with pytest.raises(ValueError, match=r"cannot read node ids: .+"):
         NodeIndex.from_arrays(HOSTILE[case])
+
+
+def test_json_may_have_spaces():
+    """A writer in another language need not leave them out."""
+    ids = [(1, ("é\n", b"x"), ()), "a", -1.5, True, 2**70]
+    arrays = index_of(ids).to_arrays()
+    spaced = json.dumps(json.loads(arrays["json"].tobytes()), indent=2)
+    assert list(map(typed, NodeIndex.from_arrays({"json": blob(f" {spaced}\n")}).ids)) == list(
+        map(typed, ids)
+    )
+    assert NodeIndex.from_arrays({"json": blob(" [ ] ")}).ids == []
+
+
+def texts(n: int) -> dict:
+    each = [chr(0x4E00 + i % 20_000) + chr(0x4E00 + i // 20_000) for i in range(n)]
+    return strings("".join(each).encode(), np.arange(0, 6 * n + 1, 6))
+
+
+LARGE = {
+    "one tuple of empty tuples": {"json": blob([["tuple", [["tuple", []]] * 30_000]])},
+    "one tuple of tuples": {"json": blob([["tuple", [["tuple", [["tuple", [["bool", True]]]]]] * 10_000]])},
+    "no ids": {"json": blob([[]] * 100_000)},
+    "ints in json": {"json": blob([["int", hex(i)] for i in range(20_000)])},
+    "texts in json": {"json": blob([["str", chr(i)] for i in range(256, 20_000)])},
+    "short texts": texts(30_000),
+    "ints": {"int": np.arange(40_000)},
+    "ints far apart": {"int": np.arange(40_000) * 997},
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_memory_is_a_small_multiple_of_the_arrays(case):
+    arrays = LARGE[case]
+    size = sum(array.nbytes for array in arrays.values())
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError):
+            NodeIndex.from_arrays(arrays)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * size
 
 
 @reproducible

@@ -50,6 +50,46 @@ def test_ucb_ranks_by_mean_plus_two_std():
     assert (np.diff(bound) <= 1e-6).all()
 
 
+@pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
+def test_ucb_prefers_the_uncertain_of_two_equals(kind):
+    """Five nodes with the same mean of f and other variances: the widest comes first, and a mean that is
+    three of its standard deviations lower does not."""
+    X = [(user, film) for user in range(3) for film in "abcde"]
+    model = kind(
+        rank=1,
+        hidden=(2,),
+        multilinear=0,
+        committee=1,
+        **({"scaling": (0, 1)} if kind is SpiderRegressor else {}),
+    )
+    model.fit(X, [0, 1] * 7 + [0])
+    factors = model._fitted().state.members[0].posterior.factors[1]
+    factors.mean[:], factors.var[:] = 0, 1e-6
+    rows = {film: row for row, film in enumerate(model.factors()[1].ids)}
+    for film, var in {"a": 1.0, "b": 4.0, "c": 9.0, "d": 9.0}.items():
+        factors.var[rows[film], 0] = var
+    factors.mean[rows["d"], 0] = -9.0
+    ranked = [each.id for each in model.recommend({0: 1}, over=1, explore="ucb")]
+    assert ranked == ["c", "b", "a", "e", "d"]
+    stds = {each.id: each.std for each in model.recommend({0: 1}, over=1, explore="ucb")}
+    assert stds["c"] > stds["b"] > stds["a"] > stds["e"]
+    assert model.recommend({0: 1}, over=1)[-1].id == "d"
+
+
+def test_ucb_counts_two_standard_deviations():
+    model = regressor()
+    every = model.recommend({0: 1}, over=1, n=100)
+    factors = model._fitted().state.members[0].posterior.factors[1]
+    for state in model._fitted().state.members:
+        state.posterior.factors[1].var[:, 0] *= np.linspace(1, 400, len(factors.var))
+    ranked = model.recommend({0: 1}, over=1, n=100, explore="ucb")
+    bounds = {n: [each.mean + n * each.std for each in ranked] for n in (1.5, 2, 2.5)}
+    assert (np.diff(bounds[2]) <= 1e-5).all()
+    assert not (np.diff(bounds[1.5]) <= 0).all()
+    assert not (np.diff(bounds[2.5]) <= 0).all()
+    assert len(ranked) == len(every)
+
+
 def test_thompson_draws_from_the_posterior():
     """Same seed, same ranking; over many seeds each film wins as often as its draws say it should."""
     model = regressor()
@@ -92,6 +132,21 @@ def test_thompson_draws_a_member_by_its_weight():
     winners = [model.recommend({0: 3}, 1, 1, explore="thompson", seed=seed)[0].id for seed in range(400)]
     for film, weight in sure.items():
         assert winners.count(film) / 400 == pytest.approx(weight, abs=4 * np.sqrt(weight / 400))
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (0.25, 0.75)])
+def test_thompson_with_few_members(weights):
+    """One, or two of which the second is sure of another film."""
+    X = [(user, film) for user in range(3) for film in "abcd"] * 5
+    model = SpiderRegressor(rank=1, hidden=(2,), committee=len(weights), scaling=(0, 1)).fit(X, [0.0] * 60)
+    state = model._fitted().state
+    for member, weight in enumerate(weights):
+        row = model.factors()[1].ids.index("cd"[member])
+        state.members[member].posterior.factors[1].mean[row, 0] = 1000
+        state.weights[member] = weight
+    winners = [model.recommend({0: 1}, 1, 1, explore="thompson", seed=seed)[0].id for seed in range(200)]
+    assert winners.count("c") / 200 == pytest.approx(weights[0], abs=4 * np.sqrt(0.2 / 200))
+    assert set(winners) == set("cd"[: len(weights)])
 
 
 def test_interval_is_that_of_predict_interval():

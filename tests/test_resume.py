@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 import spidertensor
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {"rank": (2, 1), "hidden": (4,), "batch_size": 8, "multilinear": 2, "bias": True}
@@ -482,6 +483,8 @@ INCONSISTENT = {
     "modes missing": drop("modes"),
     "modes of a wrong type": put("modes", value="2"),
     "modes fewer": put("modes", value=1),
+    "modes a float": put("modes", value=2.0),
+    "modes true": put("modes", value=True),
     "modes negative": put("modes", value=-2),
     "names too few": put("names", value=["a"]),
     "names equal": put("names", value=["a", "a"]),
@@ -668,6 +671,118 @@ def test_whole_files_with_content_that_does_not_fit_together(case, content, tmp_
     finally:
         tracemalloc.stop()
     assert peak < 5e6
+
+
+@pytest.mark.parametrize("value", [0, -1, -1e-30])
+@pytest.mark.parametrize(
+    "name", [f"{W}/var", f"{F}/var", f"{L}/var", f"{N}/shape", f"{N}/rate", f"{S}/counts/entries"]
+)
+def test_what_is_not_positive_is_named(name, value, content, tmp_path):
+    """By this check, whatever later ones would say of it."""
+    arrays, dtype = dict(content.arrays), content.arrays[name].dtype
+    arrays[name] = arrays[name].copy()
+    arrays[name].flat[-1] = value
+    if dtype.kind == "i" and value > -1:
+        arrays[name][()] = 0
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    refused(tmp_path / "model", "a variance or a count is not positive")
+
+
+@pytest.mark.parametrize("name", [f"{L}/mean", f"{S}/stream/log_noise"])
+@pytest.mark.parametrize("value", [LARGEST_LOG_NOISE, -LARGEST_LOG_NOISE])
+def test_the_largest_noise_of_a_node_is_allowed(name, value, content, tmp_path):
+    """Learning stops there, so a model can have it."""
+    arrays = content.arrays | {name: filled(value)(content.arrays[name])}
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    model = spidertensor.load(tmp_path / "model")
+    assert np.isfinite(model.predict(stream()[0], return_std=True)).all()
+
+
+def test_a_mode_without_nodes(content, tmp_path):
+    arrays = dict(content.arrays)
+    for name in content.arrays:
+        if "/factors/1/" in name or "/log_noise/1/" in name:
+            arrays[name] = arrays[name][:0]
+        if name.endswith("counts/nodes"):
+            arrays[name] = filled(0)(arrays[name])
+    arrays |= {"model/nodes/1/utf8": np.zeros(0, np.uint8), "model/nodes/1/offsets": np.zeros(1, np.int64)}
+    checkpoint.save(tmp_path / "model", arrays, content.sections)
+    refused(tmp_path / "model", "a mode has no nodes")
+
+
+def many_modes(arrays, sections):
+    """Ids just below the limit of a direct table, in each of 60 modes."""
+    model = SpiderRegressor(rank=1, hidden=(1,), multilinear=0, committee=1, scaling=(0, 1))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        model.fit(np.full((1, 60), 2**22 - 1), [1.0]).save(path)
+        file = checkpoint.load(path)
+    arrays.clear()
+    arrays.update(file.arrays)
+    sections.update(file.sections)
+
+
+def tagged(*ids):
+    """The ids of the first mode as JSON."""
+
+    def change(arrays, sections):
+        del arrays["model/nodes/0/json"]
+        arrays["model/nodes/0/json"] = np.frombuffer(json.dumps(ids).encode(), np.uint8)
+
+    return change
+
+
+BOMBS = {
+    "many modes": many_modes,
+    "one id of many tuples": tagged(["tuple", [["tuple", []]] * 30_000]),
+    "ids that are none": tagged(*[[]] * 100_000),
+    "many members in the params": put("params", "committee", value=[{}] * 50_000),
+    "many members": put("members", value=[{}] * 50_000, section="committee"),
+    "many members in both": members(*[{}] * 50_000),
+    "a long rank": put("params", "rank", value=[[]] * 50_000),
+    "a long hidden": put("params", "hidden", value=[[[]]] * 50_000),
+    "a long scaling": put("params", "scaling", value=[{"a": 0}] * 30_000),
+    "a member's long rank": put("params", "committee", value=[{"rank": [1] * 100_000}]),
+    "an object of many values": put("params", "rank", value={str(i): [] for i in range(30_000)}),
+    "many names": put("names", value=["a"] * 50_000),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_memory_is_a_small_multiple_of_the_file(case, content, tmp_path):
+    arrays, sections = dict(content.arrays), copy.deepcopy(content.sections)
+    BOMBS[case](arrays, sections)
+    path = tmp_path / "model"
+    checkpoint.save(path, arrays, sections)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(CheckpointError):
+            spidertensor.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 36 * path.stat().st_size
+
+
+def test_errors_about_large_values_are_short(content, tmp_path):
+    """They go to a terminal or a log. A name or a value may be megabytes long."""
+    path, long, deep = tmp_path / "model", "x" * 100_000, []
+    for _ in range(600):
+        deep = [deep]
+    for change in (
+        put("estimator", value=long), put("estimator", value=[long]), put("modes", value=long),
+        put("params", "activation", value=long), put("params", "rank", value=long), put("shift", value=long),
+        put("params", long, value=1), put(long, value=1), add(f"model/{long}"), add(f"model/nodes/0/{long}"),
+        add(f"model/nodes/{long}/int"), add(f"committee/{long}"), put("params", "hidden", value=deep),
+        put("params", "network", value={"name": long, "shapes": [[1]] * 900}),
+        members({}, {long: 1}, {}, {}), put("product", value=long), put("names", value=[long]),
+    ):  # fmt: skip
+        arrays, sections = dict(content.arrays), copy.deepcopy(content.sections)
+        change(arrays, sections)
+        checkpoint.save(path, arrays, sections)
+        with pytest.raises(CheckpointError) as caught:
+            spidertensor.load(path)
+        assert len(str(caught.value)) < 1000
 
 
 def test_the_members_are_those_that_a_file_lists(content, tmp_path):

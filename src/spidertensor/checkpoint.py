@@ -115,7 +115,7 @@ def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> 
     """
     inside = f"{prefix}/" if prefix else ""
     extra = {name for name in arrays if name.startswith(inside)} - flatten(template, prefix).keys()
-    _check(not extra, f"this model has no array {min(extra, default='')!r}")
+    _check(not extra, f"this model has no array {min(extra, default='')!r:.80}")
     return _rebuild(template, arrays, prefix)
 
 

@@ -19,7 +19,7 @@ import typer
 
 import spidertensor
 from spidertensor.cli.errors import CommandError, told
-from spidertensor.cli.output import note
+from spidertensor.cli.output import note, say
 
 # Each in a file of its own, in the order of `spider --help`.
 COMMANDS = (
@@ -71,9 +71,9 @@ def spider(
     `spider COMMAND --help` has more examples.
     """
     if version:
-        print(f"spider {spidertensor.__version__}")
+        say(f"spider {spidertensor.__version__}")
     elif context.invoked_subcommand is None:
-        print(context.get_help())
+        say(*context.get_help().split("\n"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message = _message(error)
         if message is None:
             raise
-        print("spider:", " ".join(message.split()), file=sys.stderr)
+        note(f"spider: {' '.join(message.split())}")
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 

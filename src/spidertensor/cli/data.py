@@ -50,4 +50,4 @@ def get(name: Name) -> None:
 
     loaded = datasets.load(name)
     output.note(f"{name}: {len(loaded.train.value):,} training entries. Licence: {loaded.licence}")
-    print("generated, no file" if name == "synthetic" else datasets.locate(name))
+    output.say("generated, no file" if name == "synthetic" else str(datasets.locate(name)))

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from spidertensor.cli import output
+
 HIDDEN = True
 
 
@@ -14,7 +16,7 @@ def docs(context: typer.Context) -> None:
     """Print the reference of all commands as Markdown."""
     root = context.parent
     assert root is not None
-    print(_markdown(root.command), end="")
+    output.say(*_markdown(root.command).split("\n")[:-1])
 
 
 def _markdown(app: Any) -> str:

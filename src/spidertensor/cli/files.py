@@ -59,10 +59,11 @@ def named_network(text: str) -> CustomNetwork:
 
 def all_text(model: Estimator) -> list[bool]:
     """Per mode, whether "42" in a text file means the text: as when it was fitted, else by the ids it has."""
-    position = model.position_
-    if isinstance(position, dict) and isinstance(position.get("all_text"), list):
-        return [bool(each) for each in position["all_text"]]
-    return [kinds == ("str",) for kinds in model.id_kinds_]
+    kinds_of = model.id_kinds_
+    match model.position_:
+        case {"all_text": list(texts)} if [type(each) for each in texts] == [bool] * len(kinds_of):
+            return texts
+    return [kinds == ("str",) for kinds in kinds_of]
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def info(
         ],
     )
     if len(record["members"]) > 1:
+        output.say("")
         _print_members(record["members"])
 
 
@@ -70,11 +71,13 @@ def _print_members(members: list[dict[str, Any]]) -> None:
         ]
         for member in members
     ]
-    output.print_table("\nmembers", ["own settings", "weight", "evidence", ""], rows)
+    output.print_table("members", ["own settings", "weight", "evidence", ""], rows)
 
 
 def _place(position: Any) -> str:
-    if isinstance(position, dict) and {"source", "row", "bad"} <= position.keys():
-        bad = output.counted(position["bad"], "bad row")
-        return f"row {position['row']:,} of {position['source']}, with {bad}"
-    return "none" if position is None else str(position)
+    match position:
+        case None:
+            return "none"
+        case {"source": str(source), "row": int(row), "bad": int(bad)}:
+            return f"row {row:,} of {source}, with {output.counted(bad, 'bad row')}"
+    return str(position)

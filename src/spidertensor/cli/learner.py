@@ -156,7 +156,7 @@ def reopen(
     add: learn the source from its start; again: even if the model knows it
     """
     estimator = files.load_model(path, network)
-    stored = position.of(estimator.position_)
+    stored = position.of(estimator.position_, len(estimator.mode_names_))
     if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
     value = stored["value"] if stored else value

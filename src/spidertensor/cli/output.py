@@ -1,14 +1,22 @@
-"""Printing: tables and JSON to standard output, notes and progress to standard error."""
+"""Printing: tables and JSON to standard output, notes and progress to standard error.
+
+Everything that a command prints goes through this file. Names and ids come from files and data of anybody, so
+control characters are shown as escapes (`\\x1b`): a terminal must not obey them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+# Control characters, among them ESC and the line ends; marks that turn the direction of writing; and halves
+# of surrogate pairs, which cannot be printed at all.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 METRICS = {"rmse": "RMSE", "auc": "AUC", "log_loss": "log loss"}
 
 
@@ -27,11 +35,41 @@ def plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return shown(value)
     return value
 
 
+def safe(text: str) -> str:
+    """A text that a terminal shows and does not obey: "\\x1b[2J" for the characters that clear a screen."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def shown(raw: Any) -> str:
+    """An id as text. Python refuses to write out an int of thousands of digits."""
+    try:
+        return str(raw)
+    except ValueError:
+        return hex(raw) if isinstance(raw, int) else f"<{type(raw).__name__}>"
+
+
+class Terminal:
+    """Standard output as a file for rows of data: as they are for a file or a pipe, `safe` for a terminal."""
+
+    def write(self, text: str) -> None:
+        if sys.stdout.isatty():
+            text = "\n".join(map(safe, text.split("\n")))
+        sys.stdout.write(text)
+
+
+def say(*lines: str) -> None:
+    """To standard output."""
+    for line in lines:
+        print(safe(line))
+
+
 def print_json(record: Any) -> None:
-    print(json.dumps(plain(record), default=str))
+    print(json.dumps(plain(record), default=str))  # ASCII, with escapes of its own
 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -42,7 +80,7 @@ def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for pair in pairs:
-        table.add_row(*pair)
+        table.add_row(*map(safe, pair))
     _print(title, table)
 
 
@@ -52,9 +90,9 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
+        table.add_column(safe(name), justify="right" if place else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(safe, row))
     _print(title, table)
 
 
@@ -63,20 +101,21 @@ def _print(title: str, table: Any) -> None:
 
     console = Console(markup=False, highlight=False)
     if title:
-        console.print(title, style="bold", soft_wrap=True)
+        console.print(safe(title), style="bold", soft_wrap=True)
     console.print(table)
 
 
 def working(text: str) -> AbstractContextManager[Any]:
     """A moving line on a terminal while a command works."""
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
+    return console.status(escape(safe(text))) if console.is_terminal else nullcontext()
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(safe(text), file=sys.stderr, flush=True)
 
 
 def members_of(model: Any) -> list[dict[str, Any]]:

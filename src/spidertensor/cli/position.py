@@ -16,17 +16,19 @@ from typing import Any
 
 from spidertensor.cli.errors import CommandError
 from spidertensor.sources import Source
+from spidertensor.sources.source import HEAD
 
 REMEMBERED = 1000  # files; a place takes some 300 bytes of every model file
 
 Place = dict[str, Any]
 
 
-def of(stored: Any) -> dict[str, Any] | None:
-    """The position that a model file has, if `spider fit` has written it."""
+def of(stored: Any, n_modes: int) -> dict[str, Any] | None:
+    """The position that a model file has, if `spider fit` has written it: a file may come from anybody."""
     match stored:
-        case {"value": str(), "all_text": None | list()} if _is_place(stored):
-            return stored
+        case {"value": str(), "all_text": None | list() as texts} if _is_place(stored):
+            if texts is None or [type(each) for each in texts] == [bool] * n_modes:
+                return stored
     return None
 
 
@@ -42,7 +44,10 @@ def places(position: dict[str, Any] | None) -> list[Place]:
 def _is_place(place: Any) -> bool:
     match place:
         case {"source": str(), "head": None | {"bytes": int(), "sha256": str()}, "row": int(), "bad": int()}:
-            return place.get("last") is None or isinstance(place["last"], str)
+            size = (place["head"] or {"bytes": 0})["bytes"]
+            counts = (place["row"], place["bad"], size)
+            possible = all(type(n) is int and 0 <= n < 2**63 for n in counts) and size <= HEAD
+            return possible and isinstance(place.get("last"), str | None)
     return False
 
 

@@ -23,6 +23,14 @@ Out = Annotated[
         "output.",
     ),
 ]
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
+        "data.",
+    ),
+]
 Modes = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="The id columns, if SOURCE names them differently: user,movie."),
@@ -40,6 +48,7 @@ def predict(
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
     columns: options.Columns = None,
+    spreadsheet_safe: SpreadsheetSafe = False,
 ) -> None:
     """Add predictions to the rows of a source.
 
@@ -72,7 +81,10 @@ def predict(
     rejected = BadRows(opened, on_bad, rejects)
     chunks = sources.read(opened, names, all_text=files.all_text(estimator), keep=True)
     n = unseen = 0
-    with output.working(f"predicting {opened.name}") if out else nullcontext(), written(out) as write:
+    with (
+        output.working(f"predicting {opened.name}") if out else nullcontext(),
+        written(out, spreadsheet_safe=spreadsheet_safe) as write,
+    ):
         for chunk in chunks:
             rejected.take(chunk.bad)
             if len(chunk.rows):

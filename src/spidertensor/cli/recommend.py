@@ -62,14 +62,14 @@ def recommend(
     seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
     for mode, name in enumerate(names):
         if not seen[mode]:
-            output.note(f"note: {name}={entry[mode]} was never seen: predicted from the prior")
+            output.note(f"note: {name}={output.shown(entry[mode])} was never seen: predicted from the prior")
     expected, spread = estimator.likelihood.mean_name, estimator.likelihood.std_name
     columns = ["id", expected, spread, *([] if interval is None else ["low", "high"])]
     records = [dict(zip(columns, each, strict=False)) for each in ranked]
     if as_json:
         output.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
         return
-    rows = [[str(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
+    rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
     title = f"{', '.join(given)}; ranked by {ranked_by[explore.value]}"
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)

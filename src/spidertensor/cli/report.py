@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import naming
 
@@ -40,4 +41,4 @@ def report(
     except ModuleNotFoundError as error:
         raise CommandError(f"spider report needs {error.name}: pip install 'spidertensor[plot]'") from None
     for path in paths:
-        print(path)
+        output.say(str(path))

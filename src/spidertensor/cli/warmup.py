@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from time import perf_counter
 
+from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 
 
@@ -29,8 +30,8 @@ def warmup() -> None:
     _learn_and_predict()
     compiled = sorted(Counter(compilations()) - Counter(before))
     what = f"compiled {', '.join(compiled)}" if compiled else "nothing left to compile"
-    print(f"{what} ({perf_counter() - began:.1f} s)")
-    print(f"kept in {folder}")
+    output.say(f"{what} ({perf_counter() - began:.1f} s)")
+    output.say(f"kept in {folder}")
 
 
 def _learn_and_predict() -> None:

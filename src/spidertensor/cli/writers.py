@@ -5,30 +5,39 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import replacing
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+# What a spreadsheet may take for a formula: a text that begins like one, also in full-width characters, and
+# is not just a number.
+_FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff20\uff0b\uff0d]|[+\-](?!\d+(\.\d+)?([eE][+-]?\d+)?\Z)")
 
 
 @contextmanager
-def written(out: Path | None) -> Iterator[Any]:
-    """A function that writes rows and columns beside them; the file gets its name when it is complete."""
+def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any]:
+    """A function that writes rows and columns beside them; the file gets its name when it is complete.
+
+    spreadsheet_safe: in csv and tsv, a ' stands before a text that a spreadsheet would take for a formula
+    """
     import pyarrow as pa
 
     from spidertensor.sources import named
 
     if out is None:
-        yield _csv_writer(sys.stdout, DELIMITERS["csv"])
+        yield _csv_writer(output.Terminal(), DELIMITERS["csv"], spreadsheet_safe)
         return
     target = named(str(out))
     kind = target.format.name
+    if spreadsheet_safe and kind not in DELIMITERS:
+        raise CommandError(f"--spreadsheet-safe is for csv and tsv, not for {kind}")
     with replacing(out) as handle:
         if kind == "parquet":
             with _parquet_writer(handle) as write:
@@ -38,7 +47,10 @@ def written(out: Path | None) -> Iterator[Any]:
         if target.compression is not None:
             stream = pa.CompressedOutputStream(pa.PythonFile(handle, "w"), target.compression)
         with stream, io.TextIOWrapper(stream, encoding="utf-8", newline="") as file:
-            yield _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind])
+            if kind == "jsonl":
+                yield _json_writer(file)
+            else:
+                yield _csv_writer(file, DELIMITERS[kind], spreadsheet_safe)
 
 
 def _names(records: Any, extra: dict[str, Any]) -> list[str]:
@@ -60,19 +72,36 @@ def _checked(records: Any, names: list[str]) -> None:
                 )
 
 
-def _csv_writer(file: Any, delimiter: str) -> Any:
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+class _Lines:
+    """Rows of a csv.writer whose lines end in \\r\\n, with \\n instead. Only with such ends does it quote a
+    lone \\r, which would else begin a new row."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def write(self, row: str) -> None:
+        self.file.write(row.removesuffix("\r\n") + "\n")
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def _csv_writer(file: Any, delimiter: str, spreadsheet_safe: bool) -> Any:
+    writer = csv.writer(_Lines(file), delimiter=delimiter, lineterminator="\r\n")
     names: list[str] = []
 
     def write(records: Any, extra: dict[str, Any]) -> None:
         if not names:
             names.extend(_names(records, extra))
-            writer.writerow([*names, *extra])
+            writer.writerow([*(map(_no_formula, names) if spreadsheet_safe else names), *extra])
         _checked(records, names)
         if isinstance(records, list):
             columns = [[record.get(name) for record in records] for name in names]
         else:
             columns = [column.to_pylist() for column in records.columns]
+        if spreadsheet_safe:
+            columns = [list(map(_no_formula, column)) for column in columns]
         added = [[f"{number:.7g}" for number in column.tolist()] for column in extra.values()]
         writer.writerows(zip(*columns, *added, strict=True))
 

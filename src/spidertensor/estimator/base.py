@@ -84,7 +84,7 @@ def _as_given(params: dict[str, Any]) -> dict[str, Any]:
     """Stored parameters as a user writes them: JSON has lists where these have tuples, members apart."""
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
     if isinstance(params.get("committee"), list):
-        given["committee"] = [_as_given(own) for own in params["committee"]]
+        given["committee"] = [_as_given(own) if isinstance(own, dict) else own for own in params["committee"]]
     return given
 
 

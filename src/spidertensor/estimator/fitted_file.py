@@ -22,6 +22,8 @@ from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.parameters import (
+    OF_MEMBERS,
+    Member,
     Model,
     checked,
     is_list,
@@ -32,10 +34,11 @@ from spidertensor.estimator.parameters import (
     model_of,
     network_of,
 )
+from spidertensor.estimator.reach import Reach, reach
 from spidertensor.scaling import Scaling
 from spidertensor.spider import committee, posterior
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
-from spidertensor.spider.custom_network import CustomNetwork
+from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
@@ -54,7 +57,11 @@ VERSION_1: dict[str, Any] = {
 }
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
+MOST_PARAMS = 1000  # values in the params of a file, and more for each array
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
+LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
+LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
+WIDER = 1e6  # times its prior a variance may be: wild values with curvature were seen to widen one 500 times
 
 
 @contextmanager
@@ -64,9 +71,9 @@ def one_error(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from None
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{os.fspath(path)}: not a model that this version can read ({error!r})"
+            f"{os.fspath(path)}: not a model that this version can read ({error!r:.500})"
         ) from error
 
 
@@ -82,17 +89,29 @@ def config_of(file: Checkpoint) -> dict[str, Any]:
 
 def check_config(config: dict[str, Any], estimator: str, shown: str) -> None:
     """Whether a config belongs to an estimator; `shown` is the name of its class."""
-    check(config["estimator"] == estimator, f"holds a {config['estimator']}, not a {shown}")
+    check(config["estimator"] == estimator, f"holds a {config['estimator']!s:.80}, not a {shown}")
     check(isinstance(config["params"], dict), "the params are not an object")
     check(isinstance(config["product"], bool), "product is neither true nor false")
 
 
 def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The stored parameters; of an old file, complete with those of the `known` ones that it lacks."""
+    # Every list of the params counts something that has arrays. Checked before the params are copied.
+    possible = _n_values(config["params"]) <= MOST_PARAMS + len(file.arrays) * len(OF_MEMBERS)
+    check(possible, "the params have too many values")
     meant = VERSION_1 if file.version == 1 else {}
     if "committee" not in file.sections:
         meant = meant | ALONE
     return {name: value for name, value in meant.items() if name in known} | config["params"]
+
+
+def _n_values(value: Any) -> int:
+    """How many values a JSON value consists of."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return 1
+    return 1 + sum(map(_n_values, value))
 
 
 def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
@@ -157,9 +176,10 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     """
     params, shift, scale = config["params"], config["shift"], config["scale"]
     nodes = _nodes(file.arrays, alone="committee" not in file.sections)
-    check(config["modes"] == len(nodes), f"{config['modes']} modes, but nodes of {len(nodes)}")
+    modes = config["modes"]
+    check(is_whole(modes) and modes == len(nodes), f"{modes!r:.80} modes, but nodes of {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
-    check(possible, f"scaling ({shift}, {scale}) is not possible")
+    check(possible, f"scaling ({shift!r:.80}, {scale!r:.80}) is not possible")
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
@@ -169,11 +189,13 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         _check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
     model = model_of(params, likelihood, len(nodes), members=members, product=product, runs=runs)
     state = _state(file, arrays, model, params)
+    scaling = Scaling(float(shift), float(scale))
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
+        _check_reach(member, model.members[m], scaling)
     _check_committee(state)
-    return Fitted(params, model, state, nodes, Scaling(float(shift), float(scale)))
+    return Fitted(params, model, state, nodes, scaling)
 
 
 def check(condition: Any, reason: str) -> None:
@@ -193,7 +215,7 @@ def _nodes(arrays: dict[str, NDArray[Any]], *, alone: bool) -> list[NodeIndex]:
             case ["committee", _, *_]:
                 pass
             case _:
-                raise CheckpointError(f"unknown array {name!r}")
+                raise CheckpointError(f"unknown array {name!r:.80}")
     check(modes.keys() == {str(mode) for mode in range(len(modes))}, "the modes are not numbered from 0")
     return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
 
@@ -292,6 +314,28 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(certain and small, "the noise of a node is impossible")
     whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
     check(min(whole) >= 0 and state.seed == seed, "count or seed impossible")
+
+
+def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
+    """That no product of the numbers of a state overflows."""
+    network, prior, post = member.network, member.prior, state.posterior
+    allowed = [
+        *(posterior.factor_prior_var(network, prior, mode).max() for mode in range(network.n_modes)),
+        *(prior.slab_var for _ in post.weights),
+    ]
+    parts = zip((*post.factors, *post.weights), allowed, strict=True)
+    check(all(part.var.max() <= WIDER * var for part, var in parts), "a variance is far above its prior's")
+    far = Reach(0.0, 0.0)  # of a custom network nothing is known
+    if not isinstance(network, CustomSizes):
+        far = reach(state, network, prior)
+    check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
+    log_noise = math.log(float(post.noise.rate)) - math.log(float(post.noise.shape))
+    log_noise += sum(max(map(abs, (each.mean.min(), each.mean.max()))) for each in post.log_noise)
+    log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
+    log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
+    shift = scaling.shift + scaling.scale * float(state.stream.shift)
+    possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
+    check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in the units of the values overflow")
 
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:

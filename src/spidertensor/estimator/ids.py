@@ -9,7 +9,8 @@ row of the input.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
 from math import isfinite, isnan
 from typing import Any
@@ -21,6 +22,8 @@ from spidertensor.estimator.inputs import Column, Columns, no_id, wrong_width
 from spidertensor.faults import EntryError
 
 TABLE_LIMIT = 2**22  # ids below it may have a slot in a direct table: at most 16 MiB per mode
+SLOTS_PER_NODE = 8  # at most, or an id of 8 bytes in a file would make a table of megabytes
+FEWEST_SLOTS = 64
 BLOCK = (
     2**16
 )  # ints mapped at once: bounds temporary memory, and each block knows the ids that the last one added
@@ -52,7 +55,8 @@ class NodeIndex:
 
     The dict holds all of them. The table is a copy for small non-negative ints, many times faster:
     `table[id]` is the number, or -1 for "ask the dict". Its last slot stays -1 and stands for every int
-    outside the table.
+    outside the table. It grows with the number of nodes, not with the ids: a large id among few stays in the
+    dict.
     """
 
     def __init__(self) -> None:
@@ -120,10 +124,12 @@ class NodeIndex:
         """The inverse of `to_arrays`. ValueError for anything that `to_arrays` does not write."""
         index = cls()
         try:
-            ids = _ids_from(arrays)
-            index.find_or_add(ids)
-            if len(index) != len(ids):
-                raise ValueError(f"{len(ids) - len(index)} of {len(ids)} ids are duplicates")
+            found = 0
+            for ids in _ids_from(arrays):
+                index._map(ids, add=True)
+                found += len(ids)
+            if len(index) != found:
+                raise ValueError(f"{found - len(index)} of {found} ids are duplicates")
         except (ValueError, OverflowError, RecursionError) as error:  # huge float, deep nesting
             raise ValueError(f"cannot read node ids: {error}") from error
         return index
@@ -154,7 +160,8 @@ class NodeIndex:
         return np.fromiter(numbers, np.int64, len(ids))
 
     def _tabulate(self, ids: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        small = ids.view(np.uint64) < TABLE_LIMIT
+        slots = max(FEWEST_SLOTS, SLOTS_PER_NODE * len(self._numbers))
+        small = ids.view(np.uint64) < min(slots, TABLE_LIMIT)
         if not small.any():
             return
         ids, numbers = ids[small], numbers[small]
@@ -248,6 +255,9 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+_UNTAG = {"int": lambda text: int(text, 16), "float": float.fromhex, "bytes": bytes.fromhex, "str": str}
+
+
 def _tag(raw: Any) -> list[Any]:
     """An id for JSON: its type and its value, in hexadecimal where JSON would lose digits."""
     kind = type(raw)
@@ -256,36 +266,89 @@ def _tag(raw: Any) -> list[Any]:
     return [kind.__name__, _WRITE[kind](raw) if kind in _WRITE else raw]
 
 
-def _untag(tagged: Any) -> Any:
-    match tagged:
-        case ["int", str(text)]:
-            return int(text, 16)
-        case ["float", str(text)]:
-            return float.fromhex(text)
-        case ["bytes", str(text)]:
-            return bytes.fromhex(text)
-        case ["str", str(raw)] | ["bool", bool(raw)]:
-            return raw
-        case ["tuple", list(parts)]:
-            return tuple(map(_untag, parts))
-    raise ValueError(f"not a tagged id: {str(tagged)[:60]}")
+# --- reading: as little memory as the ids themselves take, for a file may come from anybody ---
+
+_SPACE = r"[ \t\n\r]*"
+_OPEN, _COMMA, _CLOSE = (re.compile(_SPACE + mark + _SPACE) for mark in (r"\[", ",", r"\]"))
+_KIND = re.compile(rf'\[{_SPACE}"(int|float|bytes|str|bool|tuple)"{_SPACE},{_SPACE}')
+_BOOL = re.compile("true|false")
+_JSON = json.JSONDecoder()
 
 
-def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Column:
-    """The ids in the arrays of `to_arrays`, not yet checked one by one."""
+def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Column]:
+    """The ids in the arrays of `to_arrays`, in blocks of allowed ones."""
     arrays = dict(arrays)  # copied: an .npz reads its file at every access
     dtypes = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
     int64, uint8 = (np.dtype(np.int64), 1), (np.dtype(np.uint8), 1)
     if dtypes == {"int": int64}:
-        return arrays["int"]
-    if dtypes == {"json": uint8}:
-        tagged = json.loads(_decode(arrays["json"].tobytes()))
-        if not isinstance(tagged, list):
-            raise ValueError("not a list")
-        return [_untag(each) for each in tagged]
-    if dtypes != {"utf8": uint8, "offsets": int64}:
-        raise ValueError(f"unknown arrays {dtypes}")
-    data, cuts = arrays["utf8"].tobytes(), arrays["offsets"].tolist()
-    if not cuts or cuts[0] != 0 or cuts[-1] != len(data) or any(a > b for a, b in pairwise(cuts)):
+        yield arrays["int"]
+    elif dtypes == {"json": uint8}:
+        yield from _ids_from_json(_decode(arrays["json"].tobytes()))
+    elif dtypes == {"utf8": uint8, "offsets": int64}:
+        yield from _ids_from_texts(arrays["utf8"].tobytes(), arrays["offsets"])
+    else:
+        raise ValueError(f"unknown arrays {str(dtypes)[:200]}")
+
+
+def _ids_from_texts(data: bytes, cuts: NDArray[np.int64]) -> Iterator[list[str]]:
+    whole = len(cuts) and cuts[0] == 0 and cuts[-1] == len(data)
+    if not whole or (cuts[1:] < cuts[:-1]).any():
         raise ValueError("offsets do not cut the text")
-    return [_decode(data[a:b]) for a, b in pairwise(cuts)]
+    for start in range(0, len(cuts) - 1, BLOCK):
+        yield [_decode(data[a:b]) for a, b in pairwise(cuts[start : start + BLOCK + 1].tolist())]
+
+
+def _ids_from_json(text: str) -> Iterator[list[Any]]:
+    """The inverse of `_tag`, id by id: a parser of any JSON would first make lists of 25 times its size."""
+    at, block = _end(_OPEN, text, 0), []
+    more = not _CLOSE.match(text, at)
+    while more:
+        raw, at = _untag(text, at)
+        block.append(raw)
+        if len(block) == BLOCK:
+            yield block
+            block = []
+        more = not _CLOSE.match(text, at)
+        at = _end(_COMMA, text, at) if more else at
+    yield block
+    if _end(_CLOSE, text, at) != len(text):
+        raise ValueError("more than a list")
+
+
+def _untag(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
+    """The tagged id that begins at a place of a text, and where it ends."""
+    found = _KIND.match(text, at)
+    if found is None:
+        raise ValueError(f"not a tagged id: {text[at : at + 60]}")
+    kind, at = found[1], found.end()
+    if kind == "tuple":
+        raw, at = _untag_parts(text, at, depth)
+    elif kind == "bool":
+        end = _end(_BOOL, text, at)
+        raw, at = text[at:end] == "true", end
+    else:
+        if text[at : at + 1] != '"':
+            raise ValueError(f"not a tagged id: {text[at : at + 60]}")
+        value, at = _JSON.raw_decode(text, at)
+        raw = _UNTAG[kind](value)
+        if kind == "float" and not isfinite(raw):
+            raise ValueError("a float that is not finite")
+    return raw, _end(_CLOSE, text, at)
+
+
+def _untag_parts(text: str, at: int, depth: int) -> tuple[tuple[Any, ...], int]:
+    if depth == MAX_DEPTH:
+        raise ValueError(f"id nested more than {MAX_DEPTH} tuples deep")
+    parts: list[Any] = []
+    at = _end(_OPEN, text, at)
+    while not (closed := _CLOSE.match(text, at)):
+        part, at = _untag(text, _end(_COMMA, text, at) if parts else at, depth + 1)
+        parts.append(part)
+    return tuple(parts), closed.end()
+
+
+def _end(token: re.Pattern[str], text: str, at: int) -> int:
+    found = token.match(text, at)
+    if found is None:
+        raise ValueError(f"not a list of tagged ids: {text[at : at + 60]}")
+    return found.end()

@@ -30,6 +30,6 @@ def _open(path: str | os.PathLike[str], network: CustomNetwork | None, *, runs: 
     with fitted_file.one_error(path):
         name = fitted_file.config_of(file)["estimator"]
         if name not in ESTIMATORS:
-            raise CheckpointError(f"unknown estimator {name!r}")
+            raise CheckpointError(f"unknown estimator {name!r:.80}")
         kind = ESTIMATORS[name]
     return kind._from_file(path, file, network, runs=runs)

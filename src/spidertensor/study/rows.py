@@ -30,6 +30,9 @@ KEYS = {
     "version", "commit", "machine", "jobs", "finished", "wall_seconds",
 }  # fmt: skip
 TEXTS, NUMBERS = ("method", "data", "protocol"), ("rank", "batch_size", "seed", "at")  # in all settings
+NAMES = ("metric", "test")  # in a score
+WHOLE = range(-(2**63), 2**63)
+LARGEST = 1e300  # of a number
 LONGEST = 2**24  # characters of a line: a longer one is no row, and would fill the memory
 
 
@@ -135,7 +138,52 @@ def _is_row(row: Any) -> bool:
         return False
     texts = [row["experiment"], row["finished"], *(row["settings"].get(name) for name in TEXTS)]
     numbers = [row["settings"].get(name) for name in NUMBERS]
-    return all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+    may_lack = (row[name] for name in ("error", "version", "commit", "machine"))
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) is int and number in WHOLE for number in numbers)
+        and all(isinstance(text, str | None) for text in may_lack)
+        and type(row["jobs"]) in (int, type(None))
+        and _is_result(row["seconds"])
+        and _is_result(row["wall_seconds"])
+        and all(isinstance(score, dict) and _is_result(score) for score in _values(row["scores"], dict))
+        and all(isinstance(point, dict) and _is_result(point) for point in _values(row["curve"], list))
+        and all(map(_is_layer, _values(row["weights"], list)))
+    )
+
+
+def _values(value: Any, kind: type) -> list[Any]:
+    """Those of a list or an object, none of None; of anything else one that is no result."""
+    if value is None:
+        return []
+    if not isinstance(value, kind):
+        return [False]
+    return list(value.values() if isinstance(value, dict) else value)
+
+
+def _is_result(value: Any) -> bool:
+    """A finite number, None for one that is not, or lists and objects of these; NAMES are texts or None."""
+    if isinstance(value, dict):
+        names = (each for key, each in value.items() if key in NAMES)
+        numbers = (each for key, each in value.items() if key not in NAMES)
+        return all(isinstance(name, str | None) for name in names) and all(map(_is_result, numbers))
+    if isinstance(value, list):
+        return all(map(_is_result, value))
+    return value is None or (type(value) in (int, float) and abs(value) <= LARGEST)
+
+
+def _is_layer(value: Any) -> bool:
+    """Two matrices of one shape."""
+    if not isinstance(value, dict) or value.keys() != {"mean", "inclusion"}:
+        return False
+    shapes = []
+    for matrix in value.values():
+        if not (isinstance(matrix, list) and all(isinstance(each, list) for each in matrix)):
+            return False
+        if not all(type(number) in (int, float) and _is_result(number) for each in matrix for number in each):
+            return False
+        shapes.append([len(each) for each in matrix])
+    return shapes[0] == shapes[1] and len(set(shapes[0])) == 1
 
 
 def _short(value: Any) -> Any:

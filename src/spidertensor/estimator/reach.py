@@ -1,0 +1,115 @@
+"""How large the predictions of a state can become: a bound that needs no prediction, for states from files.
+
+Each number of a state may be possible for itself, and their products still overflow: three layers of weights
+of 1e13 make a variance that float32 cannot hold, and the next prediction is not a number. So the norms of all
+parts are multiplied, as the network does with the parts themselves. All in float64; norms as large as the
+ones allowed here cannot overflow it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.spider import posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian, Prior, Site, State
+
+STEEPEST = 1.13  # slope of an activation: that of gelu; the others have 1
+FARTHEST_DRAW = 8.3  # standard deviations: what `posterior.uniforms` can lead to
+WIDE = 1024  # rows and columns up to which an exact norm of a matrix takes less than a second
+
+
+class Reach(NamedTuple):
+    f: float  # bound of the mean of f
+    var: float  # of its variance
+
+
+class _Part(NamedTuple):
+    """Bounds of a layer: of |W h| / |h| for its means, and of a variance."""
+
+    norm: float
+    var: float
+
+
+def reach(state: State, network: Network, prior: Prior) -> Reach:
+    """Bounds of f and its variance for any entry of known or new nodes, now and after a refinement."""
+    sites = zip(state.posterior.weights, state.sites, network.layers, strict=True)
+    layers = [_layer(weight, site, prior, shape) for weight, site, shape in sites]
+    found = _reach(layers, state, network, prior)
+    if not (found.var < 1e30) and max(map(max, network.layers)) <= WIDE:
+        # By the sums of squares the norm of many wide layers is far too large.
+        sites = zip(state.posterior.weights, state.sites, layers, strict=True)
+        layers = [_Part(_exact_norm(weight, site, prior), layer.var) for weight, site, layer in sites]
+        found = _reach(layers, state, network, prior)
+    return found
+
+
+def after_refinement(weight: Gaussian, site: Site, prior: Prior) -> NDArray[np.float64]:
+    """What a refinement makes of the means, at most (spike_slab.refine).
+
+    One that the next refinement leaves alone, because its cavity is improper, may be refined later.
+    """
+    mean, var = weight.mean.astype(np.float64), weight.var.astype(np.float64)
+    precision = np.maximum(1 / var - site.precision, 0.0)
+    return (mean / var - site.precision_mean) / (precision + 1 / prior.slab_var)
+
+
+def _layer(weight: Gaussian, site: Site, prior: Prior, shape: tuple[int, int]) -> _Part:
+    refined = after_refinement(weight, site, prior)
+    largest = np.maximum(np.abs(weight.mean), np.abs(refined))
+    var = max(float(weight.var.max()), float(np.square(refined).max()), prior.slab_var)
+    return _Part(float(np.linalg.norm(largest)) / math.sqrt(shape[1]), var)
+
+
+def _exact_norm(weight: Gaussian, site: Site, prior: Prior) -> float:
+    means = (weight.mean.astype(np.float64), after_refinement(weight, site, prior))
+    return max(float(np.linalg.norm(mean, 2)) for mean in means) / math.sqrt(weight.mean.shape[1])
+
+
+def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) -> Reach:
+    """mathematics.md section 3 with norms in place of vectors."""
+    inputs, bias, multilinear = _factors(state, network, prior)
+    h = [math.hypot(inputs, 1.0)]
+    for layer, (outputs, _) in zip(layers[:-1], network.layers[:-1], strict=True):
+        # softplus and sigmoid add up to 1 to each of the outputs
+        h.append(math.hypot(layer.norm * h[-1] + math.sqrt(outputs), 1.0))
+    f = layers[-1].norm * h[-1] + bias
+    var, back = layers[-1].var * h[-1] ** 2, layers[-1].norm
+    for layer, into in zip(layers[-2::-1], h[-2::-1], strict=True):
+        delta = STEEPEST * back
+        var += layer.var * (into * delta) ** 2
+        back = layer.norm * delta
+    factor_var = max(
+        *(float(factor.var.max()) for factor in state.posterior.factors),
+        *(float(posterior.factor_prior_var(network, prior, mode).max()) for mode in range(network.n_modes)),
+    )
+    if network.multilinear:
+        pair, slope = _multilinear(multilinear, product=network.product)
+        f += pair
+        var += factor_var * slope
+    return Reach(f, var + factor_var * (back**2 + network.n_modes))
+
+
+def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float, list[float]]:
+    """Bounds of the norm of all deep parts together, of the sum of the biases, of each multilinear part."""
+    deep, bias, multilinear = 0.0, 0.0, []
+    start = FARTHEST_DRAW * prior.multilinear_start * math.sqrt(max(network.multilinear, 1))
+    for factor in state.posterior.factors:
+        mean = factor.mean.astype(np.float64)
+        deep += float(np.square(mean[:, network.deep_start :]).sum(axis=1).max())
+        bias += float(np.abs(mean[:, 0]).max()) if network.bias else 0.0
+        own = mean[:, int(network.bias) : network.deep_start]
+        multilinear.append(max(math.sqrt(float(np.square(own).sum(axis=1).max())), start))
+    return math.sqrt(deep), bias, multilinear
+
+
+def _multilinear(norms: list[float], *, product: bool) -> tuple[float, float]:
+    """The bound of the part itself, and of the squares of its derivatives (sections 9 and 10)."""
+    if product:
+        return math.prod(norms), sum(math.prod(norms[:k] + norms[k + 1 :]) ** 2 for k in range(len(norms)))
+    total = sum(norms)
+    return total**2 / 2, sum((total - norm) ** 2 for norm in norms)
