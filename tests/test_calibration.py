@@ -10,7 +10,17 @@ from scipy.stats import t as student
 import naive
 from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.spider import calibration
-from spidertensor.spider.calibration import EDGES, MEMORY, N_BINS, OUTER, START, Histogram, note, quantile
+from spidertensor.spider.calibration import (
+    EDGES,
+    INNER,
+    MEMORY,
+    N_BINS,
+    OUTER,
+    START,
+    Histogram,
+    note,
+    quantile,
+)
 
 PROBABILITIES = (0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995)
 
@@ -24,6 +34,17 @@ def test_starts_as_the_normal_distribution():
     assert start.mass.sum() == pytest.approx(START)
     for probability in PROBABILITIES:
         assert quantile(start, probability) == pytest.approx(ndtri(probability), abs=0.01)
+
+
+def test_bins_leave_no_gap():
+    """Equally wide up to INNER, then each wider than the one before by the same factor, on both sides."""
+    right = EDGES[EDGES >= 0]
+    inner, outer = right[right <= INNER], right[right >= INNER]
+    assert (right[0], inner[-1], outer[0], outer[-1]) == (0, INNER, INNER, OUTER)
+    np.testing.assert_allclose(np.diff(inner), inner[1])
+    np.testing.assert_allclose(outer[1:] / outer[:-1], outer[1] / outer[0])
+    np.testing.assert_array_equal(EDGES, -EDGES[::-1])
+    assert len(EDGES) == N_BINS + 1 == 2 * len(right) - 1
 
 
 def test_histogram_is_the_oracle():

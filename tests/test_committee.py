@@ -177,6 +177,24 @@ def test_clipped_and_refused_entries_are_counted():
     assert state.counts.log_evidence == pytest.approx(np.nansum(update.log_evidence))
 
 
+def test_seeds_of_members():
+    """The first has that of the model; the others differ from it, from one another, and from the next
+    model's."""
+    assert [member_seed(seed, 0) for seed in (0, 7, 2**63 - 1)] == [0, 7, 2**63 - 1]
+    seeds = [member_seed(seed, member) for seed in range(50) for member in range(7)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
+
+
+def test_cores_are_those_of_this_process(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {3, 5, 6}}[pid], raising=False)
+    assert committees.cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for known, expected in ((5, 5), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda known=known: known)
+        assert committees.cores() == expected
+
+
 # --- threads ---
 
 

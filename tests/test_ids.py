@@ -453,7 +453,8 @@ def test_memory_is_a_small_multiple_of_the_arrays(case):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 24 * size
+    # an int of 8 bytes becomes a key and a number in a dict; JSON says more than that in text
+    assert peak < (11 if "json" in arrays else 24) * size
 
 
 @reproducible
