@@ -91,9 +91,7 @@ def together(names: tuple[str, ...], updates: dict[str, Update], value, likeliho
     weights, log_evidence, good = np.empty_like(log_p), np.empty(n), np.empty(n, np.bool_)
     empty = start((None,) * len(names), likelihood)
     stack(empty.weights, empty.counts, log_p, weights, log_evidence, good)
-    moments = [np.stack([getattr(each, part) for each in members]) for part in Prediction._fields]
-    parts = Prediction(*moments)
-    mean, var, _ = likelihood.mixture(weights, parts)
+    mean, var, _ = likelihood.mixture(weights, [Prediction(*each[:3]) for each in members])
     scored = slice(n // 10, n)
     if likelihood is PROBIT:
         score = metrics.auc(value[scored], (mean / np.sqrt(1 + var))[scored])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,15 @@ def test_a_member_comes_back():
 # --- the mixture ---
 
 
+def members_of(parts: Prediction) -> list[Prediction]:
+    """(M, n) arrays as M predictions."""
+    return [Prediction(*each) for each in zip(*parts, strict=True)]
+
+
 def test_moments_of_a_gaussian_mixture():
     rng = np.random.default_rng(2)
     weights, parts = rng.dirichlet(np.ones(3), 7).T, Prediction(*rng.uniform(0.1, 2, (3, 3, 7)))
-    mixed = GAUSSIAN.mixture(weights, parts)
+    mixed = GAUSSIAN.mixture(weights, members_of(parts))
     for i in range(7):
         x = np.linspace(-30, 30, 200_001)
         density = sum(
@@ -132,7 +138,7 @@ def test_probability_of_a_probit_mixture_is_the_mixture_of_probabilities():
     mean = np.array([[0.3, -2.0, 30.0, -30.0, 90.0, -90.0], [-1.0, 4.0, 28.0, -29.0, 95.0, -95.0]])
     parts = Prediction(mean, np.array([[0.5], [2.0]]) + 0 * mean, 0 * mean)
     weights = np.array([[0.3], [0.7]]) + 0 * mean
-    mixed = PROBIT.mixture(weights, parts)
+    mixed = PROBIT.mixture(weights, members_of(parts))
     t = parts.mean / np.sqrt(1 + parts.var)
     for sign in (1, -1):
         exact = (weights * ndtr(sign * t)).sum(axis=0)
@@ -154,7 +160,7 @@ def test_a_committee_is_its_members_one_by_one(likelihood):
     w = [1 / 3] * 3
     for i in range(150):
         parts = [Prediction(*(part[i : i + 1] for part in each[:3])) for each in alone]
-        mixed = likelihood.mixture(np.array(w)[:, None], Prediction(*map(np.stack, zip(*parts, strict=True))))
+        mixed = likelihood.mixture(np.array(w)[:, None], parts)
         for got, wanted in zip(update[:3], mixed, strict=True):
             assert got[i] == pytest.approx(wanted[0], rel=1e-9, abs=1e-12)
         w, evidence = naive.stacked(w, [each.log_evidence[i] for each in alone], i)
@@ -201,9 +207,8 @@ def test_cores_are_those_of_this_process(monkeypatch):
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_threads_change_nothing(threads, monkeypatch):
     X, y = stream(3 * committees.ENOUGH)
-    started = []
-    pool = committees.ThreadPoolExecutor
-    monkeypatch.setattr(committees, "ThreadPoolExecutor", lambda n: (started.append(n), pool(n))[1])
+    used, real = [], committees.in_threads
+    monkeypatch.setattr(committees, "in_threads", lambda *args: (used.append(args[2]), real(*args))[1])
     one, many = (committee(members(), GAUSSIAN, threads=n) for n in (1, threads))
     (state, update), (other, same) = (each.update(each.init(1), Batch(X, y)) for each in (one, many))
     for a, b in zip(update, same, strict=True):
@@ -212,9 +217,70 @@ def test_threads_change_nothing(threads, monkeypatch):
         np.testing.assert_array_equal(leaf, checkpoint.flatten(other)[name])
     for a, b in zip(one.predict(state, X), many.predict(other, X), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert started == [min(threads, 3)] * 2  # update and predict
+    assert used == [1, min(threads, 3)] * 2  # update, predict
     many.update(other, Batch(X[: committees.ENOUGH - 1], y[: committees.ENOUGH - 1]))
-    assert len(started) == 2  # too short to pay
+    assert used[-1] == 1  # too short to pay
+
+
+def test_members_work_in_threads_at_the_same_time():
+    """Three that wait for each other."""
+    together = threading.Barrier(3, timeout=20)
+    assert committees.in_threads(lambda m: (together.wait(), m)[1], 3, 3) == [0, 1, 2]
+    assert committees.in_threads(lambda m: m * m, 5, 2) == [0, 1, 4, 9, 16]
+
+
+def test_nine_members_do_not_depend_on_cuts():
+    """NumPy adds eight or more numbers in another order than rows of numbers."""
+    X, y = stream(60)
+    nine = [sequential(NETWORK, GAUSSIAN, Prior(bias_var=0.02 * (m + 1)), refine_every=64) for m in range(9)]
+    method = committee(nine, GAUSSIAN)
+    _, whole = method.update(method.init(0), Batch(X, y))
+    state, parts = method.init(0), []
+    for i in range(60):
+        state, update = method.update(state, Batch(X[i : i + 1], y[i : i + 1]))
+        parts.append(update)
+    for name in ("mean", "var", "noise", "log_evidence", "below"):
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(each, name) for each in parts]), getattr(whole, name)
+        )
+    one_by_one = [method.predict(state, X[i : i + 1]).mean for i in range(60)]
+    np.testing.assert_array_equal(np.concatenate(one_by_one), method.predict(state, X).mean)
+
+
+def test_long_predictions_are_made_in_blocks(monkeypatch):
+    X, y = stream(300)
+    method = committee(members(), GAUSSIAN)
+    state, _ = method.update(method.init(0), Batch(X, y))
+    whole = method.predict(state, X)
+    monkeypatch.setattr(committees, "BLOCK", 64)
+    for a, b in zip(method.predict(state, X), whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_members_out_of_step_are_refused():
+    """After an error that no signal handler can put off, such as too little memory."""
+    X, y = stream(50)
+    inner = members()
+
+    def fails(state: Any, batch: Batch) -> tuple[Any, Update]:
+        raise MemoryError
+
+    method = committee([inner[0], inner[1]._replace(update=fails), inner[2]], GAUSSIAN)
+    state = method.init(0)
+    grown = [
+        posterior.grow(each, NETWORK, prior, np.array([20, 15]))
+        for each, prior in zip(state.members, PRIORS, strict=True)
+    ]
+    state = state._replace(members=tuple(grown))
+    with pytest.raises(MemoryError):
+        method.update(state, Batch(X, y))
+    with pytest.raises(RuntimeError, match="load the model from its last file"):
+        committee(inner, GAUSSIAN).update(state, Batch(X, y))
+
+
+def test_a_committee_learns_in_batches_if_one_of_its_members_does():
+    batches = members()[1]._replace(unit="batch")
+    assert committee([members()[0], batches], GAUSSIAN).unit == "batch"
 
 
 def test_an_error_of_a_member_is_raised():
@@ -226,13 +292,19 @@ def test_an_error_of_a_member_is_raised():
 
 
 @pytest.mark.parametrize("n", [100, committees.ENOUGH])
-def test_ctrl_c_waits_until_all_members_have_learned(n):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_waits_until_all_members_have_learned(n, number):
     """Else some of them would know entries that others do not."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, stop)
     X, y = stream(n)
     inner = members()
 
     def interrupted(state: Any, batch: Batch) -> tuple[Any, Update]:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return inner[1].update(state, batch)
 
     method = committee([inner[0], inner[1]._replace(update=interrupted), inner[2]], GAUSSIAN)
@@ -242,11 +314,14 @@ def test_ctrl_c_waits_until_all_members_have_learned(n):
         for each, prior in zip(state.members, PRIORS, strict=True)
     )
     state = state._replace(members=grown)
-    with pytest.raises(KeyboardInterrupt):
-        method.update(state, Batch(X, y))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            method.update(state, Batch(X, y))
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, before)
     assert [int(each.counts.entries) for each in state.members] == [n] * 3
     assert state.counts.entries == n
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # --- in the estimators ---

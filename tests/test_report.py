@@ -424,8 +424,9 @@ def test_calibrated_coverage_stands_below_the_plain_one_with_the_worst_windows()
 
 
 def test_rows_from_before_there_were_calibrated_intervals_are_read_and_shown():
-    old = rows_in_files.read([Path(__file__).parents[1] / "results" / "prequential.jsonl.gz"])
-    assert not any("calibrated_50" in row["scores"]["stream"] for row in old)
+    every = rows_in_files.read([Path(__file__).parents[1] / "results" / "prequential.jsonl.gz"])
+    old = [row for row in every if "calibrated_50" not in row["scores"]["stream"]]
+    assert 0 < len(old) < len(every)
     movielens, flights = covered(tables.prequential(runs.runs(old)))
     for table in (movielens, flights):
         assert table.columns == ["50 %", "90 %"]

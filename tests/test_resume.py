@@ -31,7 +31,7 @@ from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {"rank": (2, 1), "hidden": (4,), "batch_size": 8, "multilinear": 2, "bias": True}
-OWN = [{}, {"rank": [1, 3], "hidden": [3, 2], "memory": 30.0}, {"bias": False, "multilinear": 0}]
+OWN = [{}, {"rank": (1, 3), "hidden": (3, 2), "memory": 30.0}, {"bias": False, "multilinear": 0}]
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 

@@ -81,8 +81,11 @@ def _opened(lock: str) -> int:
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(lock, flags | os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:
-        return os.open(lock, flags | os.O_RDONLY)  # made by another user: it can be locked
+    except PermissionError as error:
+        try:
+            return os.open(lock, flags | os.O_RDONLY)  # made by another user: it can be locked
+        except FileNotFoundError:
+            raise error from None
 
 
 def _is(descriptor: int, lock: str) -> bool:

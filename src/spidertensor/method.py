@@ -60,7 +60,8 @@ class Update(NamedTuple):
     rejected:         elements (one mean with its variance) whose update was not made, because the result
                       would not be finite or its variance not positive; all elements of refused entries too
     refused:          entries that were not learned at all, for instance because of an absurd value
-    clipped:          entries that were learned with a smaller residual than they had
+    clipped:          entries whose residual was too large to be learned in full; of a committee, by its own
+                      prediction
     below:            (n,), how much of an entry's calibrated predictive distribution lay below its value:
                       it is in the interval of coverage c if this is between (1 - c)/2 and (1 + c)/2. None
                       of a method that does not calibrate

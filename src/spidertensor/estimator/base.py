@@ -33,6 +33,7 @@ from spidertensor.estimator.parameters import (
     checked,
     is_whole,
     model_of,
+    plain,
 )
 from spidertensor.estimator.recommend import Recommendation, best_nodes
 from spidertensor.estimator.threads import Shared, locked
@@ -265,7 +266,7 @@ class Spider(Parameters, Shared, BaseEstimator):
 
         Without those of the built-in network if the model has a custom one.
         """
-        settings = fitted_file.to_params(self._fitted())
+        settings = copy.deepcopy(fitted_file.to_params(self._fitted()))
         left_out = OF_LAYERS if settings["network"] is not None else ()
         return {name: setting for name, setting in settings.items() if name not in left_out}
 
@@ -276,7 +277,7 @@ class Spider(Parameters, Shared, BaseEstimator):
         fitted = self._fitted()
         members = zip(fitted.model.members, fitted.state.weights.tolist(), fitted.state.members, strict=True)
         return [
-            MemberInfo(dict(member.own), weight, self._log_evidence(state.counts))
+            MemberInfo(copy.deepcopy(member.own), weight, self._log_evidence(state.counts))
             for member, weight, state in members
         ]
 
@@ -337,14 +338,14 @@ class Spider(Parameters, Shared, BaseEstimator):
         fitted = self._fitted()
         if member is None:
             return fitted.leading
-        n = len(fitted.state.members)
-        if not (is_whole(member) and 0 <= member < n):
-            raise ValueError(f"no member {member!r}: the committee has {n}, numbered from 0")
-        return member
+        n, number = len(fitted.state.members), plain(member)
+        if not (is_whole(number) and 0 <= number < n):
+            raise ValueError(f"no member {number!r}: the committee has {n}, numbered from 0")
+        return number
 
     def _mode(self, mode: str | int) -> int:
         """Number of a mode that is named by its column or by that number."""
-        names = list(getattr(self, "feature_names_in_", ()))
+        names, mode = list(getattr(self, "feature_names_in_", ())), plain(mode)
         if mode in names:
             return names.index(mode)
         if is_whole(mode) and 0 <= int(mode) < len(self._fitted().nodes):
@@ -362,28 +363,29 @@ class Spider(Parameters, Shared, BaseEstimator):
         columns = self._columns(X)
         value = inputs.values(y, columns.n_entries, self._likelihood)
         if not len(value):
-            return Update(*np.empty((4, 0)), rejected=0)
+            below = np.empty(0) if self._likelihood.intervals else None
+            return Update(*np.empty((4, 0)), rejected=0, below=below)
         fitted = self._learned or self._start(len(columns.ids), value)
         batch_value = scaled_values(value, fitted)
         fitted, index = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
-        # arrays, so that ids and state agree even if Ctrl-C interrupts it.
+        # arrays, so that ids and state agree even if it is interrupted.
         first, self._learned = self._learned is None, fitted
-        before = followed(fitted)
-        try:
-            state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
-        except BaseException:
-            if first and not any(
-                member.counts.entries for member in fitted.state.members
-            ):  # Ctrl-C while it compiled: nothing was learned
-                self._learned = None
-            raise
         self.n_features_in_ = len(columns.ids)
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
+        before = [followed(fitted, m) for m in range(len(fitted.state.members))]
+        try:
+            state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
+        except BaseException:
+            if first and not any(member.counts.entries for member in fitted.state.members):
+                for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
+                    vars(self).pop(name, None)
+            raise
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
-        _tell_changes(followed(self._learned) - before)
+        leading = self._learned.leading
+        _tell_changes(followed(self._learned, leading) - before[leading])
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Update(*prediction, log_evidence, *update[4:])
 

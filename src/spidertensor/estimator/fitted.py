@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
-from spidertensor.estimator.parameters import Model, is_number
+from spidertensor.estimator.parameters import Model, is_number, plain
 from spidertensor.method import Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import posterior
@@ -82,9 +82,9 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
     return fitted._replace(state=fitted.state._replace(members=members)), index
 
 
-def followed(fitted: Fitted) -> NDArray[np.int64]:
-    """(3,) how often the values have changed for good (follow.py): as the member saw it that saw most."""
-    return np.max([member.stream.followed for member in fitted.state.members], axis=0)
+def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:
+    """(3,) how often a member has found that the values have changed for good (follow.py)."""
+    return fitted.state.members[member].stream.followed.copy()
 
 
 def intervals(
@@ -96,8 +96,14 @@ def intervals(
         raise ValueError(
             f"a {likelihood.name} model predicts a {likelihood.mean_name}, which has no interval"
         )
-    if not (is_number(coverage) and 0 < coverage < 1):
-        raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
+    coverage = checked_coverage(coverage)
     std = np.sqrt(predicted.var + predicted.noise)
     low, high = (quantile(fitted.state, (1 + side * coverage) / 2) for side in (-1, 1))
     return predicted.mean + std * low, predicted.mean + std * high
+
+
+def checked_coverage(coverage: Any) -> float:
+    coverage = plain(coverage)
+    if not (is_number(coverage) and 0 < coverage < 1):
+        raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
+    return coverage

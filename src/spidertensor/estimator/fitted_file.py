@@ -288,6 +288,7 @@ def _check_committee(state: CommitteeState) -> None:
     shares = ((weights > 0) & (weights <= 1)).all() and abs(weights.sum() - 1) < 1e-9
     check(shares, "the members' weights are impossible")
     check(min(counts[:3]) >= 0, "a count is negative")
+    check(all(each.counts.entries == counts.entries for each in state.members), "its members are out of step")
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
     if residuals:
         possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
-from spidertensor.estimator.fitted import followed, intervals
+from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
@@ -98,6 +98,7 @@ class SpiderRegressor(RegressorMixin, Spider):
         The ends are calibrated by how far the latest entries lay from what was predicted for them, so they
         need not be at equal distances from the mean.
         """
+        coverage = checked_coverage(coverage)
         return intervals(self._fitted(), self._predict(X), coverage)
 
     @property
@@ -123,9 +124,10 @@ class SpiderRegressor(RegressorMixin, Spider):
     @property
     @locked
     def followed_(self) -> dict[str, int]:
-        """How often the values changed for good: their level, their scale, or so that all that was learned
-        was of no use ("afresh")."""
-        return dict(zip(CHANGES, followed(self._fitted()).tolist(), strict=True))
+        """How often the values changed for good, as the leading member saw it: their level, their scale, or
+        so that all that was learned was of no use ("afresh")."""
+        fitted = self._fitted()
+        return dict(zip(CHANGES, followed(fitted, fitted.leading).tolist(), strict=True))
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         if self.scaling is not None:

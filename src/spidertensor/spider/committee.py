@@ -14,9 +14,9 @@ import math
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,9 +30,17 @@ from spidertensor.spider.likelihoods import Likelihood
 
 RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
 SLOWING = 1000  # entries over which it begins to fall
-LEAST = 0.001  # of a weight, so that a member can come back
+LEAST = 0.001  # of a weight, or a hair less after normalising, so that a member can come back
 ENOUGH = 512  # entries of a call from which on threads pay for being started
+BLOCK = 2**16  # entries predicted at once, which bounds what all members' predictions take
+# those that Python programs handle by raising something
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
 _NEXT = 0x9E3779B97F4A7C15  # between two members' seeds: far from the small numbers that people choose
+
+OUT_OF_STEP = (
+    "an error stopped an earlier call while some members had learned its entries and others had not: "
+    "load the model from its last file"
+)
 
 T = TypeVar("T")
 
@@ -78,7 +86,7 @@ def committee(
     clip: float | None = None,
     threads: int | None = None,
 ) -> Method:
-    """The mixture of `members`, which have the same unit and likelihood, as a Method.
+    """The mixture of `members`, which have the same likelihood, as a Method.
 
     clip:    predictive standard deviations from which on an entry counts as clipped
     threads: at most so many; None: as many as this process has cores
@@ -92,6 +100,10 @@ def committee(
         return start(states, likelihood)
 
     def update(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
+        if any(
+            each.counts.entries != state.counts.entries for each in state.members if hasattr(each, "counts")
+        ):
+            raise RuntimeError(OUT_OF_STEP)
         with interrupts_wait():  # no member may learn less than the others
             return learn(state, batch)
 
@@ -114,29 +126,63 @@ def committee(
         return state, Update(*predicted, log_evidence, rejected, refused, clipped, below)
 
     def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
-        parts = run(lambda m: members[m].predict(state.members[m], index), len(index))
-        return mixed(state.weights[:, None], parts)
+        predicted = []
+        for start in range(0, max(len(index), 1), BLOCK):
+            rows = index[start : start + BLOCK]
+            parts = run(lambda m, rows=rows: members[m].predict(state.members[m], rows), len(rows))
+            predicted.append(mixed(state.weights[:, None], parts))
+        return Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
 
     def quantile(state: CommitteeState, probability: float) -> float:
         return calibration.quantile(Histogram(*state.residuals), probability)
 
     def run(work: Callable[[int], T], n_entries: int) -> list[T]:
         n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
-        if n < 2:
-            return [work(m) for m in range(len(members))]
-        with ThreadPoolExecutor(n) as pool:
-            futures = [pool.submit(work, m) for m in range(len(members))]
-            return [future.result() for future in futures]
+        return in_threads(work, len(members), n)
 
     def mixed(weights: NDArray[np.float64], parts: list[Prediction]) -> Prediction:
-        if len(parts) == 1:
-            return parts[0]
-        return likelihood.mixture(weights, Prediction(*map(np.stack, zip(*parts, strict=True))))
+        return parts[0] if len(parts) == 1 else likelihood.mixture(weights, parts)
 
-    return Method(init, update, predict, members[0].unit, quantile if likelihood.intervals else None)
+    unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
+    return Method(init, update, predict, unit, quantile if likelihood.intervals else None)
 
 
-@kernel(**COMPILE)
+def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
+    """work(0) to work(n - 1), by so many threads, this one among them.
+
+    Plain threads: a pool refuses work when the interpreter ends, and a thread of the user's may still learn.
+    """
+    results: list[Any] = [None] * n
+    failed: list[BaseException] = []
+    waiting = deque(range(n))
+
+    def worker() -> None:
+        while waiting and not failed:
+            with suppress(IndexError):  # another one was faster
+                m = waiting.popleft()
+                try:
+                    results[m] = work(m)
+                except BaseException as error:
+                    failed.append(error)
+
+    others = []
+    for _ in range(threads - 1):
+        thread = threading.Thread(target=worker)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends, or there are too many: this one does the work
+            break
+        others.append(thread)
+    worker()
+    for thread in others:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return results
+
+
+# Not fastmath: the order in which members are added up would depend on how many entries a call has.
+@kernel(**COMPILE | {"fastmath": False})
 def stack(weights, counts, log_p, before, log_evidence, good):
     """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
 
@@ -177,19 +223,22 @@ def stack(weights, counts, log_p, before, log_evidence, good):
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C inside the block takes effect at its end. Only the main thread is ever interrupted."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    """A signal inside the block, such as Ctrl-C, takes effect at its end. Only the main thread gets any."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread() or not handlers:
         yield
         return
     came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *args: came.append(args))
+    for number in handlers:
+        signal.signal(number, lambda *args: came.append(args))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in came[:1]:
+            handlers[number](number, frame)
 
 
 def cores() -> int:

@@ -22,7 +22,8 @@ A row is a dict of plain numbers in the user's units, the same keys in every row
     skipped                 entries at the start of a stream that are not scored: a tenth
     seconds                 spent in `update` so far; compiling is not in it, nor is scoring
     entries_per_second
-    rejected, refused       elements and entries that were not learned so far: see `Update`
+    rejected, refused, clipped
+                            elements and entries that were not learned so far, or not in full: see `Update`
     members                 weights of the models of a committee after `n_entries`; None of other methods
     calibration             last row only, else None: the pairs of the calibration curve (metrics.CURVES)
     calibrated              last row only, else None: those of the calibrated intervals, if there are any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -51,11 +52,12 @@ class Likelihood(ABC):
     def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
         """(n,) mean of an observation, for f ~ N(mean, var)."""
 
-    def mixture(self, weights: NDArray[np.float64], parts: Prediction) -> Prediction:
-        """The (n,) moments of a mixture of predictions; weights and the arrays of `parts` are (M, n)."""
-        mean = (weights * parts.mean).sum(axis=0)
-        noise = (weights * parts.noise).sum(axis=0)
-        return Prediction(mean, (weights * (parts.var + (parts.mean - mean) ** 2)).sum(axis=0), noise)
+    def mixture(self, weights: NDArray[np.float64], parts: Sequence[Prediction]) -> Prediction:
+        """The (n,) moments of a mixture of M predictions; weights (M, n) or (M, 1)."""
+        mean = weighted(weights, [part.mean for part in parts])
+        noise = weighted(weights, [part.noise for part in parts])
+        var = weighted(weights, [part.var + (part.mean - mean) ** 2 for part in parts])
+        return Prediction(mean, var, noise)
 
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"
@@ -63,3 +65,11 @@ class Likelihood(ABC):
     def __reduce__(self) -> str:
         """The name of the object in its file, so that a copy or an unpickled one is the same object."""
         return self.name.upper()
+
+
+def weighted(weights: NDArray[np.float64], parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Sum of w_m part_m, one after the other: np.sum adds few entries in another order than many."""
+    total = weights[0] * parts[0]
+    for weight, part in zip(weights[1:], parts[1:], strict=True):
+        total = total + weight * part
+    return total

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.spider.likelihoods.base import Likelihood, weighted
 
 CODE = 1
 _LOG_2PI = math.log(2 * math.pi)
@@ -38,8 +38,8 @@ class Probit(Likelihood):
     def mixture(self, weights, parts):
         """The mean is such that the probability of a 1 is exactly that of the mixture (section 14)."""
         moments = super().mixture(weights, parts)
-        t = _t(parts.mean, parts.var)
-        one, zero = ((weights * ndtr(side)).sum(axis=0) for side in (t, -t))
+        ts = [_t(part.mean, part.var) for part in parts]
+        one, zero = (weighted(weights, [ndtr(side * t) for t in ts]) for side in (1, -1))
         # By the smaller of the two, which has all its digits. Below _SMALLEST neither has any.
         t = np.where(one < zero, 1.0, -1.0) * ndtri(np.maximum(np.minimum(one, zero), _SMALLEST))
         return moments._replace(mean=t * np.sqrt(1 + moments.var))
