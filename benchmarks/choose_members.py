@@ -20,10 +20,10 @@ What was chosen (rows in benchmarks/choose_members.jsonl.gz), and what had been 
 
 The held-out scores of seeds 0 and 1 on movielens-1m and anime were seen when the second member was widened,
 and movielens-100k with other seeds than those reported when it was looked for. Also tried: members without
-the deep part, which cost a third (flights 1.5 % worse as the second member; as the fourth, acc loses much of
-its log score), members of other ranks (level), a fifth with a memory of 100 (flights 0.2 % better, the rest
-level) or with variances (0.1, 0.3) (level to 0.1 % better), members that differ by seed alone (less than any
-of these).
+the deep part, which cost a third (flights 0.7 % worse with one as the second member; as the fourth, acc loses
+much of its log score); as a fifth member one of rank 3 (movielens-1m 0.2 % better, the rest level), one with
+a memory of 100 (flights 0.3 % better, the rest level) or with variances (0.1, 0.3) (level to 0.1 % better);
+members that differ by seed alone (less than any of these). A young member that starts afresh was not tried.
 """
 
 from __future__ import annotations
