@@ -1,0 +1,183 @@
+"""What a fitted estimator tells about itself: counts, scale, members, weights, factors. Changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+
+from spidertensor.estimator import fitted_file
+from spidertensor.estimator.fitted import Fitted, units
+from spidertensor.estimator.parameters import OF_LAYERS, is_whole, plain
+from spidertensor.estimator.threads import Shared, locked
+from spidertensor.spider import posterior
+from spidertensor.spider.committee import CommitteeCounts
+from spidertensor.spider.posterior import Counts, Gaussian
+from spidertensor.spider.spike_slab import inclusion
+
+
+class MemberInfo(NamedTuple):
+    """A model of the committee: the parameters it has of its own, its weight in predictions, and the sum of
+    the log densities that it would have predicted alone."""
+
+    own: dict[str, Any]
+    weight: float
+    log_evidence: float
+
+
+class Factors(NamedTuple):
+    """Posterior of the factors of one mode: row i of mean and var belongs to ids[i]."""
+
+    ids: list[Any]
+    mean: NDArray[np.floating]
+    var: NDArray[np.floating]
+
+
+class Known(Shared):
+    """The part of an estimator that reads what was learned."""
+
+    _learned: Fitted | None = None
+
+    @property
+    @locked
+    def n_nodes_(self) -> tuple[int, ...]:
+        """How many ids each mode has seen."""
+        return tuple(len(nodes) for nodes in self._fitted().nodes)
+
+    @property
+    @locked
+    def n_entries_(self) -> int:
+        """How many entries were learned."""
+        return int(self._fitted().state.counts.entries)
+
+    @property
+    @locked
+    def n_rejected_(self) -> int:
+        """Elements of weights and factors whose update was rejected to keep a variance positive, of all
+        members."""
+        return sum(int(member.counts.rejected) for member in self._fitted().state.members)
+
+    @property
+    @locked
+    def n_refused_(self) -> int:
+        """Entries that were not learned because their values have no finite evidence."""
+        return int(self._fitted().state.counts.refused)
+
+    @property
+    @locked
+    def log_evidence_(self) -> float:
+        """Sum over all entries of the log density that was predicted for them, in user units."""
+        return self._log_evidence(self._fitted().state.counts)
+
+    @property
+    @locked
+    def shift_(self) -> float:
+        """What is subtracted from a value before it is learned."""
+        return units(self._fitted()).shift
+
+    @property
+    @locked
+    def scale_(self) -> float:
+        """What a value is divided by, after `shift_` was subtracted, before it is learned."""
+        return units(self._fitted()).scale
+
+    @property
+    @locked
+    def mode_names_(self) -> list[str]:
+        """The columns of X in the first fit; their numbers from 0 if they had no names."""
+        names = getattr(self, "feature_names_in_", None)
+        return [str(mode) for mode in (range(len(self._fitted().nodes)) if names is None else names)]
+
+    @property
+    @locked
+    def id_kinds_(self) -> list[tuple[str, ...]]:
+        """Per mode, the types of its ids, sorted, by their names: bool, bytes, float, int, str, tuple."""
+        return [nodes.kinds for nodes in self._fitted().nodes]
+
+    @property
+    @locked
+    def settings_(self) -> dict[str, Any]:
+        """The parameters that the model was learned with, as its file stores them: plain JSON.
+
+        Without those of the built-in network if the model has a custom one.
+        """
+        settings = copy.deepcopy(fitted_file.to_params(self._fitted()))
+        left_out = OF_LAYERS if settings["network"] is not None else ()
+        return {name: setting for name, setting in settings.items() if name not in left_out}
+
+    @property
+    @locked
+    def members_(self) -> list[MemberInfo]:
+        """The models of the committee."""
+        fitted = self._fitted()
+        members = zip(fitted.model.members, fitted.state.weights.tolist(), fitted.state.members, strict=True)
+        return [
+            MemberInfo(copy.deepcopy(member.own), weight, self._log_evidence(state.counts))
+            for member, weight, state in members
+        ]
+
+    @property
+    @locked
+    def inclusion_(self) -> list[NDArray[np.float64]]:
+        """`inclusion()` of the leading member."""
+        return self.inclusion()
+
+    @property
+    @locked
+    def weights_(self) -> list[Gaussian]:
+        """`weights()` of the leading member."""
+        return self.weights()
+
+    @property
+    @locked
+    def factors_(self) -> list[Factors]:
+        """`factors()` of the leading member."""
+        return self.factors()
+
+    @locked
+    def inclusion(self, member: int | None = None) -> list[NDArray[np.float64]]:
+        """Per layer, the probability that each weight is in the network (last column: biases).
+
+        member: its number in members_; None: the leading one
+        """
+        fitted, m = self._fitted(), self._member(member)
+        return [inclusion(site, fitted.model.members[m].prior.rho0) for site in fitted.state.members[m].sites]
+
+    @locked
+    def weights(self, member: int | None = None) -> list[Gaussian]:
+        """Per layer, mean and var of its weights. `member`: see inclusion."""
+        weights = self._fitted().state.members[self._member(member)].posterior.weights
+        return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
+
+    @locked
+    def factors(self, member: int | None = None) -> list[Factors]:
+        """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank].
+        `member`: see inclusion."""
+        fitted = self._fitted()
+        state = posterior.trim(fitted.state.members[self._member(member)])
+        modes = zip(fitted.nodes, state.posterior.factors, strict=True)
+        return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
+
+    def _fitted(self) -> Fitted:
+        if self._learned is None:
+            raise NotFittedError(
+                f"this {type(self).__name__} has learned nothing yet: call fit, partial_fit or learn first"
+            )
+        return self._learned
+
+    def _log_evidence(self, counts: Counts | CommitteeCounts) -> float:
+        learned = self.n_entries_ - int(counts.refused)
+        return float(counts.log_evidence) - learned * math.log(self._fitted().scaling.scale)
+
+    def _member(self, member: int | None) -> int:
+        fitted = self._fitted()
+        if member is None:
+            return fitted.leading
+        n, number = len(fitted.state.members), plain(member)
+        if not (is_whole(number) and 0 <= number < n):
+            raise ValueError(f"no member {number!r}: the committee has {n}, numbered from 0")
+        return number
