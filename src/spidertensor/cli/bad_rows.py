@@ -14,7 +14,8 @@ from spidertensor.cli.errors import CommandError
 from spidertensor.writing import naming, replacing
 
 if TYPE_CHECKING:
-    from spidertensor.sources import BadRow, Source
+    from spidertensor.sources import BadRow, Source, Stream
+    from spidertensor.sources.stream import Sender
 
 
 class OnBad(StrEnum):
@@ -43,13 +44,24 @@ class BadRows:
     """What happens to bad rows. A file of them is not changed before the first chunk has been read."""
 
     def __init__(
-        self, source: Source, policy: OnBad, path: Path, *, after: int | None = None, replace: bool = False
+        self,
+        source: Source | Stream,
+        policy: OnBad,
+        path: Path,
+        *,
+        after: int | None = None,
+        replace: bool = False,
+        dead_letters: Stream | None = None,
     ) -> None:
         """An existing file is appended to.
 
-        after:   on a resume, rows after this one are removed from its end, because they are read again
-        replace: it is emptied first
+        after:        on a resume, rows after this one are removed from its end, because they are read again
+        replace:      it is emptied first
+        dead_letters: bad rows are sent there, too; after a kill, those that are read again once more
         """
+        self._letters: Sender | None = None if dead_letters is None else dead_letters.sender()
+        if self._letters is not None and policy == OnBad.RAISE:
+            policy = OnBad.SKIP
         self.source, self.policy, self.path, self.after, self.replace = source, policy, path, after, replace
         self.count = 0
         self._ready = policy != OnBad.FILE
@@ -65,12 +77,22 @@ class BadRows:
         if self.policy == OnBad.RAISE:
             place = f"{self.source.name} {self.source.format.unit} {bad[0].row}"
             raise CommandError(f"{place}: {bad[0].reason} (to go on without bad rows: --on-bad skip or file)")
+        records = [json.dumps(self._record(each), default=str).encode() for each in bad]
+        if self._letters is not None:
+            self._letters.send(records)
         self.count += len(bad)
         if self.policy == OnBad.FILE:
-            records = ({"source": self.source.name, **each._asdict()} for each in bad)
-            lines = "".join(json.dumps(record, default=str) + "\n" for record in records)
             with naming(self.path), self.path.open("ab") as file:
-                file.write(lines.encode())  # in one piece: two processes that append do not mix their lines
+                # in one piece: two processes that append do not mix their lines
+                file.write(b"".join(record + b"\n" for record in records))
+
+    def _record(self, bad: BadRow) -> dict[str, Any]:
+        fields = {name: each for name, each in bad._asdict().items() if name != "place" or each is not None}
+        return {"source": self.source.name, **fields}
+
+    def close(self) -> None:
+        if self._letters is not None:
+            self._letters.close()
 
     def _prepare(self) -> None:
         if not self.path.is_file():

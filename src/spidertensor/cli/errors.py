@@ -18,6 +18,9 @@ REMEDIES = {
     "no header": "if the first line is not a header, name the columns with --columns",
     "tabs": "use --format tsv",
     "commas": "use --format csv",
+    "gap": "--on-gap continue goes on without them",
+    "secret": "put user names, passwords and other settings in a file, and pass --broker-config FILE",
+    "columns": "see --format and --columns",
     "network missing": "pass it with --network MODULE:NAME",
     "network given": "leave out --network",
 }

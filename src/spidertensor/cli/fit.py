@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options
+from spidertensor.cli import bad_rows, files, options, streams
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
@@ -100,6 +100,10 @@ def fit(
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
     columns: options.Columns = None,
+    until_end: streams.UntilEnd = False,
+    on_gap: streams.OnGapOption = streams.OnGap.RAISE,
+    dead_letter: streams.DeadLetter = None,
+    broker_config: streams.BrokerConfig = None,
     rank: Rank = None,
     hidden: Hidden = None,
     activation: Activation = None,
@@ -125,6 +129,7 @@ def fit(
     spider fit tuesday.parquet --model week.spider --add
     spider fit a.csv --modes user,movie --value rating --network networks:costco
     zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
+    spider fit redis://localhost:6379/ratings --modes user,movie --value rating
 
     Ctrl-C and SIGTERM save and stop. After a signal, a crash, or new rows at the end of SOURCE, the same
     command with --resume continues with the first row that was not learned. The model is the same as without
@@ -137,6 +142,11 @@ def fit(
     Rows of standard input are learned as they come, and saved also while no more come. The first of a new
     model wait until there are --batch-size of them, for their scale, or for five seconds in which nothing
     comes. A compressed pipe is learned a mebibyte at a time: use zcat.
+
+    SOURCE may be a stream: kafka://host:9092/topic, redis://host:6379/stream or nats://host:4222/STREAM. It
+    is followed until a signal comes, or with --until-end to its current end. A connection that breaks is made
+    again. How far it was read is stored in the model, not in the broker, so --resume learns no message twice
+    and leaves none out.
 
     One command at a time writes a model: a second one stops at once and says which process has it.
 
@@ -164,11 +174,14 @@ def fit(
     settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
     if clip is not None:
         settings["clip"] = _clip(clip)
-    from spidertensor import sources  # imported late: slow, and mistakes above are found at once
-    from spidertensor.cli import learning
+    from spidertensor.cli import learning  # imported late: slow, and mistakes above are found at once
     from spidertensor.cli.learner import check_same, reopen, start
 
-    opened = sources.named(source, format, None if columns is None else options.words(columns))
+    opened = streams.opened(
+        source, format, None if columns is None else options.words(columns),
+        until_end=until_end, on_gap=on_gap, config=broker_config,
+    )  # fmt: skip
+    dead = streams.dead_letters(dead_letter, broker_config)
     names = None if modes is None else options.words(modes)
     with files.locked(path):
         if not (resume or add or force):
@@ -183,7 +196,7 @@ def fit(
                 settings["network"] = files.named_network(network)
             learner = start(path, opened, names, value, binary=binary, paper=paper, **settings)
         after = learner.row if resume else None
-        rejected = BadRows(opened, on_bad, rejects, after=after, replace=force)
+        rejected = BadRows(opened, on_bad, rejects, after=after, replace=force, dead_letters=dead)
         raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 

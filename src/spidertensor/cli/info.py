@@ -78,6 +78,9 @@ def _place(position: Any) -> str:
     match position:
         case None:
             return "none"
+        case {"source": str(source), "row": int(row), "bad": int(bad), "stream": dict(where)}:
+            at = ", ".join(f"{name} {each}" for name, each in where.items() if name != "messages")
+            return f"message {row:,} of {source} ({at}), with {output.counted(bad, 'bad message')}"
         case {"source": str(source), "row": int(row), "bad": int(bad)}:
             return f"row {row:,} of {source}, with {output.counted(bad, 'bad row')}"
     return str(position)

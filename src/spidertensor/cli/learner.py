@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spidertensor import sources
 from spidertensor.cli import files, output, position
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
@@ -18,7 +19,7 @@ from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, Fault
-from spidertensor.sources import BadRow, Chunk, Source, read
+from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
 
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
 PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
@@ -30,13 +31,15 @@ class Learner:
 
     estimator: SpiderRegressor | SpiderClassifier
     path: Path
-    source: Source
+    source: Source | Stream
     modes: list[str]
     value: str
     all_text: list[bool] | None
     row: int = 0
     bad: int = 0
     last: str | None = None
+    stream: dict[str, Any] | None = None  # the position in a stream; None for a file
+    opened: OpenStream | None = field(init=False, default=None)
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
     tally: Tally = field(init=False)
@@ -50,10 +53,18 @@ class Learner:
         return f"{self.source.format.unit} {self.row:,} of {self.source.name}"
 
     def chunks(self) -> Iterator[Chunk]:
-        chunks = read(
-            self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
-        )  # fmt: skip
+        likelihood = self.estimator.likelihood
+        if isinstance(self.source, Stream):
+            self.opened = sources.open(
+                self.source, self.modes, self.value, likelihood=likelihood, all_text=self.all_text,
+                position=self.stream,
+            )  # fmt: skip
+            chunks = self.opened.chunks(QUIET)
+        else:
+            chunks = read(
+                self.source, self.modes, self.value, likelihood=likelihood,
+                all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
+            )  # fmt: skip
         return self._large_first(chunks) if self.new else chunks
 
     def _large_first(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -104,7 +115,7 @@ class Learner:
             else:
                 break
         # before anything else can fail: from here on the chunk counts as learned
-        self.row, self.last = chunk.end, chunk.last
+        self.row, self.last, self.stream = chunk.end, chunk.last, chunk.position
         self.bad += rejected.count - before
         if update is not None:
             self.tally.add(chunk.values, update, self.estimator.shift_)
@@ -120,16 +131,20 @@ class Learner:
             "row": self.row,
             "bad": self.bad,
             "last": self.last,
+            "stream": self.stream,
+            "version": position.VERSION,
             "value": self.value,
             "all_text": self.all_text,
             "before": self.before,
         }
         self.estimator.save(self.path, where)
+        if self.opened is not None and self.stream is not None:
+            self.opened.commit(self.stream)
 
 
 def start(
     path: Path,
-    source: Source,
+    source: Source | Stream,
     modes: list[str] | None,
     value: str | None,
     *,
@@ -149,7 +164,7 @@ def start(
 
 
 def reopen(
-    path: Path, source: Source, value: str | None, *, add: bool, again: bool, network: str | None
+    path: Path, source: Source | Stream, value: str | None, *, add: bool, again: bool, network: str | None
 ) -> Learner:
     """The model of an earlier run, to go on with `source`.
 
@@ -179,6 +194,9 @@ def reopen(
         )
     else:
         learner.row, learner.bad, learner.last = place["row"], place["bad"], place["last"]
+        learner.stream = place["stream"]
+        if learner.stream is not None and place["source"] != source.name:
+            output.note(f"note: {path} was learned from {place['source']}, and goes on with {source.name}")
     return learner
 
 
@@ -219,6 +237,7 @@ def _joined(a: Chunk, b: Chunk) -> Chunk:
         values=np.concatenate([a.values, b.values]),
         rows=np.concatenate([a.rows, b.rows]),
         bad=[*a.bad, *b.bad],
+        place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
     )
 
 
@@ -235,7 +254,8 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
         value = float(chunk.values[place])
         raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
         reason = told(error.but(row=None, value=value))
-        bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
+        row = int(chunk.rows[place])
+        bad.append(BadRow(row, reason, output.plain(raw), chunk.place and chunk.place(row)))
     good = np.ones(len(chunk.rows), bool)
     good[list(error.rows)] = False
     rest = chunk._replace(

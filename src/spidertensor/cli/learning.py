@@ -27,6 +27,8 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
             if learner.tally.entries:
                 _save_on_the_way_out(learner)
             raise
+        finally:
+            rejected.close()
         if learner.tally.entries or not learner.new:
             learner.save()
         elif not signals.caught:

@@ -5,9 +5,12 @@
     last            the digest of that row's line, which must not change; None if the source has no lines
     value           the column of the values
     all_text        per mode, whether "42" is a text; None as long as every source had types
+    stream          in a stream, the position that its broker understands (sources/stream.py); None for files
     before          the files that were learned before this source, latest first: source, head, row, bad, last
+    version         of this format: 2; positions without it are from before there were streams
 
-The first five are a place: how far one source was learned.
+The first five and `stream` are a place: how far one source was learned. The head of a stream is its name, and
+its rows are messages.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from __future__ import annotations
 from typing import Any
 
 from spidertensor.cli.errors import CommandError
-from spidertensor.sources import Source
+from spidertensor.sources import Source, Stream
 from spidertensor.sources.source import HEAD
 
+VERSION = 2
 REMEMBERED = 1000  # files; a place takes some 300 bytes of every model file
 
+PLACE = ("source", "head", "row", "bad", "last", "stream")
 Place = dict[str, Any]
 
 
@@ -27,6 +32,8 @@ def of(stored: Any, n_modes: int) -> dict[str, Any] | None:
     """The position that a model file has, if `spider fit` has written it: a file may come from anybody."""
     match stored:
         case {"value": str(), "all_text": None | list() as texts} if _is_place(stored):
+            if stored.get("version", 1) not in (1, VERSION):
+                raise CommandError("the position is from a newer version of spidertensor")
             if texts is None or [type(each) for each in texts] == [bool] * n_modes:
                 return stored
     return None
@@ -38,11 +45,13 @@ def places(position: dict[str, Any] | None) -> list[Place]:
         return []
     before = position.get("before")
     known = [place for place in before if _is_place(place)] if isinstance(before, list) else []
-    return [{name: position.get(name) for name in ("source", "head", "row", "bad", "last")}, *known]
+    return [{name: place.get(name) for name in PLACE} for place in (position, *known)]
 
 
 def _is_place(place: Any) -> bool:
     match place:
+        case {"source": str(), "head": {"stream": str()}, "stream": dict(), "row": int(row), "bad": int(bad)}:
+            return 0 <= bad <= row < 2**63
         case {"source": str(), "head": None | {"bytes": int(), "sha256": str()}, "row": int(), "bad": int()}:
             size = (place["head"] or {"bytes": 0})["bytes"]
             counts = (place["row"], place["bad"], size)
@@ -51,7 +60,7 @@ def _is_place(place: Any) -> bool:
     return False
 
 
-def find(known: list[Place], source: Source) -> Place | None:
+def find(known: list[Place], source: Source | Stream) -> Place | None:
     """Where this source was left. A pipe is taken for the one that was learned last, if that was a pipe."""
     return next((place for place in known if source.has_head(place["head"])), None)
 
@@ -62,7 +71,7 @@ def others(known: list[Place], place: Place | None) -> list[Place]:
     return files[:REMEMBERED]
 
 
-def check_new(place: Place | None, path: Any, source: Source) -> None:
+def check_new(place: Place | None, path: Any, source: Source | Stream) -> None:
     """Whether a source may be added, of which `place` is known."""
     if place is not None and place["head"] is not None and place["row"]:
         raise CommandError(

@@ -56,9 +56,18 @@ class Progress:
         speed = tally.timed / tally.learning if tally.timed else tally.entries / (perf_counter() - self.began)
         score = f"{output.METRICS[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
         bad = f"  {output.counted(self.learner.bad, 'bad row')}" if self.learner.bad else ""
-        return (
-            f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  evidence {tally.log_evidence / n:.4f}{bad}"
-        )
+        evidence = f"evidence {tally.log_evidence / n:.4f}"
+        return f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  {evidence}{bad}{self._stream()}"
+
+    def _stream(self) -> str:
+        """How a stream is doing: how fast its messages come, and how many wait."""
+        opened = self.learner.opened
+        if opened is None:
+            return ""
+        rate = f"  arriving {self.learner.tally.entries / (perf_counter() - self.began):,.0f}/s"
+        lag = "" if opened.lag is None else f"  lag {opened.lag:,}"
+        again = f"  {output.counted(opened.reconnects, 'reconnect')}" if opened.reconnects else ""
+        return f"{rate}{lag if opened.connected else '  not connected'}{again}"
 
 
 def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
@@ -85,6 +94,8 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "seconds_learning": tally.learning,
         "entries_per_second": tally.timed / tally.learning if tally.timed else None,
     }
+    if learner.opened is not None:
+        record |= {"lag": learner.opened.lag, "reconnects": learner.opened.reconnects}
     if as_json:
         output.print_json(record)
     else:

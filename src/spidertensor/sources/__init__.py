@@ -15,12 +15,21 @@ Lines are parsed a block at a time, in compiled code. Where that fails (a broken
 is parsed again line by line: same result, one to two microseconds per row.
 
 A new kind of source: a file with its `Format`, and its line in FORMATS.
+
+Streams in brokers (Kafka, Redis, NATS) are opened by their URL and give the same chunks:
+
+    with open("redis://localhost:6379/ratings", ["user", "movie"], "rating") as stream:
+        for chunk in stream: ...
+
+A new broker: its file, and its line in BROKERS (stream.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +39,16 @@ from numpy.typing import NDArray
 from spidertensor.sources.columns import to_ids, to_numbers
 from spidertensor.sources.csv_lines import CSV, TSV
 from spidertensor.sources.json_lines import JSONL
+from spidertensor.sources.open_stream import OpenStream
 from spidertensor.sources.parquet_file import PARQUET
 from spidertensor.sources.source import BadRow, Parsed, Source, SourceError, Wanted
+from spidertensor.sources.stream import Position, Stream, is_url, read_config, stream_at
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
-__all__ = ["FORMATS", "BadRow", "Chunk", "Source", "SourceError", "named", "read"]
+__all__ = [
+    "FORMATS", "BadRow", "Chunk", "OpenStream", "Source", "SourceError", "Stream", "is_url", "named", "open",
+    "read", "read_config", "stream_at",
+]  # fmt: skip
 
 FORMATS = {each.name: each for each in (CSV, TSV, JSONL, PARQUET)}
 COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
@@ -52,6 +66,8 @@ class Chunk(NamedTuple):
     last: str | None = None  # sha256 of the last line; None if the source has no lines
     records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
     quiet: bool = False  # no rows: nothing has come for a while
+    position: Any = None  # in a stream, after the last row: JSON, from which `open` goes on
+    place: Callable[[int], str] | None = None  # where in the broker the row of a number is
 
 
 def named(name: str, kind: str | None = None, names: Sequence[str] | None = None) -> Source:
@@ -111,6 +127,41 @@ def read(
     if end < skip:
         place = f"{source.format.unit} {skip:,}"
         raise SourceError(f"{source.name}: ends before {place}, up to which it has been learned")
+
+
+def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
+    url: str | Stream,
+    modes: Sequence[str],
+    value: str | None = None,
+    *,
+    format: str | None = None,  # noqa: A002
+    columns: Sequence[str] | None = None,
+    position: Position | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    on_gap: str = "raise",
+    until_end: bool = False,
+    likelihood: Likelihood = GAUSSIAN,
+    all_text: Sequence[bool] | None = None,
+) -> OpenStream:
+    """A stream in a broker: kafka://host:9092/topic, redis://host:6379/stream, nats://host:4222/STREAM.
+
+    It gives chunks, each with the `position` after it. Save that with the model: what comes after it will be
+    read again, and nothing else, whatever happens.
+
+    format:    of the messages: "json", "csv", "tsv", or "fields" of a Redis entry, which is its default
+    columns:   their names, for csv and tsv
+    position:  the `position` of the last chunk that was learned; None: from the oldest message that is kept
+    config:    settings of the client, such as passwords and certificates, or a file with them
+    on_gap:    "continue" to go on after messages that were deleted before they were read, else an error
+    until_end: stop at the end that the stream has now, instead of waiting for more
+    likelihood, all_text: see `read`
+    """
+    if isinstance(url, str):
+        url = stream_at(url, format, columns, config=config, on_gap=on_gap, until_end=until_end)
+    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep=False)
+    if len(set(wanted.columns)) < len(wanted.columns):
+        raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
+    return OpenStream(url, wanted, position, partial(_checked, wanted=wanted, typed=url.format.typed))
 
 
 @contextmanager

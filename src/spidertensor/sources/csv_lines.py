@@ -17,15 +17,15 @@ from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceEr
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-    parser = partial(_parser, source, wanted)
-    return parsed_lines(source, skip, last, parser, header=source.names is None, quiet=wanted.quiet)
+    parse = partial(parser, source, wanted)
+    return parsed_lines(source, skip, last, parse, header=source.names is None, quiet=wanted.quiet)
 
 
 CSV = Format("csv", read, typed=False, headless=True)
 TSV = Format("tsv", read, ("tab",), typed=False, headless=True)
 
 
-def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
+def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
     delimiter = "\t" if source.format.name == "tsv" else ","
     if source.names is not None:
         names = list(source.names)

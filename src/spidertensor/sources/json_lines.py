@@ -18,14 +18,14 @@ from spidertensor.sources.source import BadRow, Format, Parsed, Source, Wanted
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False, quiet=wanted.quiet)
+    return parsed_lines(source, skip, last, partial(parser, wanted), header=False, quiet=wanted.quiet)
 
 
 _TWO_OBJECTS = re.compile(rb"\}[ \t\r]*\{")  # on one line, or in a text
 JSONL = Format("jsonl", read, ("ndjson",))
 
 
-def _parser(wanted: Wanted, header: bytes) -> Parser:
+def parser(wanted: Wanted, header: bytes) -> Parser:
     def parse(block: bytes, start: int, end: int) -> Parsed:
         table = None if wanted.keep else _table(block, wanted)
         if table is not None and table.num_rows == end - start:

@@ -1,0 +1,264 @@
+"""NATS JetStream: a stream is read through a consumer without a name, which the server forgets by itself.
+
+Position: `next`, the sequence number of the first message that was not read, and `created`, when the stream
+was made: one that is deleted and made anew counts from 1 again.
+
+The consumer asks for no acknowledgement, so what a broken connection swallows is not sent again. Each message
+says the how-manieth of its consumer it is; if one is missing, or nothing is heard, a new consumer begins at
+`next`.
+
+The client is asynchronous. It runs in a thread of its own, which also reads ahead while the model learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import threading
+from collections.abc import Coroutine
+from time import monotonic
+from typing import Any
+
+import nats
+from nats import errors
+from nats.js import api
+from nats.js import errors as js_errors
+
+from spidertensor.sources.source import SourceError
+from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, Stream
+
+SECONDS = 10.0  # within which a server answers
+EXPIRES = 20.0  # seconds after which the server forgets a request for messages, and says so
+MOST_BYTES = 1 << 26  # of one request
+TLS = ("tls_ca", "tls_cert", "tls_key")
+
+
+class _Client:
+    """A connection to a server, used from outside its thread."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="nats", daemon=True)
+        self._thread.start()
+        try:
+            self.wire = self.call(self._connect())
+        except BaseException:
+            self.close()
+            raise
+
+    async def _connect(self) -> Any:
+        settings = dict(self.stream.config)
+        files = [settings.pop(name, None) for name in TLS]
+        if any(files) or settings.pop("tls", False):
+            context = ssl.create_default_context(cafile=files[0])
+            if files[1]:
+                context.load_cert_chain(files[1], files[2])
+            settings["tls"] = context
+
+        async def ignore(*_: Any) -> None:  # the client would log a stack trace
+            pass
+
+        logging.getLogger("nats").setLevel(logging.CRITICAL)
+        servers = [f"nats://{host}" for host in self.stream.hosts.split(",")]
+        fixed = {
+            "allow_reconnect": False,
+            "error_cb": ignore,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+        }
+        try:
+            return await nats.connect(servers, connect_timeout=SECONDS, **settings, **fixed)
+        except (TypeError, ssl.SSLError) as error:
+            raise SourceError(f"{self.stream.name}: settings: {error}") from None
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run something in the client's thread, and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(2 * SECONDS)
+        except js_errors.ServiceUnavailableError as error:  # a server that starts
+            raise Disconnected("JetStream is not available") from error
+        except (js_errors.NotFoundError, js_errors.BadRequestError) as error:
+            raise SourceError(f"{self.stream.name}: {error.description}") from None
+        except errors.AuthorizationError as error:
+            raise SourceError(f"{self.stream.name}: {error}") from None
+        except (errors.Error, OSError, TimeoutError, asyncio.CancelledError) as error:
+            raise Disconnected(str(error) or type(error).__name__) from error
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        wire = getattr(self, "wire", None)
+        if wire is not None and not wire.is_closed:
+            with contextlib.suppress(Exception):
+                asyncio.run_coroutine_threadsafe(wire.close(), self.loop).result(1)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            _forget_tasks(self.loop)
+            self.loop.close()
+
+
+def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Tasks that still wait for an answer would complain when they are deleted."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+class Connection:
+    def __init__(self, stream: Stream, position: Position | None) -> None:
+        self.stream, self.at_end, self.lag = stream, False, None
+        match position:
+            case None:
+                self._next, self._created, self._messages = None, None, 0
+            case {"next": int(number), "created": str(created), "messages": int(messages)} if number > 0:
+                self._next, self._created, self._messages = number, created, messages
+            case _:
+                raise stream.refuse_position(position)
+        self._come: list[Any] = []  # messages that have come and were not handed out
+        self._news = threading.Condition()
+        self._client = _Client(stream)
+        try:
+            self._client.call(self._begin())
+        except BaseException:
+            self.close()
+            raise
+
+    async def _begin(self) -> None:
+        """A consumer from the first message that was not read, and a first request."""
+        wire, name = self._client.wire, self.stream.topic
+        manager = wire.jsm(timeout=SECONDS)
+        info = await manager.stream_info(name)
+        state, created = info.state, str(info.created)
+        if self._created not in (None, created):
+            self.stream.gap("the stream was deleted since it was read last, and begins anew")
+            self._next = None
+        self._created = created
+        if self._next is None:
+            self._next = max(state.first_seq, 1)
+        self._check_gap(state.first_seq)
+        self._end = state.last_seq
+        consumer = await manager.add_consumer(
+            name,
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=self._next,
+            ack_policy=api.AckPolicy.NONE, inactive_threshold=60.0, mem_storage=True, num_replicas=1,
+        )  # fmt: skip
+        self._consumed, self.lag = 0, consumer.num_pending
+        self.at_end = not consumer.num_pending
+        self._inbox = wire.new_inbox()
+        await wire.subscribe(self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        self._pull = f"{manager._prefix}.CONSUMER.MSG.NEXT.{name}.{consumer.name}"
+        self._open = 0  # messages of the request that are still to come
+        await self._ask()
+
+    def _check_gap(self, first: int) -> None:
+        assert self._next is not None
+        if first > self._next:
+            lost = (
+                f"{first - self._next:,} messages from sequence {self._next:,} on were deleted before they "
+            )
+            self.stream.gap(f"{lost}were read", first - self._next)
+            self._next = first
+
+    async def _ask(self) -> None:
+        self._open, self._asked = MOST, monotonic()
+        request = {"batch": MOST, "expires": int(EXPIRES * 1e9), "max_bytes": MOST_BYTES}
+        await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox)
+
+    async def _arrived(self, message: Any) -> None:
+        """In the client's thread."""
+        with self._news:
+            self._come.append(message)
+            if len(self._come) == 1:
+                self._news.notify()
+
+    def poll(self, timeout: float) -> Messages | None:
+        deadline = monotonic() + timeout
+        while True:
+            with self._news:
+                left = deadline - monotonic()
+                if not self._come and left > 0:
+                    self._news.wait(min(left, 1.0))
+                come, self._come = self._come, []
+            messages = self._in_order(come)
+            if messages:
+                break
+            if self._client.wire.is_closed or monotonic() - self._asked > EXPIRES + SECONDS:
+                raise Disconnected("the server is gone")
+            if monotonic() >= deadline:
+                return None
+        contents = [message.data for _, message in messages]
+        self._messages += len(messages)
+        position = {"next": self._next, "created": self._created, "messages": self._messages}
+        return Messages(contents, lambda n: f"sequence {messages[n][0]}", position)
+
+    def _in_order(self, come: list[Any]) -> list[tuple[int, Any]]:
+        """The messages that are new, with their sequence numbers; the others are marks of the server."""
+        assert self._next is not None
+        found = []
+        for message in come:
+            if not message.reply:
+                self._take_mark(message)
+                continue
+            # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; or with two more before STREAM
+            parts = message.reply.split(".")
+            at = 5 if len(parts) == 9 else 7
+            number, consumed = int(parts[at]), int(parts[at + 1])
+            if consumed <= self._consumed:
+                continue  # it came before
+            if consumed > self._consumed + 1:
+                raise Disconnected("messages were lost on the way")
+            self._consumed, self.lag, self._open = consumed, int(parts[at + 3]), self._open - 1
+            if number > self._next:  # perhaps single ones were deleted, which is no gap
+                info = self._client.call(self._client.wire.jsm().stream_info(self.stream.topic))
+                self._check_gap(min(info.state.first_seq, number))
+            self._next = number + 1
+            found.append((number, message))
+        if found:
+            self.at_end = self.at_end or self._next > self._end or self.lag == 0
+        if self._open <= 0:
+            self._client.call(self._ask())
+        return found
+
+    def _take_mark(self, message: Any) -> None:
+        """The end of a request, or that there will be no more."""
+        headers = message.headers or {}
+        status, text = headers.get("Status"), headers.get("Description", "")
+        if status in ("404", "408") or (status == "409" and ("Max" in text or "Batch" in text)):
+            self._open = 0
+        elif status is not None and status != "100":
+            raise Disconnected(text or f"status {status}")
+
+    def commit(self, position: Position) -> None:
+        pass  # the consumer is not kept, so there is nothing to tell
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Sender:
+    """Messages go to a subject, which a stream must store."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self._client = stream, _Client(stream)
+
+    def send(self, records: list[bytes]) -> None:
+        async def publish() -> None:
+            stream = self._client.wire.jetstream()
+            for record in records:
+                await stream.publish(self.stream.topic, record)
+
+        try:
+            self._client.call(publish())
+        except Disconnected as error:
+            raise SourceError(f"{self.stream.name}: {error}") from None
+
+    def close(self) -> None:
+        self._client.close()

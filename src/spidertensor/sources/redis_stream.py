@@ -1,0 +1,194 @@
+"""Redis and Valkey Streams: an entry is a message. The id of an entry is its place.
+
+Position: `id`, that of the last entry that was read, and `added`, how many entries the stream had been given
+up to there. Trimming (XTRIM, or XADD with MAXLEN) removes the oldest entries. From `added` follows how many
+it removed unread: each look at the stream is one transaction, so what it removed cannot slip in between.
+Entries that are deleted one by one (XDEL) behind the reader are not missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import redis
+from redis import exceptions
+
+from spidertensor.sources.source import SourceError
+from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, Stream
+
+SECONDS = 10  # within which a server answers
+# A server that starts, or a replica that takes over, refuses for a while.
+LATER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
+
+
+def _client(stream: Stream) -> redis.Redis:
+    host, _, port = stream.hosts.partition(":")
+    settings = {name: _typed(value) for name, value in stream.config.items()}
+    if "," in stream.hosts or not (port or "6379").isdigit():
+        raise SourceError(f"{stream.name}: a stream of Redis has one host: redis://host:6379/name")
+    fixed = {
+        "host": host, "port": int(port or 6379), "ssl": stream.scheme == "rediss", "protocol": 2,
+        "decode_responses": False, "retry": None,
+    }  # fmt: skip
+    try:
+        return redis.Redis(**{"socket_timeout": SECONDS, "socket_keepalive": True, **settings, **fixed})
+    except (TypeError, exceptions.RedisError) as error:
+        raise SourceError(f"{stream.name}: settings: {error}") from None
+
+
+def _typed(value: Any) -> Any:
+    """Of a file of name=value, all values are texts."""
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+class Connection:
+    def __init__(self, stream: Stream, position: Position | None) -> None:
+        self.stream, self.at_end, self.lag = stream, False, None
+        match position:
+            case None:
+                self._id, self._added, self._messages = (0, 0), None, 0
+            case {"id": str(last), "added": int() | None as added, "messages": int(messages)} if _is_id(last):
+                self._id, self._added, self._messages = _parts(last.encode()), added, messages
+            case _:
+                raise stream.refuse_position(position)
+        self._client = _client(stream)
+        self._end: tuple[int, int] | None = None
+        self._wire: Any = None
+        with self._asking():
+            self._wire = self._client.connection_pool.get_connection()
+            info, _ = self._look(1)
+        self._end = _parts(info[b"last-generated-id"]) if info else (0, 0)
+
+    def poll(self, timeout: float) -> Messages | None:
+        with self._asking():
+            _, entries = self._look(MOST)
+            if not entries and timeout > 0:
+                self._wait(timeout)
+                _, entries = self._look(MOST)
+        self.at_end = not entries or self._end is None or _parts(entries[-1][0]) >= self._end
+        if not entries:
+            return None
+        self._id = _parts(entries[-1][0])
+        self._messages += len(entries)
+        if self._added is not None and self._total is not None:
+            # at the end it is known; entries deleted on the way are not counted by counting
+            self._added = self._total if len(entries) < MOST else self._added + len(entries)
+            self.lag = max(self._total - self._added, 0)
+        fields = [entry[1] for entry in entries]
+        if self.stream.format.name != "fields":
+            fields = [each[1] if len(each) == 2 else _all(each) for each in fields]
+        position = {"id": _text(self._id), "added": self._added, "messages": self._messages}
+        return Messages(fields, lambda n: f"id {entries[n][0].decode()}", position)
+
+    def _look(self, most: int) -> tuple[dict[bytes, Any], list[Any]]:
+        """What the server says of the stream, and the entries behind the last one that was read."""
+        topic, wire = self.stream.topic, self._wire
+        for command in (
+            ("MULTI",),
+            ("XINFO", "STREAM", topic),
+            ("XRANGE", topic, f"({_text(self._id)}", "+", "COUNT", most),
+            ("EXEC",),
+        ):
+            wire.send_command(*command)
+        info: Any
+        *_, (info, entries) = [wire.read_response() for _ in range(4)]
+        if isinstance(info, exceptions.ResponseError) and "no such key" in str(info):
+            info, entries = [], []
+        for each in (info, entries):
+            if isinstance(each, Exception):
+                raise each
+        about = dict(zip(info[::2], info[1::2], strict=True))
+        return (about, entries) if self._is_same(about) else self._look(most)
+
+    def _is_same(self, about: dict[bytes, Any]) -> bool:
+        """Whether it is still the stream that was read; a gap if not, or if entries are lost.
+
+        Servers before Redis 7 do not say how many entries they were given: there nothing can be known.
+        """
+        self._total = about.get(b"entries-added") if about else 0
+        if self._total is None:
+            self._added = None
+            return True
+        length, first = about.get(b"length", 0), about.get(b"first-entry")
+        removed = self._total - length
+        if self._added is None:
+            self._added = removed
+        if self._total < self._added:
+            self.stream.gap("the stream was deleted since it was read last, and begins anew")
+            self._id, self._added = (0, 0), removed
+            return False
+        lost = removed - self._added
+        if lost > 0 and (first is None or _parts(first[0]) > self._id):
+            self.stream.gap(
+                f"{lost:,} entries after id {_text(self._id)} were trimmed before they were read", lost
+            )
+            self._added += lost
+        return True
+
+    def _wait(self, timeout: float) -> None:
+        """Until something comes; what it is, `_look` finds."""
+        milliseconds = max(int(1000 * min(timeout, SECONDS / 2)), 1)
+        last = _text(self._id)
+        self._wire.send_command(
+            "XREAD", "COUNT", 1, "BLOCK", milliseconds, "STREAMS", self.stream.topic, last
+        )
+        self._wire.read_response()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Any:
+        try:
+            yield
+        except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
+            raise SourceError(f"{self.stream.name}: {error}") from None
+        except LATER as error:
+            raise Disconnected(str(error) or type(error).__name__) from error
+        except exceptions.RedisError as error:
+            raise SourceError(f"{self.stream.name}: {error}") from None
+
+    def commit(self, position: Position) -> None:
+        pass  # without a group there is nothing to tell
+
+    def close(self) -> None:
+        with contextlib.suppress(*LATER):
+            if self._wire is not None:
+                self._wire.disconnect()  # it may be in the middle of an answer, so it is not used again
+            self._client.close()
+
+
+def _all(entry: list[bytes]) -> bytes:
+    """Of an entry that was to have one field: something that is bad and shows what came."""
+    return b"not one field: " + b" ".join(entry)
+
+
+def _is_id(text: str) -> bool:
+    left, _, right = text.partition("-")
+    return left.isdecimal() and right.isdecimal() and text.isascii() and len(text) <= 41
+
+
+def _parts(entry_id: bytes) -> tuple[int, int]:
+    left, _, right = entry_id.partition(b"-")
+    return int(left), int(right)
+
+
+def _text(entry_id: tuple[int, int]) -> str:
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+class Sender:
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self._client = stream, _client(stream)
+
+    def send(self, records: list[bytes]) -> None:
+        try:
+            pipe = self._client.pipeline(transaction=False)
+            for record in records:
+                pipe.xadd(self.stream.topic, {"json": record})
+            pipe.execute()
+        except exceptions.RedisError as error:
+            raise SourceError(f"{self.stream.name}: {error}") from None
+
+    def close(self) -> None:
+        self._client.close()
