@@ -27,7 +27,7 @@ from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, 
 ROUND = 1000  # messages of a partition
 ENOUGH = 8 * ROUND  # messages of a partition that wait for another one: more are not read
 PATIENCE = 30.0  # seconds that the others wait for a partition whose broker does not answer
-SECONDS = 10.0  # within which a broker answers
+SECONDS = 5.0  # within which a broker answers
 NEW_PARTITIONS = 30.0  # seconds between two looks for them
 SLICE = 0.05  # seconds: the client does not notice signals while it waits
 

