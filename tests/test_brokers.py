@@ -297,6 +297,9 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
     position = spidertensor.load("m.spider").position_
     assert position["stream"]["partitions"] == {"0": 50, "1": 50, "2": 50}
     assert entries() == 150
+    kafka.delete(topic)
+    kafka.put(topic, rows)
+    assert "partition 2 is gone: was the topic deleted" in spider(*fit, "--resume")[2]
 
 
 def test_what_kafka_delivers_again_is_not_learned_again(running, topic):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +68,8 @@ class BadRows:
         if not self._ready:
             self._kept()  # fails now if the file holds anything else
 
-    def take(self, bad: Sequence[BadRow]) -> None:
+    def take(self, bad: Sequence[BadRow], place: Callable[[int], str] | None = None) -> None:
+        """place: of messages, where in the broker the one of a number is"""
         if not self._ready:
             self._prepare()
             self._ready = True
@@ -77,7 +78,7 @@ class BadRows:
         if self.policy == OnBad.RAISE:
             place = f"{self.source.name} {self.source.format.unit} {bad[0].row}"
             raise CommandError(f"{place}: {bad[0].reason} (to go on without bad rows: --on-bad skip or file)")
-        records = [json.dumps(self._record(each), default=str).encode() for each in bad]
+        records = [json.dumps(self._record(each, place), default=str).encode() for each in bad]
         if self._letters is not None:
             self._letters.send(records)
         self.count += len(bad)
@@ -86,9 +87,9 @@ class BadRows:
                 # in one piece: two processes that append do not mix their lines
                 file.write(b"".join(record + b"\n" for record in records))
 
-    def _record(self, bad: BadRow) -> dict[str, Any]:
-        fields = {name: each for name, each in bad._asdict().items() if name != "place" or each is not None}
-        return {"source": self.source.name, **fields}
+    def _record(self, bad: BadRow, place: Callable[[int], str] | None) -> dict[str, Any]:
+        where = {} if place is None else {"place": place(bad.row)}
+        return {"source": self.source.name, **bad._asdict(), **where}
 
     def close(self) -> None:
         if self._letters is not None:

@@ -99,7 +99,7 @@ class Learner:
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
         before, update = rejected.count, None
-        rejected.take(chunk.bad)
+        rejected.take(chunk.bad, chunk.place)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
@@ -109,7 +109,7 @@ class Learner:
                 if not error.rows:
                     raise
                 chunk, bad = _without(chunk, error, self)
-                rejected.take(bad)
+                rejected.take(bad, chunk.place)
             except (ValueError, ModuleNotFoundError) as error:  # an impossible setting, or no JAX
                 raise CommandError(str(error)) from None
             else:
@@ -140,6 +140,10 @@ class Learner:
         self.estimator.save(self.path, where)
         if self.opened is not None and self.stream is not None:
             self.opened.commit(self.stream)
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
 
 
 def start(
@@ -254,8 +258,7 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
         value = float(chunk.values[place])
         raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
         reason = told(error.but(row=None, value=value))
-        row = int(chunk.rows[place])
-        bad.append(BadRow(row, reason, output.plain(raw), chunk.place and chunk.place(row)))
+        bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
     good = np.ones(len(chunk.rows), bool)
     good[list(error.rows)] = False
     rest = chunk._replace(

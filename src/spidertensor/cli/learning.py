@@ -16,6 +16,14 @@ from spidertensor.sources import Chunk
 
 def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
     """Learn up to the end or a signal, save, print a summary; returns the exit code."""
+    try:
+        return _run(learner, rejected, every=every, quiet=quiet, as_json=as_json)
+    finally:
+        rejected.close()
+        learner.close()
+
+
+def _run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
     began = perf_counter()
     with Signals() as signals:
         try:
@@ -27,8 +35,6 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
             if learner.tally.entries:
                 _save_on_the_way_out(learner)
             raise
-        finally:
-            rejected.close()
         if learner.tally.entries or not learner.new:
             learner.save()
         elif not signals.caught:

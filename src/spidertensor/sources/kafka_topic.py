@@ -89,7 +89,7 @@ class Connection:
         self._partitions: dict[int, _Partition] = {}
         settings = {
             "group.id": f"spider.{stream.topic}", "client.id": "spidertensor", "fetch.wait.max.ms": 100,
-            "queued.max.messages.kbytes": 8192, "error_cb": self._on_error,
+            "queued.max.messages.kbytes": 4096, "error_cb": self._on_error,
         }  # fmt: skip
         try:
             self._consumer = kafka.Consumer(_settings(stream, **settings) | FIXED)
@@ -108,10 +108,14 @@ class Connection:
         topic = self.stream.topic
         with self._asking():
             found = self._consumer.list_topics(topic, timeout=SECONDS).topics[topic]
-        if found.error is not None or not found.partitions:
-            why = "no such topic" if found.error is None else found.error.str()
-            raise SourceError(f"{self.stream.name}: {why}")
+        if found.error is not None:  # a broker that starts knows its topics only after a while
+            raise Disconnected(found.error.str())
         self._looked = monotonic()
+        gone = sorted(set(self._stored or ()) - set(found.partitions))
+        if gone:
+            self.stream.gap(
+                f"partition {gone[0]} is not there any more: was the topic deleted and made anew?"
+            )
         new = []
         for number in sorted(set(found.partitions) - set(self._partitions)):
             where = TopicPartition(topic, number)

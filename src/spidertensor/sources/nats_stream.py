@@ -245,7 +245,11 @@ class Sender:
     """Messages go to a subject, which a stream must store."""
 
     def __init__(self, stream: Stream) -> None:
-        self.stream, self._client = stream, _Client(stream)
+        self.stream = stream
+        try:
+            self._client = _Client(stream)
+        except Disconnected as error:
+            raise SourceError(f"{stream.name}: {error}") from None
 
     def send(self, records: list[bytes]) -> None:
         async def publish() -> None:
@@ -254,6 +258,9 @@ class Sender:
                 await stream.publish(self.stream.topic, record)
 
         try:
+            if self._client.wire.is_closed:
+                self._client.close()
+                self._client = _Client(self.stream)
             self._client.call(publish())
         except Disconnected as error:
             raise SourceError(f"{self.stream.name}: {error}") from None

@@ -70,9 +70,8 @@ class OpenStream:
             return messages.place(row - start - 1)
 
         chunk = self._to_chunk(self._cut(messages.contents, start))
-        bad = [each._replace(place=place(each.row)) for each in chunk.bad]
         self.position = messages.position
-        return chunk._replace(position=messages.position, place=place, bad=bad)
+        return chunk._replace(position=messages.position, place=place)
 
     def chunks(self, quiet: float | None = None) -> Iterator[Chunk]:
         """Chunks as they come, for ever or until the end; see `read` for `quiet`."""

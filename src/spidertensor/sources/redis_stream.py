@@ -93,8 +93,8 @@ class Connection:
             ("EXEC",),
         ):
             wire.send_command(*command)
-        info: Any
-        *_, (info, entries) = [wire.read_response() for _ in range(4)]
+        answers: list[Any] = [wire.read_response() for _ in range(4)]
+        info, entries = answers[-1]
         if isinstance(info, exceptions.ResponseError) and "no such key" in str(info):
             info, entries = [], []
         for each in (info, entries):

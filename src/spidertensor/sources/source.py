@@ -27,13 +27,11 @@ class SourceError(Fault, ValueError):
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used: its number, the reason, its line or a dict of its columns, and of a message
-    where in the broker it is."""
+    """A row that cannot be used: its number, the reason, and its line or a dict of its columns."""
 
     row: int
     reason: str
     raw: Any
-    place: str | None = None
 
 
 class Reader(Protocol):
