@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -272,22 +270,3 @@ def test_a_text_of_nanoseconds_beside_a_bad_one_keeps_its_order(spider, tmp_path
     wanted = record_of(spider("sorted.csv", *COLUMNS, *FAST, "--json"))["score"]
     found = record_of(spider("mixed.csv", *COLUMNS, *FAST, "--time", "when", "--on-bad", "skip", "--json"))
     assert found["score"] == pytest.approx(wanted, rel=1e-9)
-
-
-def test_standard_input(tmp_path):
-    text = csv_text(table(80))
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "spidertensor",
-        "evaluate",
-        "-",
-        *COLUMNS,
-        *FAST,
-        "--json",
-    ]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["entries"] == 80

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, output
+from spidertensor.cli import bad_rows, files, options, output, writers
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
@@ -21,14 +21,6 @@ Out = Annotated[
         metavar="FILE",
         help="Output file: csv, tsv, jsonl (each also .gz or .zst) or parquet. By default csv to standard "
         "output.",
-    ),
-]
-SpreadsheetSafe = Annotated[
-    bool,
-    typer.Option(
-        "--spreadsheet-safe",
-        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
-        "data.",
     ),
 ]
 Modes = Annotated[
@@ -48,7 +40,7 @@ def predict(
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
     columns: options.Columns = None,
-    spreadsheet_safe: SpreadsheetSafe = False,
+    spreadsheet_safe: writers.SpreadsheetSafe = False,
 ) -> None:
     """Add predictions to the rows of a source.
 
@@ -63,7 +55,6 @@ def predict(
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > out.csv
     """
     from spidertensor import sources
-    from spidertensor.cli.writers import written
     from spidertensor.estimator.inputs import Columns
 
     estimator = files.load_model(model, network)
@@ -83,7 +74,7 @@ def predict(
     n = unseen = 0
     with (
         output.working(f"predicting {opened.name}") if out else nullcontext(),
-        written(out, spreadsheet_safe=spreadsheet_safe) as write,
+        writers.written(out, spreadsheet_safe=spreadsheet_safe) as write,
     ):
         for chunk in chunks:
             rejected.take(chunk.bad)
