@@ -72,7 +72,7 @@ def measured(work: Callable[[], Any], users: int, repeats: int = 3) -> dict[str,
 def main() -> None:
     X, y = stream()
     result: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    result |= {"candidates": NODES, "load_before": os.getloadavg()[0]}
+    result |= {"candidates": NODES, "load_before": os.getloadavg()[0]}  # programs that wanted a core
     model = SpiderRegressor().fit(X, y)
     result["model_megabytes"] = round(resident() / 1e6)
     for explore in ("mean", "thompson", "ucb"):
