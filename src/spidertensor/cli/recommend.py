@@ -86,8 +86,8 @@ def recommend(
     spider recommend ratings.spider --given user=42 --over movie -n 5
     spider recommend ratings.spider --given user=42 --over movie --interval 0.9
     spider recommend log.spider --given user=anna --given hour=13 --over file
-    spider recommend ratings.spider --given-file users.csv --over movie --out r.csv
-    spider recommend ratings.spider --given user=42 --over movie --exclude seen.csv
+    spider recommend r.spider --given-file users.csv --over movie --out out.csv
+    spider recommend r.spider --given user=42 --over movie --exclude seen.csv
     """
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood)
