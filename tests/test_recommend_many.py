@@ -136,6 +136,24 @@ def test_quick_means_are_those_of_predict(activation, settings):
     assert (error >= 0.9 * ERROR).all()
 
 
+def test_the_limit_of_blas_threads_ends_with_the_last_that_asked():
+    from threadpoolctl import threadpool_info
+
+    from spidertensor.spider.quick_means import one_blas_thread
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before, (first, second) = threads(), (one_blas_thread(), one_blas_thread())
+    first.__enter__()
+    second.__enter__()
+    assert set(threads()) == {1}
+    first.__exit__(None, None, None)
+    assert set(threads()) == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before
+
+
 def test_quick_means_of_products_over_all_modes():
     """Models of before version 0.2 have them."""
     from dataclasses import replace

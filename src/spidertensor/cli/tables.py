@@ -52,7 +52,7 @@ def unseen(estimator: Estimator, ids: dict[str, NDArray[Any]]) -> NDArray[np.boo
     n = len(next(iter(ids.values()))) if ids else 0
     names = estimator.mode_names_
     known = estimator.seen(Columns([ids.get(name, np.zeros(n, np.int64)) for name in names]))
-    return ~known[:, [names.index(name) for name in ids]].all(axis=1)
+    return np.array([not all(row) for row in known[:, [names.index(name) for name in ids]].tolist()], bool)
 
 
 def _names(records: Any) -> Sequence[str]:
