@@ -44,7 +44,7 @@ def readers(model, X) -> dict:
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
-        "fit", "partial_fit", "learn", "save", "load", "paper", "get_params", "set_params",
+        "fit", "partial_fit", "learn", "learn_numbered", "warn_at_end", "save", "load", "paper", "get_params", "set_params",
         "get_metadata_routing", "position_", *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip
     return calls | {"pickle": lambda: pickle.dumps(model), "copy": lambda: copy.copy(model)}
@@ -58,6 +58,8 @@ def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
         "fit": lambda: model.fit(X, y),
         "partial_fit": lambda: model.partial_fit(X, y),
         "learn": lambda: model.learn(X, y),
+        "learn_numbered": lambda: model.learn_numbered(X, y),
+        "warn_at_end": model.warn_at_end,
         "save": lambda: model.save(tmp_path / "model"),
     }
     done = []
