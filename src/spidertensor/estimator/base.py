@@ -244,7 +244,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         leading = self._learned.leading
         changes = followed(self._learned, leading) - before[leading]
         _tell_changes(changes)
-        self._notes.learned(self._learned, value, update, followed=bool(changes.any()))
+        self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Update(*prediction, log_evidence, *update[4:]), index
 
@@ -264,8 +264,9 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     def _predict(self, X: Any) -> Prediction:
         fitted, columns = self._fitted(), self._columns(X)
         index = to_index(fitted.nodes, columns, add=False)
-        names = getattr(self, "feature_names_in_", None)
-        self._notes.predicted(fitted, dict(enumerate(columns.ids)), dict(enumerate(index.T)), names)
+        if index.min(initial=0) < 0:
+            names = getattr(self, "feature_names_in_", None)
+            self._notes.predicted(fitted, dict(enumerate(columns.ids)), dict(enumerate(index.T)), names)
         return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
 
     @classmethod

@@ -99,7 +99,7 @@ class Notes:
         names: Sequence[str] | None,
     ) -> None:
         """Parameters as for unseen.note."""
-        if "unseen" not in self._given and any((each < 0).any() for each in numbers.values()):
+        if "unseen" not in self._given:
             warning = unseen.note(fitted.nodes, columns, numbers, names)
             if warning is not None:
                 self._give(warning)
