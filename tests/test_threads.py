@@ -44,8 +44,8 @@ def readers(model, X) -> dict:
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
-        "fit", "partial_fit", "learn", "learn_numbered", "warn_at_end", "save", "load", "paper", "get_params", "set_params",
-        "get_metadata_routing", "position_", *(["classes_"] if "classes_" in left else []),
+        "fit", "partial_fit", "learn", "learn_numbered", "warn_at_end", "save", "load", "paper", "get_params",
+        "set_params", "get_metadata_routing", "position_", *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip
     return calls | {"pickle": lambda: pickle.dumps(model), "copy": lambda: copy.copy(model)}
 
