@@ -106,6 +106,7 @@ def test_cuts_change_nothing(tmp_path_factory, seed, limits, cuts):
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.filterwarnings("ignore:.*never learned:spidertensor.SpiderWarning")
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 def test_a_node_that_goes_is_as_if_it_had_been_forgotten(kind):
     """An independent way to the same model: no limit, and before each entry the node that the rule names is
