@@ -54,7 +54,7 @@ def recommend(
     names = estimator.mode_names_
     fixed = _given(given, over, names, model)
     ids: dict[str | int, Any] = {
-        names.index(name): estimator.parse_id(names.index(name), text) for name, text in fixed.items()
+        names.index(name): files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()
     }
     how = {"n": n, "explore": explore.value, "seed": seed, "coverage": interval}
     ranked = estimator.recommend(ids, names.index(over), **how)
