@@ -19,7 +19,7 @@ from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, Fault
 from spidertensor.sources import BadRow, Bins, Chunk, Source, read
-from spidertensor.sources.bins import PATIENCE
+from spidertensor.sources.bins import PATIENCE, SAMPLE
 
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
 
@@ -78,8 +78,16 @@ class Learner:
         if first is not None:
             if left <= 0 and len(first.rows) < n:
                 self._note_few(len(first.rows))
+            self._note_bins()
             yield first
         yield from chunks
+
+    def _note_bins(self) -> None:
+        """A pipe that is quiet gives fewer numbers than there would be without a pause."""
+        for name, each in zip(self.modes, self.bins, strict=True):
+            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+                numbers = output.counted(each.taken, "number")
+                output.note(f"note: the quantiles of {name} are those of its first {numbers}")
 
     def _note_few(self, n: int) -> None:
         if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:

@@ -66,7 +66,7 @@ MissingIds = Annotated[
         "--missing-id",
         metavar="error|skip|own",
         help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids of a "
-        "mode are one node of their own. By default as the model was fitted, at first error.",
+        "mode are one node of their own. By default what the model was fitted with, at first error.",
     ),
 ]
 BinRules = Annotated[

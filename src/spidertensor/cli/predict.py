@@ -60,6 +60,7 @@ def predict(
     std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
     far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
     id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
+    Bins of numbers are those of the model. Rows that lack an id are left out only with --missing-id skip.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet

@@ -31,12 +31,12 @@ PATIENCE = 5  # times that a pipe is quiet before fewer first rows than wanted m
 
 
 class Bins:
-    """edges: None as long as the quantiles are not known."""
+    """edges: None as long as the quantiles are not known; taken: of how many numbers they were taken here."""
 
     def __init__(self, rule: str, edges: Sequence[float] | None = None) -> None:
         """SourceError if the rule is not one, or the edges cannot be those of the rule."""
         kind, _, text = rule.partition(":")
-        self.rule, self.n, self.width = rule, 0, 0.0
+        self.rule, self.n, self.width, self.taken = rule, 0, 0.0, 0
         try:
             if kind == "quantiles":
                 self.n = int(text)
@@ -62,6 +62,7 @@ class Bins:
         """Take the quantiles of these numbers, if they are not known."""
         if self.edges is None:
             numbers = numbers[~np.isnan(numbers)][:SAMPLE]
+            self.taken = len(numbers)
             levels = np.arange(1, self.n) / self.n
             # edges that are among the numbers have short names, and many equal numbers stay together
             edges = np.quantile(numbers, levels, method="inverted_cdf") if len(numbers) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -54,5 +55,7 @@ def _one_error(path: str) -> Iterator[None]:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
         raise SourceError(f"{path}: not a whole zip ({error})") from error
+    except io.UnsupportedOperation:  # its list of files is at its end
+        raise SourceError(f"{path}: a zip cannot be read from a pipe") from None
     except RuntimeError as error:  # zipfile's way to say that a password is needed
         raise SourceError(f"{path}: {error}") from error
