@@ -11,8 +11,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 
@@ -97,6 +95,8 @@ def bins(model: Estimator) -> list[Bins | None]:
 
 def parse_id(model: Estimator, mode: int, text: str) -> Any:
     """The id that a text on the command line means: a number is its bin in a mode of bins."""
+    import numpy as np  # imported late: slow
+
     of_mode = bins(model)[mode]
     if of_mode is not None:
         try:

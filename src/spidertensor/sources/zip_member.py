@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -18,8 +17,11 @@ SHOWN = 5  # names in an error
 
 def only_member(path: str) -> str:
     """The name of the file in a zip; SourceError if there is none, or more than one."""
-    with open(path, "rb") as file, _one_error(path), zipfile.ZipFile(file) as archive:
-        found = [each.filename for each in archive.infolist() if not _is_beside(each)]
+    with open(path, "rb") as file, _one_error(path):
+        if not file.seekable():  # its list of files is at its end
+            raise SourceError(f"{path}: a zip cannot be read from a pipe")
+        with zipfile.ZipFile(file) as archive:
+            found = [each.filename for each in archive.infolist() if not _is_beside(each)]
     if not found:
         raise SourceError(f"{path}: a zip without a file in it")
     if len(found) > 1:
@@ -55,7 +57,5 @@ def _one_error(path: str) -> Iterator[None]:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
         raise SourceError(f"{path}: not a whole zip ({error})") from error
-    except io.UnsupportedOperation:  # its list of files is at its end
-        raise SourceError(f"{path}: a zip cannot be read from a pipe") from None
     except RuntimeError as error:  # zipfile's way to say that a password is needed
         raise SourceError(f"{path}: {error}") from error
