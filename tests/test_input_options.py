@@ -453,7 +453,7 @@ def test_a_pipe_says_from_how_many_numbers_its_quantiles_are(folder, monkeypatch
     with open(end) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         out = spider("fit", "-", *BINS, "--bin", "price=quantiles:4", "--model", "a.spider")
-    assert "note: the quantiles of price are those of its first 100 numbers" in out
+    assert "note: column price: the quantiles are those of the first 100 numbers" in out
 
 
 def test_a_number_that_is_none_is_a_bad_row_or_a_missing_id(folder):
