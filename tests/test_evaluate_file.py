@@ -270,3 +270,23 @@ def test_a_text_of_nanoseconds_beside_a_bad_one_keeps_its_order(spider, tmp_path
     wanted = record_of(spider("sorted.csv", *COLUMNS, *FAST, "--json"))["score"]
     found = record_of(spider("mixed.csv", *COLUMNS, *FAST, "--time", "when", "--on-bad", "skip", "--json"))
     assert found["score"] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_how_a_file_is_written_missing_ids_and_bins(spider, tmp_path):
+    columns = table()
+    plain = csv_text(columns)
+    (tmp_path / "r.csv").write_text(plain)
+    wanted = record_of(spider("r.csv", *COLUMNS, *FAST, "--json"))
+    german = plain.replace(".", "_").replace(",", ";").replace("_", ",")
+    (tmp_path / "d.csv").write_text(german, encoding="utf-16")
+    how = ("--delimiter", ";", "--decimal", ",", "--encoding", "utf-16")
+    assert record_of(spider("d.csv", *COLUMNS, *FAST, *how, "--json"))["score"] == wanted["score"]
+    (tmp_path / "gap.csv").write_text(plain + ",m1,3\n")
+    assert "user is missing" in spider("gap.csv", *COLUMNS, *FAST)[2]
+    own = record_of(spider("gap.csv", *COLUMNS, *FAST, "--missing-id", "own", "--json"))
+    assert (own["entries"], own["nodes"]["user"]) == (601, 21)
+    skipped = record_of(spider("gap.csv", *COLUMNS, *FAST, "--missing-id", "skip", "--json"))
+    assert skipped["score"] == wanted["score"]
+    binned = record_of(spider("r.csv", *COLUMNS, *FAST, "--bin", "user=width:5", "--json"))
+    assert binned["nodes"]["user"] == 4
+    assert "bins are for a mode" in spider("r.csv", *COLUMNS, "--bin", "rating=width:5")[2]

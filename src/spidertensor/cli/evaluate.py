@@ -22,8 +22,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A file: csv, tsv, jsonl (each also .gz or .zst) or parquet; - is standard input. Or a data "
-        "set of spider data list.",
+        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input. Or a "
+        "data set of spider data list.",
     ),
 ]
 PICTURES = (".png", ".svg", ".pdf")
@@ -98,6 +98,18 @@ def evaluate(
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
     columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = None,
+    decimal: options.Decimal = None,
+    missing_id: Annotated[
+        options.MissingId,
+        typer.Option(
+            metavar="error|skip|own",
+            help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids "
+            "of a mode are one node of their own.",
+        ),
+    ] = options.MissingId.ERROR,
+    bin: options.BinRules = None,  # noqa: A002
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +132,6 @@ def evaluate(
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
-    from spidertensor import sources
     from spidertensor.study import datasets
     from spidertensor.study.registry import FLOORS, METHODS
 
@@ -138,11 +149,12 @@ def evaluate(
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
     about: dict[str, Any] = {}
     if own:
-        source = sources.named(data, format, None if columns is None else options.words(columns))
-        rejected = BadRows(source, on_bad, rejects)
-        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary)
+        source = options.source(data, format, columns, delimiter, encoding, decimal)
+        rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
+        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary, **reading)
     else:
-        _check_no_columns(data, modes=modes, value=value, time=time, format=format, columns=columns)
+        written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
+        _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
         loaded = datasets.load(data)
     tested = plan.test if plan.protocol == Protocol.HELD_OUT and loaded.tests else None
     asked = {
@@ -219,18 +231,32 @@ def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> N
 
 
 def _own_file(
-    source: Source, rejected: BadRows, modes: str | None, value: str | None, time: str | None, *, binary: bool
+    source: Source,
+    rejected: BadRows,
+    modes: str | None,
+    value: str | None,
+    time: str | None,
+    *,
+    binary: bool,
+    missing: str,
+    rules: list[str] | None,
 ) -> tuple[datasets.Dataset, dict[str, Any]]:
     """A file as a data set, and what the record says about it."""
+    from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
     from spidertensor.study.datasets.own_file import of_file
 
     if modes is None or value is None:
         raise CommandError(f"{source.name}: a file needs --modes and --value, the names of its columns")
-    names = options.words(modes)
+    names, of_mode = options.words(modes), options.bin_rules(rules) or {}
+    if unknown := [name for name in of_mode if name not in names]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
     with output.bar(f"reading {source.name}") as progress:
-        likelihood = PROBIT if binary else GAUSSIAN
-        loaded = of_file(source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress)
+        loaded = of_file(
+            source, names, value, PROBIT if binary else GAUSSIAN, time=time, on_bad=rejected.take,
+            progress=progress, missing=missing, bins=bins,
+        )  # fmt: skip
     return loaded, {
         "modes": names,
         "value": value,

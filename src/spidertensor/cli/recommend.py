@@ -10,6 +10,7 @@ import typer
 
 from spidertensor.cli import files, options, output, tables, writers
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.notes import Notes
 
 if TYPE_CHECKING:
     from spidertensor.estimator.loading import Estimator
@@ -89,6 +90,8 @@ def recommend(
     spider recommend r.spider --given-file users.csv --over movie --out out.csv
     spider recommend r.spider --given user=42 --over movie --exclude seen.csv
     """
+    from spidertensor.faults import SpiderWarning
+
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood)
     names = estimator.mode_names_
@@ -105,13 +108,14 @@ def recommend(
         )
         files.check_apart({"--exclude": exclude, "--out": out})
         files.check_writable(out)
-    ids = {name: estimator.parse_id(names.index(name), text) for name, text in fixed.items()}
+    notes = Notes()
+    ids = {name: files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()}
     rest = [name for name in names if name != over and name not in fixed]
     how: dict[str, Any] = {"n": n, "explore": explore.value, "coverage": interval}
     if candidates is not None:
         how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest)
         rest = [name for name in rest if name not in how["candidates"]]
-        _note_unseen(estimator, how["candidates"], "candidate")
+        _note_unseen(notes, estimator, how["candidates"], "candidate")
     if rest and given_file is None:
         raise CommandError(f"--given is missing for: {', '.join(rest)}")
     if exclude is not None:
@@ -120,29 +124,37 @@ def recommend(
         if not rest:
             raise CommandError("--given-file has nothing to tell: all other modes are given")
         rows = tables.read_ids("--given-file", given_file, estimator, rest)
-        _note_unseen(estimator, rows, "row")
-        _write(estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
+        _note_unseen(notes, estimator, rows, "row")
+        _write(notes, estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
-    _note_given(estimator, ids)
+    _note_given(notes, estimator, ids)
     if out is not None:
         import numpy as np
 
         one = {name: np.fromiter([raw], object, 1) for name, raw in ids.items()}
-        _write(estimator, over, {}, one, out, seed, how, spreadsheet_safe=spreadsheet_safe)
+        _write(notes, estimator, over, {}, one, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
-    ranked = estimator.recommend(
-        _numbered(ids, names), names.index(over), seed=seed, **_by_number(how, names)
-    )
+    with notes.of_warnings():
+        ranked = estimator.recommend(
+            _numbered(ids, names), names.index(over), seed=seed, **_by_number(how, names)
+        )
+    if not ranked and not {"candidates", "exclude"} & how.keys():
+        raise CommandError(f"{model} knows no {over}: all were forgotten")
     if not ranked:
-        output.note("note: nothing is left to recommend: all candidates are excluded")
+        notes.tell(
+            SpiderWarning("nothing is left to recommend: all candidates are excluded", kind="none left")
+        )
     records = [dict(zip(_columns(estimator, interval), each, strict=False)) for each in ranked]
     if as_json:
-        output.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
+        output.print_json(
+            {"model": str(model), "given": fixed, "over": over, "nodes": records, "notes": notes.records}
+        )
         return
     _show(estimator, records, over, given or [], explore, _columns(estimator, interval))
 
 
 def _write(
+    notes: Notes,
     estimator: Estimator,
     over: str,
     fixed: dict[str, Any],
@@ -167,9 +179,10 @@ def _write(
             part = {name: column[start : start + AT_ONCE].tolist() for name, column in rows.items()}
             size = min(AT_ONCE, n_rows - start)
             part |= {name: [raw] * size for name, raw in fixed.items()}
-            ranked = estimator.recommend_many(
-                _numbered(part, names), names.index(over), seed=rng, **_by_number(how, names)
-            )
+            with notes.of_warnings():
+                ranked = estimator.recommend_many(
+                    _numbered(part, names), names.index(over), seed=rng, **_by_number(how, names)
+                )
             records, numbers = _lines(part, over, ranked, names)
             if records:
                 write(records, dict(zip(columns[1:], np.array(numbers).T, strict=False)))
@@ -207,19 +220,25 @@ def _by_number(how: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {key: _numbered(each, names) if isinstance(each, dict) else each for key, each in how.items()}
 
 
-def _note_unseen(estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
+def _note_unseen(notes: Notes, estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
+    from spidertensor.faults import SpiderWarning
+
     unseen = tables.unseen(estimator, ids)
     if unseen.any():
         known = f"{int(unseen.sum()):,} of {output.counted(len(unseen), noun)}"
-        output.note(f"note: {known} with an id that was never seen: predicted from the prior")
+        reason = f"{known} with an id that was never seen: predicted from the prior"
+        notes.tell(SpiderWarning(reason, kind=f"unseen {noun}s"))
 
 
-def _note_given(estimator: Estimator, ids: dict[str, Any]) -> None:
+def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None:
     import numpy as np
+
+    from spidertensor.faults import SpiderWarning
 
     for name, raw in ids.items():
         if tables.unseen(estimator, {name: np.fromiter([raw], object, 1)}).any():
-            output.note(f"note: {name}={output.shown(raw)} was never seen: predicted from the prior")
+            reason = f"{name}={output.shown(raw)} was never seen: predicted from the prior"
+            notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
 
 
 def _show(

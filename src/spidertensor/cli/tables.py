@@ -34,9 +34,14 @@ def read_ids(
     if allowed:
         first = next(iter(sources.read(source, needed, keep=True)), None)
         modes += [mode for mode in allowed if first is not None and mode in _names(first.records)]
-    texts = dict(zip(estimator.mode_names_, files.all_text(estimator), strict=True))
+    at = [estimator.mode_names_.index(mode) for mode in modes]
+    texts, bins = files.all_text(estimator), files.bins(estimator)
     parts: list[list[NDArray[Any]]] = [[np.empty(0, np.int64)] for _ in modes]
-    for chunk in sources.read(source, modes, all_text=[texts[mode] for mode in modes]):
+    chunks = sources.read(
+        source, modes, all_text=[texts[mode] for mode in at], bins=[bins[mode] for mode in at],
+        missing=files.missing_id(estimator),
+    )  # fmt: skip
+    for chunk in chunks:
         refuse(source, chunk.bad)
         for part, column in zip(parts, chunk.columns, strict=True):
             part.append(column)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spidertensor import sources
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
-from spidertensor.sources import BadRow, Chunk, Source
+from spidertensor.sources import BadRow, Bins, Chunk, Source
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.study.datasets.base import Dataset, DatasetError, as_batch
 
@@ -36,6 +36,8 @@ def of_file(
     time: str | None = None,
     on_bad: Callable[[list[BadRow]], None],
     progress: Callable[[float | None], None] = lambda share: None,
+    missing: str = "error",
+    bins: Sequence[Bins | None] | None = None,
 ) -> Dataset:
     """The good rows of a source; DatasetError if nothing can be measured with them.
 
@@ -43,10 +45,14 @@ def of_file(
               order of their rows
     on_bad:   gets the bad rows of each part of the file as it is read, and may raise
     progress: gets the share of the file that has been read
+    missing, bins: see sources.read
     """
     nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time)
     index, values, times = [], [], []
-    for chunk in sources.read(source, modes, value, likelihood=likelihood, keep=time is not None):
+    chunks = sources.read(
+        source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins
+    )
+    for chunk in chunks:
         assert chunk.values is not None  # a value column was asked for
         found, good, wrong = clock.read(chunk)
         on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
