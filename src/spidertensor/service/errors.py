@@ -1,0 +1,66 @@
+"""What goes wrong with a request: a status and the parts of a Fault, always told in the same JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from spidertensor.faults import Fault
+
+TOLD = 100  # errors of one request that are listed; the rest is only counted
+SHOWN = 200  # characters of a value that is told
+
+# By the kind of a fault of the library, whose remedies are in Python's terms.
+REMEDIES = {
+    "too far": "leave it out, or start the model with a fitting --scaling SHIFT,SCALE",
+    "no scale": "if that is wrong, start the model with --scaling SHIFT,SCALE",
+    "id": "send a number, a text or a truth value",
+}
+
+
+class ServiceError(Fault, Exception):
+    """Answered with `status`. others: further errors of the same request; retry: seconds to wait."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        reason: str,
+        *,
+        retry: int | None = None,
+        others: Sequence[Fault] = (),
+        **parts: Any,
+    ) -> None:
+        super().__init__(reason, kind=kind, **parts)
+        self.status, self.retry, self.others = status, retry, others
+
+    def body(self) -> dict[str, Any]:
+        faults = self.others or [self]
+        told = {"error": record(faults[0]), "errors": [record(each) for each in faults[:TOLD]]}
+        return told | {"count": len(faults)}
+
+
+def record(fault: Fault) -> dict[str, Any]:
+    """The one shape of an error. row: counted from 0 in the rows of the request."""
+    return {
+        "kind": fault.kind or "input",
+        "message": fault.but(row=None, column=None, remedy="").text(),
+        "row": fault.row,
+        "column": fault.column,
+        "value": shown(fault.value),
+        "remedy": REMEDIES.get(fault.kind, fault.remedy),
+    }
+
+
+def shown(value: Any) -> Any:
+    """A value of a request as JSON can hold it, cut if it is long."""
+    if value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, int) and abs(value) < 2**53:
+        return value
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except ValueError:  # an int of thousands of digits
+        text = f"<{type(value).__name__}>"
+    return text[:SHOWN].encode(errors="replace").decode()
