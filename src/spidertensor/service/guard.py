@@ -1,8 +1,8 @@
 """Who may ask, and the headers of every answer.
 
 A token is a Bearer token, or the password of HTTP Basic authentication, for which browsers ask by themselves.
-Without a token the server is on this machine only, and a web page that is open in a browser here must not talk
-to it: its requests carry an Origin that is not ours, or a Host that is a name of theirs (DNS rebinding).
+Without a token the server is on this machine only, and a web page that is open in a browser here must not
+talk to it: its requests carry an Origin that is not ours, or a Host that is a name of theirs (DNS rebinding).
 """
 
 from __future__ import annotations
