@@ -67,8 +67,8 @@ class Snapshots:
     def _alarms(self, told: dict[str, Any], now: float) -> list[dict[str, Any]]:
         texts = dict(_problems(told, now - self._moved))
         texts |= self._served.trouble
-        now: float = told["time"]
-        self._since = {kind: self._since.get(kind, now) for kind in texts}
+        here: float = told["time"]
+        self._since = {kind: self._since.get(kind, here) for kind in texts}
         return [{"kind": kind, "text": text, "since": self._since[kind]} for kind, text in texts.items()]
 
 
