@@ -31,7 +31,16 @@ SRC = str(Path(__file__).resolve().parents[1] / "src")
 
 @contextlib.contextmanager
 def server(folder: str, *options: str):
-    command = [sys.executable, "-m", "spidertensor", "serve", "--model", f"{folder}/bench.spider", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "spidertensor",
+        "serve",
+        "--model",
+        f"{folder}/bench.spider",
+        "--port",
+        "0",
+    ]
     made_of = ["--modes", "user,movie", "--value", "rating", *options]
     process = subprocess.Popen(
         [*command, *made_of], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": SRC}
@@ -152,16 +161,25 @@ def main() -> None:
     parser.add_argument("--memory-minutes", type=float, default=0)
     parser.add_argument("--committee", default="4")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, server(folder, "--committee", options.committee) as (process, port):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server(folder, "--committee", options.committee) as (process, port),
+    ):
         learned_per_second(port, 1000, 2)  # every id is known from here on
         for rows in (1, 1000):
             before = cpu(process)
             full = learned_per_second(port, rows, options.seconds)
             cost = (cpu(process) - before) / (full * options.seconds) * 1e6
-            print(f"requests of {rows:,}: {full:,.0f} entries per second, {cost:.1f} us of CPU each", flush=True)
+            print(
+                f"requests of {rows:,}: {full:,.0f} entries per second, {cost:.1f} us of CPU each", flush=True
+            )
             times: list[np.ndarray] = []
             half = learned_per_second(
-                port, rows, options.seconds, full / 2, lambda: times.append(predict_times(port, options.seconds - 1))
+                port,
+                rows,
+                options.seconds,
+                full / 2,
+                lambda times=times: times.append(predict_times(port, options.seconds - 1)),
             )
             p50, p99 = np.percentile(times[0], [50, 99])
             print(f"  predict at {half:,.0f} per second: p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)

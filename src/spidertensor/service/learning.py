@@ -217,7 +217,7 @@ class Learning:
                 every[row] = each
             predictions = every
         # Without the values of bad rows: an answer may be kept with its key.
-        skipped = [record(each.but(value=None)) for each in found.bad]
+        skipped = [record(each) | {"value": None} for each in found.bad]
         answer = {"learned": len(found.rows), "entries": total, "predictions": predictions}
         return orjson.dumps(answer | {"skipped": skipped, "notes": notes})
 
