@@ -24,12 +24,12 @@ PATIENCE = 120.0  # seconds; a slow machine must not fail a test
 
 
 class Server:
-    def __init__(self, folder: Path, *options: str, **kwargs: Any) -> None:
+    def __init__(self, folder: Path, *options: str, path: str = "") -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-m", "spidertensor", "serve", *options, "--port", "0"],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": SRC}, **kwargs,
+            env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{SRC}"},
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -77,8 +77,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str, **kwargs: Any) -> Iterator[Server]:
-    server = Server(folder, *options, **kwargs)
+def serving(folder: Path, *options: str) -> Iterator[Server]:
+    server = Server(folder, *options)
     try:
         yield server.until_ready()
     finally:

@@ -151,5 +151,9 @@ def _opened(
     if modes is not None and len({*modes, value}) != len(modes) + 1:
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
-    check_same(served, modes, value, binary=binary, paper=False, **given)
+    try:
+        check_same(served, modes, value, binary=binary, paper=False, **given)
+    except CommandError:
+        served.close()
+        raise
     return served

@@ -21,7 +21,8 @@ _TABLES = """
     create table if not exists answers (
         number integer primary key, key text not null unique, digest blob not null, answer blob not null
     );
-    create table if not exists scores (sequence integer not null, state blob not null)
+    create table if not exists scores (sequence integer not null, state blob not null);
+    create table if not exists about (identity text not null)
 """
 
 
@@ -31,7 +32,9 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    def __init__(self, path: Path) -> None:
+    """identity: of the model's journal; what is there of another model is forgotten."""
+
+    def __init__(self, path: Path, identity: str) -> None:
         self.path = path
         self._recent: dict[str, Answer] = {}
         try:
@@ -40,6 +43,11 @@ class Answers:
             for ending in ("-wal", "-shm", ""):
                 Path(f"{path}{ending}").unlink(missing_ok=True)
             self._file = self._opened()
+        if self._file.execute("select identity from about").fetchall() != [(identity,)]:
+            with self._transaction():
+                for table in ("answers", "scores", "about"):
+                    self._file.execute(f"delete from {table}")
+                self._file.execute("insert into about values (?)", (identity,))
 
     def _opened(self) -> sqlite3.Connection:
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)

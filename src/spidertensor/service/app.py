@@ -158,7 +158,8 @@ class Service:
     # --- about the model
 
     async def model(self, request: Request) -> Response:
-        return reply(await self._asked(lambda: described(self.owner.served)))
+        told = await self._asked(lambda: described(self.owner.served))
+        return reply(told | {"alarms": self.owner.snapshots.latest.get("alarms", [])})
 
     async def model_file(self, request: Request) -> Response:
         served = self.owner.served

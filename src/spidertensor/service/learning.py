@@ -74,8 +74,10 @@ class Learning:
         self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
-        self.journal, self.sequence = journal, sequence
-        self.answers = Answers(path.with_name(f"{path.name}.answers"))
+        self.journal = journal
+        span = journal.span()
+        self.sequence = span[1] if span else sequence  # of the last request in the journal
+        self.answers = Answers(path.with_name(f"{path.name}.answers"), journal.about["id"])
         self.scores = Scores(estimator.likelihood, len(modes))
         self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
         self.saved_at: float | None = None  # by the monotonic clock
@@ -238,7 +240,6 @@ class Learning:
                 [Request(each, row.body, row.media_type, row.skip, row.key) for each, row in pairs]
             )
             n += len(rows)
-        self.sequence = max(self.sequence, self.learned)
         return n
 
     def checkpoint(self) -> None:
@@ -277,7 +278,8 @@ class Learning:
         try:
             if self.learned > self.checkpointed:
                 self.checkpoint()
-            self.journal.remove()
+            if self.learned >= self.sequence:  # else it was never replayed, and is still needed
+                self.journal.remove()
         finally:
             self.journal.close()
             self.answers.close()
@@ -294,9 +296,7 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
     if path.exists():
         estimator = load(path)
         position = estimator.position_ if isinstance(estimator.position_, dict) else {}
-        where = position.get("service")
-        where = where if isinstance(where, dict) else {}
-        identity, sequence = where.get("journal"), where.get("sequence", 0)
+        identity, sequence = _place(position.get("service"))
         modes, value = estimator.mode_names_, position.get("value") or value
         if value is None:
             raise JournalError(f"{path}: does not say which column has the value", kind="value")
@@ -315,10 +315,23 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
         left = None
     if left is not None and span is not None:
         _check_fits(left, span, identity, sequence, path)
-        return Learning(path, estimator, modes, value, left, sequence)
+        if span[1] > sequence:
+            return Learning(path, estimator, modes, value, left, sequence)
+        left.remove()  # killed after the model was saved, before its journal was removed
     made_of = new or NewModel(type(estimator).__name__, modes, value, {})
     about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
-    return Learning(path, estimator, modes, value, Journal(place, about), sequence)
+    learning = Learning(path, estimator, modes, value, Journal(place, about), sequence)
+    if identity is None and path.exists():
+        learning.checkpoint()  # from now on the model knows its journal
+    return learning
+
+
+def _place(stored: Any) -> tuple[str | None, int]:
+    """Of the position that a model file has: whose journal goes on after which request. Files lie."""
+    match stored:
+        case {"journal": str(identity), "sequence": int(sequence)} if sequence >= 0:
+            return identity, sequence
+    return None, 0
 
 
 def _check_fits(journal: Journal, span: tuple[int, int], identity: Any, sequence: int, path: Path) -> None:
