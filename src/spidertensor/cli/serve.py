@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,19 +113,38 @@ def serve(
     limits = Limits(body=max_body, rows=max_rows, queue=max_queue)
     settings = Settings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
     if demo:
-        raise CommandError("--demo is not there yet")
-    if follow is not None:
+        _demo(settings, given)
+    elif follow is not None:
         if modes or value or binary or given:
             raise CommandError("--follow takes modes, value and settings from the model")
         from spidertensor.service.following import Following
 
         run(Following(follow), settings, _announce(follow))
-        return
-    assert model is not None
-    files.check_writable(model)
-    with files.locked(model):
-        served = _opened(model, None if modes is None else options.words(modes), value, binary, given)
-        run(served, settings, _announce(model))
+    elif model is not None:
+        files.check_writable(model)
+        with files.locked(model):
+            served = _opened(model, None if modes is None else options.words(modes), value, binary, given)
+            run(served, settings, _announce(model))
+
+
+def _demo(settings: Any, given: dict[str, Any]) -> None:
+    """A model in a folder that is removed at the end, and a client that sends it the flights."""
+    from spidertensor.cli import playing
+    from spidertensor.service.learning import NewModel, opened
+    from spidertensor.service.server import run
+
+    if settings.token is not None:
+        raise CommandError("--demo serves this machine only, without --token-file")
+    dataset = playing.stream()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{dataset.name}.spider"
+        new = NewModel("SpiderRegressor", list(dataset.modes), dataset.value_name, given)
+
+        def started(url: str) -> None:
+            output.say(f"watch {dataset.name} at {url} (Ctrl-C stops)")
+            playing.start(url, dataset)
+
+        run(opened(path, new), settings, started)
 
 
 def _every(text: str) -> tuple[float, float]:

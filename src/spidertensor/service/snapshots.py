@@ -134,6 +134,7 @@ def described(served: Any) -> dict[str, Any]:
     told["settings"] = estimator.settings_ if fitted else None
     told["position"] = getattr(served, "learned", None)
     told["saved_position"] = getattr(served, "checkpointed", None)
-    for name in ("n_rejected_", "n_refused_", "n_clipped_", "followed_"):
-        told[name.strip("_").removeprefix("n_")] = getattr(estimator, name, None) if fitted else None
+    counts = {"rejected": "n_rejected_", "refused": "n_refused_", "clipped_entries": "n_clipped_"}
+    for name, attribute in (counts | {"followed": "followed_"}).items():
+        told[name] = getattr(estimator, attribute, None) if fitted else None
     return told
