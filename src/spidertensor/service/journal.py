@@ -21,6 +21,7 @@ import orjson
 from spidertensor.faults import Fault
 
 FORMAT = 1
+_MAGIC = b"SQLite format 3\0"
 _TABLES = """
     create table about (text text not null);
     create table requests (
@@ -62,6 +63,9 @@ class Journal:
     def opened(cls, path: Path) -> Journal:
         """The journal that a killed process has left."""
         with _one_error(path):
+            with open(path, "rb") as handle:
+                if handle.read(len(_MAGIC)) != _MAGIC:  # SQLite would make a database of an empty file
+                    raise _unusable(path, "it is no SQLite file")
             file = _connected(path)
             text = file.execute("select text from about").fetchone()
             about = orjson.loads(text[0]) if text else None
@@ -144,6 +148,7 @@ def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
         # Private: it holds what clients have sent, and the umask need not be strict.
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         with contextlib.closing(_connected(unfinished)) as file:
+            file.execute("pragma journal_mode = wal")  # which the file remembers
             file.execute("begin immediate")
             for statement in _TABLES.split(";"):
                 file.execute(statement)
@@ -155,7 +160,6 @@ def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
 
 def _connected(path: Path) -> sqlite3.Connection:
     file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
-    file.execute("pragma journal_mode = wal")
     file.execute("pragma synchronous = full")  # a commit has reached the disk when it returns
     return file
 
