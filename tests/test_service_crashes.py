@@ -261,7 +261,7 @@ def test_a_broken_journal_is_told_and_left_alone(killed, fails):
     journal.write_bytes(good)
     file = sqlite3.connect(journal)
     file.execute("delete from requests where sequence = 2")
-    file.execute("insert into requests select 9, cut, key, media_type, skip, body from requests")
+    file.execute("insert into requests select 9, cut, key, media_type, skip, body, checksum from requests")
     file.commit()
     file.close()
     assert "requests are missing in it" in fails("serve", "--model", "m.spider")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -26,7 +27,7 @@ _TABLES = """
     create table about (text text not null);
     create table requests (
         sequence integer primary key, cut integer not null, key text, media_type text not null,
-        skip integer not null, body blob not null
+        skip integer not null, body blob not null, checksum integer not null
     );
 """
 
@@ -75,8 +76,11 @@ class Journal:
             if found != "ok":
                 raise _unusable(path, found)
             journal = cls.__new__(cls)
-            journal.path, journal.about, journal._file = path, about, file
-            journal.bytes = file.execute("select coalesce(sum(length(body)), 0) from requests").fetchone()[0]
+            journal.path, journal.about, journal._file, journal.bytes = path, about, file, 0
+            for sequence, body, checksum in file.execute("select sequence, body, checksum from requests"):
+                if zlib.crc32(body) != checksum:
+                    raise _unusable(path, f"request {sequence} is damaged")
+                journal.bytes += len(body)
             return journal
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -89,10 +93,10 @@ class Journal:
 
     @staticmethod
     def _append(file: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        values = [(*row[:4], int(row.skip), row.body) for row in rows]
+        values = [(*row[:4], int(row.skip), row.body, zlib.crc32(row.body)) for row in rows]
         file.execute("begin immediate")
         try:
-            file.executemany("insert into requests values (?, ?, ?, ?, ?, ?)", values)
+            file.executemany("insert into requests values (?, ?, ?, ?, ?, ?, ?)", values)
             file.execute("commit")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back some errors by itself
@@ -103,7 +107,7 @@ class Journal:
         """The requests after a sequence number, as they were learned together."""
         with _one_error(self.path):
             found = self._asked("select * from requests where sequence > ? order by sequence", after)
-            rows = (Row(*each)._replace(skip=bool(each[4])) for each in found)
+            rows = (Row(*each[:6])._replace(skip=bool(each[4])) for each in found)
             for _, cut in groupby(rows, key=lambda row: row.cut):
                 yield list(cut)
 
