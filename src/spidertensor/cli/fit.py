@@ -15,7 +15,7 @@ from spidertensor.cli.options import Engine
 
 Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
-Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 and 1: predict probabilities.")]
 Model = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The model file. By default SOURCE with the ending .spider."),
@@ -125,6 +125,15 @@ def fit(
     spider fit tuesday.parquet --model week.spider --add
     spider fit a.csv --modes user,movie --value rating --network networks:costco
     zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
+
+    Values have to differ: a log of clicks alone, each with the value 1, teaches nothing. clicked above is 1
+    for a page that was clicked and 0 for one that was shown and not clicked.
+
+    Beside the score stand two floors, which begin with this run: the mean of the values so far, and online
+    biases, one number per node. A note says so if the model is worse than a floor in the last 10,000 entries,
+    or the latter half of a shorter run: by 1 % and three standard errors. Other notes are about values that
+    are all equal, far off or clipped, and about many bad rows. Each is one line on standard error, and in the
+    list notes of --json.
 
     Ctrl-C and SIGTERM save and stop. After a signal, a crash, or new rows at the end of SOURCE, the same
     command with --resume continues with the first row that was not learned. The model is the same as without

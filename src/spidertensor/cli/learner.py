@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,14 @@ import numpy as np
 from spidertensor.cli import files, output, position
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.notes import Notes
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
-from spidertensor.faults import EntryError, Fault
+from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.sources import BadRow, Chunk, Source, read
 
+MANY_BAD = 0.05  # share of the rows
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
 PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
 
@@ -39,10 +39,12 @@ class Learner:
     last: str | None = None
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
+    bad_now: int = 0  # bad rows of this run
     tally: Tally = field(init=False)
+    notes: Notes = field(init=False, default_factory=Notes)
 
     def __post_init__(self) -> None:
-        self.tally = Tally(self.estimator.likelihood)
+        self.tally = Tally(self.estimator.likelihood, len(self.modes))
         self.head = self.source.head()
 
     @property
@@ -80,20 +82,19 @@ class Learner:
     def _note_few(self, n: int) -> None:
         if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
-            output.note(
-                f"note: {self.source.name} is quiet, so the scale is that of its first {values}: if they may "
-                "mislead, pass --scaling SHIFT,SCALE"
-            )
+            reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
+            remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
+            self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
-        before, update = rejected.count, None
+        before, learned = rejected.count, None
         rejected.take(chunk.bad)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
-                with _warnings_noted():
-                    update = self.estimator.learn(self._ids(chunk), chunk.values)
+                with self.notes.of_warnings():
+                    learned = self.estimator.learn_numbered(self._ids(chunk), chunk.values)
             except EntryError as error:  # values that only the estimator can judge, by their scale
                 if not error.rows:
                     raise
@@ -106,8 +107,21 @@ class Learner:
         # before anything else can fail: from here on the chunk counts as learned
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
-        if update is not None:
-            self.tally.add(chunk.values, update, self.estimator.shift_)
+        self.bad_now += rejected.count - before
+        if learned is not None:
+            self.tally.add(chunk.values, *learned, self.estimator.shift_)
+
+    def note_the_end(self) -> None:
+        """What can only be said, or is only sure, when all rows are learned."""
+        with self.notes.of_warnings():
+            self.estimator.warn_at_end()
+        for each in self.tally.notes():
+            self.notes.tell(each)
+        rows = self.bad_now + self.tally.entries
+        if self.bad_now > MANY_BAD * rows:
+            reason = f"{self.bad_now / rows:.0%} of {output.counted(rows, 'row')} were bad and left out"
+            remedy = "--on-bad file writes them to a file, each with the reason"
+            self.notes.tell(SpiderWarning(reason, kind="bad rows", remedy=remedy))
 
     def _ids(self, chunk: Chunk) -> Columns:
         # Names only for a new model: one that was saved without names learns its columns by position.
@@ -245,13 +259,3 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
         columns=[column[good] for column in chunk.columns], values=chunk.values[good], rows=chunk.rows[good]
     )
     return rest, bad
-
-
-@contextmanager
-def _warnings_noted() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        text = told(each.message) if isinstance(each.message, Fault) else str(each.message)
-        output.note(f"note: {text}")

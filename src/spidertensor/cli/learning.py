@@ -37,6 +37,7 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
         saved = done if learner.tally.entries else "nothing learned yet"
         output.note(f"stopped by {name} after {learner.place}: {saved}")
         return 128 + signals.caught
+    learner.note_the_end()
     summary(learner, perf_counter() - began, as_json=as_json)
     return 0
 

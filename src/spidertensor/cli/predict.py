@@ -11,6 +11,7 @@ import typer
 from spidertensor.cli import bad_rows, files, options, output
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.notes import Notes
 
 if TYPE_CHECKING:
     from spidertensor.estimator.inputs import Columns
@@ -56,6 +57,8 @@ def predict(
     std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
     far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
     id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
+    If most ids of a column were never seen, a note says why, where that is known: text here and integers in
+    the model, other leading zeros, case or spaces, columns in another order.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet
@@ -80,7 +83,7 @@ def predict(
         files.check_writable(each)
     rejected = BadRows(opened, on_bad, rejects)
     chunks = sources.read(opened, names, all_text=files.all_text(estimator), keep=True)
-    n = unseen = 0
+    n, unseen, notes = 0, 0, Notes()
     with (
         output.working(f"predicting {opened.name}") if out else nullcontext(),
         written(out, spreadsheet_safe=spreadsheet_safe) as write,
@@ -89,7 +92,9 @@ def predict(
             rejected.take(chunk.bad)
             if len(chunk.rows):
                 ids = Columns(chunk.columns)
-                write(chunk.records, _predictions(estimator, ids, interval))
+                with notes.of_warnings():
+                    predicted = _predictions(estimator, ids, interval)
+                write(chunk.records, predicted)
                 n += len(chunk.rows)
                 unseen += int((~estimator.seen(ids)).any(axis=1).sum())
         if not n:

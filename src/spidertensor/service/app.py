@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError
 from spidertensor.service import learning, openapi
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
-from spidertensor.service.errors import ServiceError, record
+from spidertensor.service.errors import ServiceError, noted, record
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
 from spidertensor.service.replies import id_of, refusal, reply
@@ -99,10 +100,11 @@ class Service:
     async def predict(self, request: Request) -> Response:
         interval, skip = _interval(request.query_params.get("interval")), _skips(request)
         _, body, found = await self._entries(request, None)
+        served = self.owner.served
         try:
             self._check(found, skip)
-            served = self.owner.served
-            columns = await self._asked(lambda: _predicted(served.estimator, found, interval, served.modes))
+            question = partial(_predicted, served.estimator, found, interval, served.modes)
+            columns, notes = await self._asked(question)
         finally:
             self.held -= len(body)
         names = list(columns)
@@ -114,7 +116,8 @@ class Service:
             for row, each in zip(found.rows.tolist(), records, strict=True):
                 every[row] = each
             records = every
-        return reply({"predictions": records, "skipped": [record(each) for each in found.bad]})
+        skipped = [record(each) for each in found.bad]
+        return reply({"predictions": records, "skipped": skipped, "notes": notes})
 
     async def recommend(self, request: Request) -> Response:
         media_type, body = await self._body(request)
@@ -129,9 +132,9 @@ class Service:
             estimator = served.estimator
             numbers = {served.modes.index(mode): raw for mode, raw in ids.items()}
             over = served.modes.index(wanted["over"])
-            nodes = estimator.recommend(
-                numbers, over, wanted["n"], wanted["explore"], wanted["seed"], wanted["interval"]
-            )
+            how = {name: wanted[name] for name in ("n", "explore", "seed")}
+            with noted() as notes:
+                nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
             entry = numbers | {over: nodes[0].id if nodes else None}
             seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0] if nodes else []
             mean, std = estimator.likelihood.mean_name, estimator.likelihood.std_name
@@ -139,6 +142,7 @@ class Service:
             return {
                 "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
                 "seen": {mode: bool(seen[served.modes.index(mode)]) for mode in ids} if nodes else {},
+                "notes": notes,
             }
 
         return reply(await self._asked(ranked))
@@ -331,23 +335,24 @@ def _interval(text: Any) -> float | None:
 
 def _predicted(
     estimator: Any, found: Entries, interval: float | None, modes: list[str]
-) -> dict[str, list[Any]]:
-    ids = Columns(found.columns)
-    if not estimator.likelihood.intervals and interval is not None:
-        reason = f"this model predicts a {estimator.likelihood.mean_name}, which has no interval"
+) -> tuple[dict[str, list[Any]], list[Any]]:
+    """Columns of predictions, and notes."""
+    ids, likelihood = Columns(found.columns), estimator.likelihood
+    if interval is not None and not likelihood.intervals:
+        reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)
     if not len(found.rows):
-        return {"mean": []}
-    if estimator.likelihood.intervals:
-        mean, std = estimator.predict(ids, return_std=True)
-        columns = {"mean": mean.tolist(), "std": std.tolist()}
-        if interval is not None:
-            low, high = estimator.predict_interval(ids, interval)
-            columns |= {"low": low.tolist(), "high": high.tolist()}
-    else:
-        columns = {estimator.likelihood.mean_name: estimator.predict_proba(ids)[:, 1].tolist()}
-    seen = estimator.seen(ids).tolist()
-    return columns | {"seen": [dict(zip(modes, each, strict=True)) for each in seen]}
+        return {likelihood.mean_name: []}, []
+    with noted() as notes:
+        if likelihood.intervals:
+            mean, std = estimator.predict(ids, return_std=True)
+            columns = {"mean": mean, "std": std}
+            if interval is not None:
+                columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
+        else:
+            columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
+    seen = [dict(zip(modes, each, strict=True)) for each in estimator.seen(ids).tolist()]
+    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, notes
 
 
 def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:

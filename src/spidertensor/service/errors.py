@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from spidertensor.faults import Fault
@@ -14,6 +16,9 @@ SHOWN = 200  # characters of a value that is told
 # By the kind of a fault of the library, whose remedies are in Python's terms.
 REMEDIES = {
     "too far": "leave it out, or start the model with a fitting --scaling SHIFT,SCALE",
+    "unclipped": "leave it out, or start the model with a fitting --scaling SHIFT,SCALE",
+    "clipped": "look at the values",
+    "refused": "look at the values, or start the model with a fitting --scaling SHIFT,SCALE",
     "no scale": "if that is wrong, start the model with --scaling SHIFT,SCALE",
     "id": "send a number, a text or a truth value",
 }
@@ -51,6 +56,22 @@ def record(fault: Fault) -> dict[str, Any]:
         "value": shown(fault.value),
         "remedy": REMEDIES.get(fault.kind, fault.remedy),
     }
+
+
+@contextmanager
+def noted() -> Iterator[list[dict[str, Any]]]:
+    """What the library warns of in the block, as notes of an answer; filled at its end."""
+    notes: list[dict[str, Any]] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    for each in caught:
+        message = each.message
+        if isinstance(message, Fault):
+            remedy = REMEDIES.get(message.kind, message.remedy)
+            notes.append({"kind": message.kind, "message": message.text(""), "remedy": remedy})
+        else:
+            notes.append({"kind": "", "message": str(message), "remedy": ""})
 
 
 def shown(value: Any) -> Any:

@@ -23,11 +23,11 @@ from sklearn.base import clone
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
 from spidertensor.estimator.inputs import Columns
-from spidertensor.faults import EntryError, Fault
+from spidertensor.faults import EntryError
 from spidertensor.method import Update
 from spidertensor.service.answers import Answer, Answers
 from spidertensor.service.bodies import Entries, Wanted, entries
-from spidertensor.service.errors import REMEDIES, ServiceError, record
+from spidertensor.service.errors import ServiceError, noted, record
 from spidertensor.service.journal import Journal, JournalError, Row
 from spidertensor.service.scores import Scores
 
@@ -198,12 +198,11 @@ class Learning:
     def _advanced(self, ids: list[NDArray[Any]], values: NDArray[np.float64]) -> tuple[Update, list[Any]]:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(ids, tuple(self.modes) if self.is_new else None)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            update = self.estimator.learn(columns, values)
+        with noted() as notes:
+            update, index = self.estimator.learn_numbered(columns, values)
         if len(values):
-            self.scores.add(ids, self.estimator._index(Columns(ids)), values, update)
-        return update, [_note(each.message) for each in caught]
+            self.scores.add(ids, index, values, update)
+        return update, notes
 
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
@@ -374,10 +373,3 @@ def _joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.fl
 def _records(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     names = list(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _note(message: Warning | str) -> dict[str, Any]:
-    if isinstance(message, Fault):
-        remedy = REMEDIES.get(message.kind, message.remedy)
-        return {"kind": message.kind, "message": message.but(remedy="").text(), "remedy": remedy}
-    return {"kind": "", "message": str(message), "remedy": ""}

@@ -55,7 +55,7 @@ _SCHEMAS = {
         {"learned": _WHOLE, "entries": _WHOLE, "predictions": _list(_refer("Prediction")), "repeated": {"type": "boolean"},
          "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}
     ),
-    "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error"))}),
+    "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}),
     "Recommendation": _object(
         {"given": {"type": "object", "additionalProperties": _ANY_ID}, "over": _TEXT,
          "n": {"type": "integer", "minimum": 1, "default": 10},
@@ -65,7 +65,7 @@ _SCHEMAS = {
     ),
     "Recommended": _object(
         {"nodes": _list(_object({"id": _ANY_ID, "mean": _NUMBER, "std": _NUMBER, "low": _NUMBER, "high": _NUMBER})),
-         "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}}
+         "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}, "notes": _list(_refer("Note"))}
     ),
     "Model": {"type": "object", "additionalProperties": True},
 }  # fmt: skip
