@@ -1140,7 +1140,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     ranked = ("recommend", "m.spider", "--given", "user=1", "--over", "movie")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
-        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': convert it to csv first"),
+        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': name it with --delimiter"),
         (("fit", "tabs.csv", *FIT), "separated by '\\t': use --format tsv"),
         (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
         (("fit", "headless.csv", *FIT), "if the first line is not a header, name the columns with --columns"),

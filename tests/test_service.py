@@ -410,7 +410,11 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("short")
     SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0]).save(tmp_path / "unnamed.spider")
+    binned = SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0])
+    binned.save(tmp_path / "binned.spider", {"value": "v", "bins": [{"rule": "width:1"}, None]})
     cases = [
+        (("--model", "binned.spider"), "has modes of bins, which are not served"),
+        (("--follow", "binned.spider"), "has modes of bins, which are not served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),
         ((), "use one of --model, --follow and --demo"),
         (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "give a token with --token-file"),

@@ -21,6 +21,8 @@ REMEDIES = {
     "no header": "if the first line is not a header, name the columns with --columns",
     "tabs": "use --format tsv",
     "commas": "use --format csv",
+    "delimiter": "name it with --delimiter",
+    "UTF-16": "use --encoding utf-16",
     "network missing": "pass it with --network MODULE:NAME",
     "network given": "leave out --network",
 }

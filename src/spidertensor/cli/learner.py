@@ -17,11 +17,11 @@ from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError, SpiderWarning
-from spidertensor.sources import BadRow, Chunk, Source, read
+from spidertensor.sources import BadRow, Bins, Chunk, Source, read
+from spidertensor.sources.bins import PATIENCE, SAMPLE
 
 MANY_BAD = 0.05  # share of the rows
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
-PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
 
 
 @dataclass
@@ -39,6 +39,9 @@ class Learner:
     last: str | None = None
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
+    missing: str = "error"  # what a missing id is: sources.read
+    bins: list[Bins | None] = field(default_factory=list)
+    skipped: int = 0  # rows that were left out because an id is missing
     bad_now: int = 0  # bad rows of this run
     tally: Tally = field(init=False)
     notes: Notes = field(init=False, default_factory=Notes)
@@ -54,7 +57,8 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
             self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
+            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET, missing=self.missing,
+            bins=self.bins,
         )  # fmt: skip
         return self._large_first(chunks) if self.new else chunks
 
@@ -76,8 +80,16 @@ class Learner:
         if first is not None:
             if left <= 0 and len(first.rows) < n:
                 self._note_few(len(first.rows))
+            self._note_bins()
             yield first
         yield from chunks
+
+    def _note_bins(self) -> None:
+        """A pipe that is quiet gives fewer numbers than there would be without a pause."""
+        for name, each in zip(self.modes, self.bins, strict=True):
+            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+                reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
+                self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def _note_few(self, n: int) -> None:
         if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
@@ -107,6 +119,7 @@ class Learner:
         # before anything else can fail: from here on the chunk counts as learned
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
+        self.skipped += chunk.skipped
         self.bad_now += rejected.count - before
         if learned is not None:
             self.tally.add(chunk.values, *learned, self.estimator.shift_)
@@ -137,6 +150,8 @@ class Learner:
             "value": self.value,
             "all_text": self.all_text,
             "before": self.before,
+            "missing_id": str(self.missing),
+            "bins": [each and each.to_json() for each in self.bins] if any(self.bins) else None,
         }
         self.estimator.save(self.path, where)
 
@@ -149,8 +164,10 @@ def start(
     *,
     binary: bool,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Learner:
+    """rules: of bins, by the names of modes"""
     if modes is None or value is None:
         raise CommandError("a new model needs --modes and --value")
     kind = SpiderClassifier if binary else SpiderRegressor
@@ -159,7 +176,11 @@ def start(
             raise CommandError(f"--{name} is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
-    return Learner(estimator, path, source, modes, value, texts)
+    rules = rules or {}
+    if unknown := [name for name in rules if name not in modes]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(rules[name]) if name in rules else None for name in modes]
+    return Learner(estimator, path, source, modes, value, texts, bins=bins)
 
 
 def reopen(
@@ -182,7 +203,10 @@ def reopen(
     known = position.places(stored)
     place = position.find(known, source)
     before = position.others(known, place)
-    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False)
+    learner = Learner(
+        estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False,
+        missing=position.missing_id(stored), bins=files.bins(estimator),
+    )  # fmt: skip
     if add:
         if not again:
             position.check_new(place, path, source)
@@ -203,6 +227,7 @@ def check_same(
     *,
     binary: bool,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
     """Options that describe a model must agree with the model that exists.
@@ -214,12 +239,14 @@ def check_same(
         "modes": learner.modes,
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
+        "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
         **estimator.get_params(),
     }
     given = settings
     if paper:
         settings = type(estimator).paper(**settings).get_params()
-    for name, wanted in {"modes": modes, "value": value, "binary": binary or None, **settings}.items():
+    said = {"modes": modes, "value": value, "binary": binary or None, "bin": rules}
+    for name, wanted in {**said, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
 
@@ -236,6 +263,7 @@ def _joined(a: Chunk, b: Chunk) -> Chunk:
         values=np.concatenate([a.values, b.values]),
         rows=np.concatenate([a.rows, b.rows]),
         bad=[*a.bad, *b.bad],
+        skipped=a.skipped + b.skipped,
     )
 
 

@@ -30,7 +30,8 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
         if learner.tally.entries or not learner.new:
             learner.save()
         elif not signals.caught:
-            raise CommandError(f"{learner.source.name}: no good rows to learn")
+            good = "good rows" if rejected.count or learner.skipped else "rows"
+            raise CommandError(f"{learner.source.name}: no {good} to learn")
     if signals.caught:
         name = signal.Signals(signals.caught).name
         done = f"saved {learner.path}, continue with --resume"

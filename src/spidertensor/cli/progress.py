@@ -71,6 +71,7 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "entries": model.n_entries_,
         "entries_now": tally.entries,
         "bad_rows": learner.bad,
+        "skipped_rows": learner.skipped,
         "row": learner.row,
         "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
         "noise": getattr(model, "noise_", None),
@@ -109,6 +110,7 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
         ("bad rows", f"{record['bad_rows']:,}"),
+        *([("left out", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
         *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),

@@ -23,7 +23,12 @@ def recommend(
     model: options.ModelFile,
     given: Annotated[
         list[str],
-        typer.Option(metavar="MODE=ID", help="The id of a mode: user=42. Repeat for every mode but one."),
+        typer.Option(
+            metavar="MODE=ID",
+            help="The id of a mode: user=42. Repeat for every mode but one.",
+            default_factory=list,  # a model of one mode has no other
+            show_default=False,
+        ),
     ],
     over: Annotated[str, typer.Option(metavar="MODE", help="The mode to rank.")],
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
@@ -57,12 +62,14 @@ def recommend(
     names = estimator.mode_names_
     fixed = _given(given, over, names, model)
     ids: dict[str | int, Any] = {
-        names.index(name): estimator.parse_id(names.index(name), text) for name, text in fixed.items()
+        names.index(name): files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()
     }
     how = {"n": n, "explore": explore.value, "seed": seed, "coverage": interval}
     notes = Notes()
     with notes.of_warnings():
         ranked = estimator.recommend(ids, names.index(over), **how)
+    if not ranked:
+        raise CommandError(f"{model} knows no {over}: all were forgotten")
     entry = ids | {names.index(over): ranked[0].id}
     seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
     for mode, name in enumerate(names):
@@ -79,7 +86,7 @@ def recommend(
         return
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
-    title = f"{', '.join(given)}; ranked by {ranked_by[explore.value]}"
+    title = "; ".join([*filter(None, [", ".join(given)]), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)
 
 

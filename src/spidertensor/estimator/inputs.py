@@ -22,6 +22,8 @@ Column = NDArray[Any] | Sequence[Any]
 
 # scikit-learn's words about values that a likelihood does not take: its users and its checks know them.
 _ADVICE = {"probit": "Only binary classification is supported."}
+# What is no value although float() takes it: it would parse texts, drop imaginary parts, count nanoseconds.
+_NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
 
 def _number(value: Any, row: int) -> float:
     try:
-        if isinstance(value, str | bytes):  # float() would parse it
+        if isinstance(value, _NO_NUMBERS):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -197,11 +199,15 @@ def _series(X: Any) -> dict[str, Any] | None:
 
     try:
         frame = nw.from_native(X, eager_only=True)
-        series = {str(each.name): each for each in frame.iter_columns()}
+        found = list(frame.iter_columns())
     except TypeError:
         return None
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
+    series = {str(each.name): each for each in found}
+    if len(series) < len(found):  # pandas has columns 1 and "1"; a file has texts only
+        names = ", ".join(repr(each.name) for each in found)
+        raise EntryError(f"two columns have the same name as text ({names:.200})", remedy="rename one")
     if len(frame) and not series:
         raise _no_columns(len(frame))
     return series

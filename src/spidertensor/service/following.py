@@ -11,7 +11,7 @@ from typing import Any
 from spidertensor.checkpoint import CheckpointError
 from spidertensor.estimator import load
 from spidertensor.service.errors import ServiceError
-from spidertensor.service.learning import Outcome, Request
+from spidertensor.service.learning import Outcome, Request, position_of
 
 READ_ONLY = "this server follows a model that another process writes"
 REMEDY = "send it to the server that learns"
@@ -29,9 +29,8 @@ class Following:
         self._take_over()
 
     def _take_over(self) -> None:
-        position: Any = self.estimator.position_
         self.modes = self.estimator.mode_names_
-        self.value = position.get("value") if isinstance(position, dict) else None
+        self.value = position_of(self.estimator, self.path).get("value")
         # How old the file was when it was read, by a clock that never goes backwards.
         self.saved_at = time.monotonic() - max(0.0, time.time() - self._stamp[0] / 1e9)
 

@@ -74,6 +74,7 @@ class Learning:
         self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
+        self.bins = [None] * len(modes)  # the service has none
         self.journal = journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
@@ -294,7 +295,7 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
     span = left.span() if left else None
     if path.exists():
         estimator = load(path)
-        position = estimator.position_ if isinstance(estimator.position_, dict) else {}
+        position = position_of(estimator, path)
         identity, sequence = _place(position.get("service"))
         modes, value = estimator.mode_names_, position.get("value") or value
         if value is None:
@@ -323,6 +324,15 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
     if identity is None and path.exists():
         learning.checkpoint()  # from now on the model knows its journal
     return learning
+
+
+def position_of(estimator: Estimator, path: Path) -> dict[str, Any]:
+    """What `spider fit` or a server has noted in the file."""
+    position = estimator.position_ if isinstance(estimator.position_, dict) else {}
+    if position.get("bins"):
+        remedy = "make the bins before the entries are sent, and fit the model with them as ids"
+        raise JournalError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
+    return position
 
 
 def _place(stored: Any) -> tuple[str | None, int]:
