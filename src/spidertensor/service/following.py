@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from spidertensor.checkpoint import CheckpointError
 from spidertensor.estimator import load
