@@ -76,8 +76,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: it learns what it is sent, and answers questions meanwhile.
 
-    What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and Ctrl-C
-    finish what is waiting and save. There is a page to watch at /, and the interface is described at
+    What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
+    Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
     /openapi.json. Needs the extra serve: pip install 'spidertensor[serve]'.
 
     \b

@@ -1,8 +1,8 @@
-"""What requests with an Idempotency-Key were answered, so that a repeated one is answered and not learned twice.
+"""What requests with an Idempotency-Key were answered: a repeated one is answered again, not learned again.
 
 Answers hold predictions and no ids. Those since the last checkpoint are in memory: should the process be
-killed, the journal gives them once more. Each checkpoint first writes them to MODEL.answers, a SQLite file; of
-these the last ones are kept, by their number and size and not by a clock, which may jump.
+killed, the journal gives them once more. Each checkpoint first writes them to MODEL.answers, a SQLite file;
+of these the last ones are kept, by their number and size and not by a clock, which may jump.
 
 The file also keeps the running scores of the last checkpoint, so that a restart does not begin to count anew.
 """

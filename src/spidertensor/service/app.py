@@ -273,11 +273,16 @@ class Service:
 
 
 def make_app(service: Service) -> ASGIApp:
-    handlers: Any = {
-        ServiceError: lambda request, error: refusal(error),
-        HTTPException: lambda request, error: refusal(_of_http(error)),
-        500: lambda request, error: refusal(ServiceError(500, "internal", "a mistake of this program")),
-    }
+    async def of_ours(request: Request, error: Any) -> Response:
+        return refusal(error)
+
+    async def of_http(request: Request, error: Any) -> Response:
+        return refusal(_of_http(error))
+
+    async def of_mistakes(request: Request, error: Any) -> Response:
+        return refusal(ServiceError(500, "internal", "a mistake of this program"))
+
+    handlers: Any = {ServiceError: of_ours, HTTPException: of_http, 500: of_mistakes}
     return Starlette(routes=[*service.routes(), *_pages()], exception_handlers=handlers)
 
 
@@ -331,7 +336,6 @@ def _predicted(
         reason = f"this model predicts a {estimator.likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)
     if not len(found.rows):
-        estimator.n_entries_  # raises if nothing was learned
         return {"mean": []}
     if estimator.likelihood.intervals:
         mean, std = estimator.predict(ids, return_std=True)

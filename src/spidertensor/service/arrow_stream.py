@@ -1,7 +1,7 @@
 """An Arrow stream from anybody -> its columns.
 
-A body of bounded size must not become memory of unbounded size, so what Arrow would unpack is refused: buffers
-that are compressed, and dictionaries of long texts.
+A body of bounded size must not become memory of unbounded size, so what Arrow would unpack is refused:
+buffers that are compressed, and dictionaries of long texts.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _objects(
 ) -> tuple[list[dict[str, Any]], NDArray[np.int64], int, list[Fault]]:
     if media_type == JSON:
         try:
-            parsed = loads(body)
+            parsed: list[Any] = loads(body)
         except (ValueError, RecursionError) as error:
             raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
         if not isinstance(parsed, list):
@@ -104,7 +104,7 @@ def _objects(
     if media_type == NDJSON:
         parsed = [_line(line, row, loads, bad) for row, line in enumerate(parsed)]
     if set(map(type, parsed)) <= {dict}:
-        return parsed, np.arange(len(parsed)), len(parsed), bad
+        return parsed, np.arange(len(parsed), dtype=np.int64), len(parsed), bad
     rows = [row for row, each in enumerate(parsed) if isinstance(each, dict)]
     for row, each in enumerate(parsed):
         if not isinstance(each, dict) and each is not _BAD:

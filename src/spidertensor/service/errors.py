@@ -45,7 +45,7 @@ def record(fault: Fault) -> dict[str, Any]:
     """The one shape of an error. row: counted from 0 in the rows of the request."""
     return {
         "kind": fault.kind or "input",
-        "message": fault.but(row=None, column=None, remedy="").text(),
+        "message": f"value {fault.value:g} {fault.reason}" if fault.of_value else fault.reason,
         "row": fault.row,
         "column": fault.column,
         "value": shown(fault.value),

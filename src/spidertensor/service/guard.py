@@ -1,8 +1,8 @@
 """Who may ask, and the headers of every answer.
 
 A token is a Bearer token, or the password of HTTP Basic authentication, for which browsers ask by themselves.
-Without a token the server is on this machine only, and a web page that is open in a browser here must not talk
-to it: its requests carry an Origin that is not ours, or a Host that is a name of theirs (DNS rebinding).
+Without a token the server is on this machine only, and a web page that is open in a browser here must not
+talk to it: its requests carry an Origin that is not ours, or a Host that is a name of theirs (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spidertensor.faults import Fault
@@ -31,7 +32,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
+_RAW_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
 
 
 class TokenError(Fault, ValueError):
@@ -47,6 +50,7 @@ def read_token(path: Path) -> str:
     return text
 
 
+@lru_cache(100)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach it."""
     try:
@@ -75,10 +79,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, text in HEADERS.items():
-                    headers[name] = text
-                headers.setdefault("Cache-Control", "no-store")
+                message["headers"] = [*message["headers"], *_RAW_HEADERS]
             await send(message)
 
         try:

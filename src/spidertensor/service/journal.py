@@ -37,7 +37,8 @@ class JournalError(Fault, RuntimeError):
 class Row(NamedTuple):
     """A request as it came.
 
-    sequence: 1, 2, 3, ... over the life of the model; cut: requests of the same number were learned in one call
+    sequence: 1, 2, 3, ... over the life of the model
+    cut:      requests of the same number were learned in one call
     key:      its Idempotency-Key; skip: whether its bad rows are left out
     """
 
@@ -50,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Journal:
-    """The open file. `about`: what a model that was never saved has to be made of, and whose journal it is."""
+    """The open file. `about`: whose journal it is, and what a model that was never saved is to be made of."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
@@ -98,7 +99,7 @@ class Journal:
         """The requests after a sequence number, as they were learned together."""
         with _one_error(self.path):
             found = self._asked("select * from requests where sequence > ? order by sequence", after)
-            rows = (Row(*each[:4], bool(each[4]), each[5]) for each in found)
+            rows = (Row(*each)._replace(skip=bool(each[4])) for each in found)
             for _, cut in groupby(rows, key=lambda row: row.cut):
                 yield list(cut)
 

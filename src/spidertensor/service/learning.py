@@ -1,7 +1,7 @@
 """The model of a server: learn, journal, checkpoint, and replay after a crash.
 
-Everything here is called by one thread (owner.py). What a request does to the model is a function of the model
-and of the requests before it, in the cuts that the journal has, so a replay ends in the same state.
+Everything here is called by one thread (owner.py). What a request does to the model is a function of the
+model and of the requests before it, in the cuts that the journal has, so a replay ends in the same state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NewModel(NamedTuple):
     settings: dict[str, Any]
 
     def made(self) -> Estimator:
-        settings = {
+        settings: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in self.settings.items()
         }
         return KINDS[self.kind](**settings)
@@ -102,8 +102,10 @@ class Learning:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
-            copy.learn(one, [0.0])
+            update = copy.learn(one, [0.0])
             copy.predict(one)
+            index = np.zeros((1, len(self.modes)), np.int64)
+            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
 
     # --- learning
 
@@ -215,7 +217,7 @@ class Learning:
                 every[row] = each
             predictions = every
         # Without the values of bad rows: an answer may be kept with its key.
-        skipped = [record(each.but(value=None)) for each in found.bad]
+        skipped = [record(each) | {"value": None} for each in found.bad]
         answer = {"learned": len(found.rows), "entries": total, "predictions": predictions}
         return orjson.dumps(answer | {"skipped": skipped, "notes": notes})
 
@@ -227,12 +229,14 @@ class Learning:
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
-                cut = [Request(entries(row.body, row.media_type, wanted), row.body, row.media_type, row.skip, row.key)
-                       for row in rows]  # fmt: skip
+                found = [entries(row.body, row.media_type, wanted) for row in rows]
             except ServiceError as error:
                 reason = f"{self.journal.path}: request {rows[0].sequence} cannot be read: {error.reason}"
                 raise JournalError(reason, kind="journal") from None
-            self._learn_cut(cut)
+            pairs = zip(found, rows, strict=True)
+            self._learn_cut(
+                [Request(each, row.body, row.media_type, row.skip, row.key) for each, row in pairs]
+            )
             n += len(rows)
         self.sequence = max(self.sequence, self.learned)
         return n
@@ -290,7 +294,8 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
     if path.exists():
         estimator = load(path)
         position = estimator.position_ if isinstance(estimator.position_, dict) else {}
-        where = position.get("service") if isinstance(position.get("service"), dict) else {}
+        where = position.get("service")
+        where = where if isinstance(where, dict) else {}
         identity, sequence = where.get("journal"), where.get("sequence", 0)
         modes, value = estimator.mode_names_, position.get("value") or value
         if value is None:

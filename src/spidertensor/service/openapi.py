@@ -1,4 +1,5 @@
 """The interface as OpenAPI 3.1. docs/service.md explains it; tests hold it to the routes."""
+# ruff: noqa: E501 (a table)
 
 from __future__ import annotations
 

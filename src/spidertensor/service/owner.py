@@ -1,14 +1,15 @@
 """The one thread that has the model, and the queue before it.
 
 Nobody else touches the model, so readers see whole updates and nothing in the kernels needs a lock. In each
-round all waiting questions are answered first, then waiting requests to learn are taken together: one sync of
-the disk and one call serve them all. A question therefore waits for one group at most; it sees everything that
-was acknowledged before it was asked.
+round all waiting questions are answered first, then waiting requests to learn are taken together: one sync
+of the disk and one call serve them all. A question therefore waits for one group at most; it sees everything
+that was acknowledged before it was asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -158,18 +159,16 @@ class Owner(threading.Thread):
         full = full or served.journal.bytes >= self._max_journal
         if time.monotonic() >= self._next_save or (full and "checkpoint" not in served.trouble):
             self._next_save = time.monotonic() + self._every_seconds
-            try:
+            with contextlib.suppress(
+                ServiceError
+            ):  # an alarm tells it; the journal keeps what the file lacks
                 served.checkpoint()
-            except ServiceError:
-                pass  # an alarm tells it, and the journal keeps what the file lacks
 
     def _deliver(self, answers: list[tuple[_Waiting, Any]]) -> None:
         """All at once: waking the loop costs more than an answer."""
         if answers:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
                 answers[0][0].future.get_loop().call_soon_threadsafe(_give, answers)
-            except RuntimeError:  # the loop has ended, and with it everybody who waited
-                pass
 
     def _refuse_all(self) -> None:
         with self._changed:

@@ -28,8 +28,7 @@ def id_of(raw: Any) -> Any:
     """An id as JSON holds it; one that JSON has no type for, such as bytes, as a text."""
     if isinstance(raw, bool | float) or (isinstance(raw, int) and -(2**63) <= raw < 2**64):
         return raw
-    try:
-        text = raw if isinstance(raw, str) else str(raw)
-    except ValueError:  # an int of thousands of digits
-        text = hex(raw)
+    if isinstance(raw, int):
+        return hex(raw)  # str() refuses thousands of digits
+    text = raw if isinstance(raw, str) else str(raw)
     return text.encode(errors="replace").decode()  # halves of surrogate pairs cannot be sent

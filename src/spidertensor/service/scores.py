@@ -117,7 +117,8 @@ class Scores:
 
     def state(self) -> bytes:
         file = io.BytesIO()
-        np.savez(file, **checkpoint.flatten((self.sums, *self._states)))
+        arrays: Any = checkpoint.flatten((self.sums, *self._states))
+        np.savez(file, **arrays)
         return file.getvalue()
 
     def restore(self, state: bytes) -> None:

@@ -66,8 +66,9 @@ class Snapshots:
 
     def _alarms(self, told: dict[str, Any], now: float) -> list[dict[str, Any]]:
         texts = dict(_problems(told, now - self._moved))
-        texts |= {name: why for name, why in getattr(self._served, "trouble", {}).items()}
-        self._since = {kind: self._since.get(kind, told["time"]) for kind in texts}
+        texts |= self._served.trouble
+        here: float = told["time"]
+        self._since = {kind: self._since.get(kind, here) for kind in texts}
         return [{"kind": kind, "text": text, "since": self._since[kind]} for kind, text in texts.items()]
 
 
