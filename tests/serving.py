@@ -27,7 +27,7 @@ class Server:
     def __init__(self, folder: Path, *options: str, path: str = "") -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spidertensor", "serve", *options, "--port", "0"],
+            [sys.executable, "-m", "spidertensor", "serve", "--port", "0", *options],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{SRC}"},
         )  # fmt: skip

@@ -130,6 +130,8 @@ def described(served: Any) -> dict[str, Any]:
         del told[live]
     told["nodes"] = dict(zip(told["modes"], told["nodes"], strict=True))
     fitted = estimator.__sklearn_is_fitted__()
+    kinds = estimator.id_kinds_ if fitted else [()] * len(told["modes"])
+    told["id_kinds"] = dict(zip(told["modes"], kinds, strict=True))
     told["log_evidence"] = estimator.log_evidence_ if fitted else None
     told["settings"] = estimator.settings_ if fitted else None
     told["position"] = getattr(served, "learned", None)
