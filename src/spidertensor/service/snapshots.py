@@ -22,6 +22,7 @@ CURVES = ("time", "entries", "rate", "error", "floor_mean", "floor_biases", "cov
 ENOUGH = 1000  # entries, before which running numbers say little
 OFF = 0.05  # of the coverage
 CLIPPED = 0.05  # share of entries
+WORSE = 1.01  # times a floor: level with it is no alarm
 SILENCE = 60.0  # seconds without an entry
 
 
@@ -79,7 +80,7 @@ def _problems(told: dict[str, Any], silence: float) -> list[tuple[str, str]]:
     if (told["scored"] or 0) < ENOUGH:
         return found
     for floor, words in (("floor_mean", "the mean so far"), ("floor_biases", "one bias per node")):
-        if told["error"] is not None and told[floor] is not None and told["error"] > told[floor]:
+        if told["error"] is not None and told[floor] is not None and told["error"] > WORSE * told[floor]:
             text = f"the error {told['error']:.4g} is above the {told[floor]:.4g} of {words}"
             found.append(("floor", text))
     if told["clipped"] is not None and told["clipped"] > CLIPPED:
