@@ -76,8 +76,7 @@ class BadRows:
         if not bad:
             return
         if self.policy == OnBad.RAISE:
-            place = f"{self.source.name} {self.source.format.unit} {bad[0].row}"
-            raise CommandError(f"{place}: {bad[0].reason} (to go on without bad rows: --on-bad skip or file)")
+            refuse(self.source, bad, " (to go on without bad rows: --on-bad skip or file)")
         records = [json.dumps(self._record(each, place), default=str).encode() for each in bad]
         if self._letters is not None:
             self._letters.send(records)
@@ -122,6 +121,12 @@ class BadRows:
     def _is_read_again(self, record: dict[str, Any]) -> bool:
         assert self.after is not None
         return Path(record["source"]).name == Path(self.source.name).name and record["row"] > self.after
+
+
+def refuse(source: Source | Stream, bad: Sequence[BadRow], remedy: str = "") -> None:
+    """The first of some bad rows as an error, if there are any."""
+    if bad:
+        raise CommandError(f"{source.name} {source.format.unit} {bad[0].row}: {bad[0].reason}{remedy}")
 
 
 def _is_rejected(line: bytes) -> bool:

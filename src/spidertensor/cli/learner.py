@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,16 @@ from spidertensor import sources
 from spidertensor.cli import files, output, position
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.notes import Notes
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
-from spidertensor.faults import EntryError, Fault
-from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
+from spidertensor.faults import EntryError, SpiderWarning
+from spidertensor.sources import BadRow, Bins, Chunk, OpenStream, Source, Stream, read
+from spidertensor.sources.bins import PATIENCE, SAMPLE
 
+MANY_BAD = 0.05  # share of the rows
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
-PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
 
 
 @dataclass
@@ -42,10 +42,15 @@ class Learner:
     opened: OpenStream | None = field(init=False, default=None)
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
+    missing: str = "error"  # what a missing id is: sources.read
+    bins: list[Bins | None] = field(default_factory=list)
+    skipped: int = 0  # rows that were left out because an id is missing
+    bad_now: int = 0  # bad rows of this run
     tally: Tally = field(init=False)
+    notes: Notes = field(init=False, default_factory=Notes)
 
     def __post_init__(self) -> None:
-        self.tally = Tally(self.estimator.likelihood)
+        self.tally = Tally(self.estimator.likelihood, len(self.modes))
         self.head = self.source.head()
 
     @property
@@ -53,18 +58,16 @@ class Learner:
         return f"{self.source.format.unit} {self.row:,} of {self.source.name}"
 
     def chunks(self) -> Iterator[Chunk]:
-        likelihood = self.estimator.likelihood
+        how = {
+            "likelihood": self.estimator.likelihood, "all_text": self.all_text, "missing": self.missing,
+            "bins": self.bins,
+        }  # fmt: skip
         if isinstance(self.source, Stream):
-            self.opened = sources.open(
-                self.source, self.modes, self.value, likelihood=likelihood, all_text=self.all_text,
-                position=self.stream,
-            )  # fmt: skip
+            self.opened = sources.open(self.source, self.modes, self.value, position=self.stream, **how)
             chunks = self.opened.chunks(QUIET)
         else:
-            chunks = read(
-                self.source, self.modes, self.value, likelihood=likelihood,
-                all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
-            )  # fmt: skip
+            place = {"skip": self.row, "last": self.last}
+            chunks = read(self.source, self.modes, self.value, quiet=QUIET, **place, **how)
         return self._large_first(chunks) if self.new else chunks
 
     def _large_first(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -85,26 +88,33 @@ class Learner:
         if first is not None:
             if left <= 0 and len(first.rows) < n:
                 self._note_few(len(first.rows))
+            self._note_bins()
             yield first
         yield from chunks
+
+    def _note_bins(self) -> None:
+        """A pipe that is quiet gives fewer numbers than there would be without a pause."""
+        for name, each in zip(self.modes, self.bins, strict=True):
+            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+                reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
+                self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def _note_few(self, n: int) -> None:
         if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
-            output.note(
-                f"note: {self.source.name} is quiet, so the scale is that of its first {values}: if they may "
-                "mislead, pass --scaling SHIFT,SCALE"
-            )
+            reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
+            remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
+            self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
-        before, update = rejected.count, None
+        before, learned = rejected.count, None
         rejected.take(chunk.bad, chunk.place)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
-                with _warnings_noted():
-                    update = self.estimator.learn(self._ids(chunk), chunk.values)
+                with self.notes.of_warnings():
+                    learned = self.estimator.learn_numbered(self._ids(chunk), chunk.values)
             except EntryError as error:  # values that only the estimator can judge, by their scale
                 if not error.rows:
                     raise
@@ -117,8 +127,22 @@ class Learner:
         # before anything else can fail: from here on the chunk counts as learned
         self.row, self.last, self.stream = chunk.end, chunk.last, chunk.position
         self.bad += rejected.count - before
-        if update is not None:
-            self.tally.add(chunk.values, update, self.estimator.shift_)
+        self.skipped += chunk.skipped
+        self.bad_now += rejected.count - before
+        if learned is not None:
+            self.tally.add(chunk.values, *learned, self.estimator.shift_)
+
+    def note_the_end(self) -> None:
+        """What can only be said, or is only sure, when all rows are learned."""
+        with self.notes.of_warnings():
+            self.estimator.warn_at_end()
+        for each in self.tally.notes():
+            self.notes.tell(each)
+        rows = self.bad_now + self.tally.entries
+        if self.bad_now > MANY_BAD * rows:
+            reason = f"{self.bad_now / rows:.0%} of {output.counted(rows, 'row')} were bad and left out"
+            remedy = "--on-bad file writes them to a file, each with the reason"
+            self.notes.tell(SpiderWarning(reason, kind="bad rows", remedy=remedy))
 
     def _ids(self, chunk: Chunk) -> Columns:
         # Names only for a new model: one that was saved without names learns its columns by position.
@@ -136,6 +160,8 @@ class Learner:
             "value": self.value,
             "all_text": self.all_text,
             "before": self.before,
+            "missing_id": str(self.missing),
+            "bins": [each and each.to_json() for each in self.bins] if any(self.bins) else None,
         }
         self.estimator.save(self.path, where)
         if self.opened is not None and self.stream is not None:
@@ -154,8 +180,10 @@ def start(
     *,
     binary: bool,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Learner:
+    """rules: of bins, by the names of modes"""
     if modes is None or value is None:
         raise CommandError("a new model needs --modes and --value")
     kind = SpiderClassifier if binary else SpiderRegressor
@@ -164,7 +192,11 @@ def start(
             raise CommandError(f"--{name} is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
-    return Learner(estimator, path, source, modes, value, texts)
+    rules = rules or {}
+    if unknown := [name for name in rules if name not in modes]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(rules[name]) if name in rules else None for name in modes]
+    return Learner(estimator, path, source, modes, value, texts, bins=bins)
 
 
 def reopen(
@@ -187,7 +219,10 @@ def reopen(
     known = position.places(stored)
     place = position.find(known, source)
     before = position.others(known, place)
-    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False)
+    learner = Learner(
+        estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False,
+        missing=position.missing_id(stored), bins=files.bins(estimator),
+    )  # fmt: skip
     if add:
         if not again:
             position.check_new(place, path, source)
@@ -205,26 +240,32 @@ def reopen(
 
 
 def check_same(
-    learner: Learner,
+    learner: Any,
     modes: list[str] | None,
     value: str | None,
     *,
     binary: bool,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
-    """Options that describe a model must agree with the model that exists."""
+    """Options that describe a model must agree with the model that exists.
+
+    learner: a Learner, or the model of a server
+    """
     estimator = learner.estimator
     facts = {
         "modes": learner.modes,
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
+        "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
         **estimator.get_params(),
     }
     given = settings
     if paper:
         settings = type(estimator).paper(**settings).get_params()
-    for name, wanted in {"modes": modes, "value": value, "binary": binary or None, **settings}.items():
+    said = {"modes": modes, "value": value, "binary": binary or None, "bin": rules}
+    for name, wanted in {**said, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
 
@@ -242,6 +283,7 @@ def _joined(a: Chunk, b: Chunk) -> Chunk:
         rows=np.concatenate([a.rows, b.rows]),
         bad=[*a.bad, *b.bad],
         place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
+        skipped=a.skipped + b.skipped,
     )
 
 
@@ -265,13 +307,3 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
         columns=[column[good] for column in chunk.columns], values=chunk.values[good], rows=chunk.rows[good]
     )
     return rest, bad
-
-
-@contextmanager
-def _warnings_noted() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        text = told(each.message) if isinstance(each.message, Fault) else str(each.message)
-        output.note(f"note: {text}")

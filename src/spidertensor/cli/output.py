@@ -10,8 +10,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Any
 
 # Control characters, among them ESC and the line ends; marks that turn the direction of writing; and halves
@@ -114,6 +115,31 @@ def working(text: str) -> AbstractContextManager[Any]:
     return console.status(escape(safe(text))) if console.is_terminal else nullcontext()
 
 
+@contextmanager
+def bar(text: str) -> Iterator[Callable[[float | None], None]]:
+    """A bar on a terminal while a command works: call what it gives with the share that is done, if known."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(20), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
+    shown = 0.0
+
+    def tell(share: float | None) -> None:
+        nonlocal shown
+        if share is not None and perf_counter() - shown > 0.1:  # seconds: showing it is slower than a batch
+            shown = perf_counter()
+            progress.update(task, total=1.0, completed=min(share, 1.0))
+
+    if not console.is_terminal:
+        yield lambda share: None
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(safe(text)), total=None)
+        yield tell
+
+
 def note(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
@@ -138,12 +164,13 @@ def named(settings: dict[str, Any]) -> str:
 
 
 def counts_of(model: Any) -> dict[str, Any]:
-    """What a model did not learn, or not in full; clipped and followed are None for binary values."""
+    """What a model did not learn, not in full, or gave up; clipped and followed: None for binary values."""
     return {
         "rejected": model.n_rejected_,
         "refused": model.n_refused_,
         "clipped": getattr(model, "n_clipped_", None),
         "followed": getattr(model, "followed_", None),
+        "evicted": dict(zip(model.mode_names_, model.n_evicted_, strict=True)),
     }
 
 
@@ -162,4 +189,7 @@ def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
     if times:
         changes = ", ".join(f"{name} {counted(n, 'time')}" for name, n in times.items())
         pairs.append(("followed", f"changes of the values: {changes}"))
+    evicted = [f"{counted(n, 'node')} of {mode}" for mode, n in record["evicted"].items() if n]
+    if evicted:
+        pairs.append(("evicted", f"{', '.join(evicted)}, to make room for new ids"))
     return pairs

@@ -6,6 +6,8 @@
     value           the column of the values
     all_text        per mode, whether "42" is a text; None as long as every source had types
     stream          in a stream, the position that its broker understands (sources/stream.py); None for files
+    missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
+    bins            per mode, null or the bins of its numbers: rule, edges; null if no mode has any
     before          the files that were learned before this source, latest first: source, head, row, bad, last
     version         of this format: 2; positions without it are from before there were streams
 
@@ -46,6 +48,11 @@ def places(position: dict[str, Any] | None) -> list[Place]:
     before = position.get("before")
     known = [place for place in before if _is_place(place)] if isinstance(before, list) else []
     return [{name: place.get(name) for name in PLACE} for place in (position, *known)]
+
+
+def missing_id(position: dict[str, Any] | None) -> str:
+    choice = (position or {}).get("missing_id")
+    return choice if choice in ("error", "skip", "own") else "error"
 
 
 def _is_place(place: Any) -> bool:

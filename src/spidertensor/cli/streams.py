@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spidertensor.cli import options
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ DeadLetter = Annotated[
 def opened(
     name: str,
     format: str | None,  # noqa: A002
-    columns: list[str] | None,
+    columns: str | None,
+    delimiter: str | None,
+    encoding: str | None,
+    decimal: str | None,
     *,
     until_end: bool,
     on_gap: OnGap,
@@ -56,12 +60,13 @@ def opened(
     from spidertensor import sources
 
     if sources.is_url(name):
-        return sources.stream_at(
-            name, format, columns, config=config, on_gap=on_gap.value, until_end=until_end
-        )  # fmt: skip
+        if delimiter or encoding or decimal:
+            raise CommandError("--delimiter, --encoding and --decimal are for files, not for streams")
+        names = None if columns is None else options.words(columns)
+        return sources.stream_at(name, format, names, config=config, on_gap=on_gap.value, until_end=until_end)
     if until_end or on_gap != OnGap.RAISE:
         raise CommandError("--until-end and --on-gap are for streams, whose names are URLs")
-    return sources.named(name, format, columns)
+    return options.source(name, format, columns, delimiter, encoding, decimal)
 
 
 def dead_letters(url: str | None, config: Path | None) -> Stream | None:

@@ -9,12 +9,22 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+import typer
 
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import replacing
 
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
+        "data.",
+    ),
+]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 # What a spreadsheet may take for a formula: a text that begins like one, also in full-width characters, and
 # is not just a number.
@@ -34,6 +44,8 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
     if out is None:
         yield _csv_writer(output.Terminal(), DELIMITERS["csv"], spreadsheet_safe)
         return
+    if out.suffix.lower() == ".zip":
+        raise CommandError(f"{out}: a zip is only read: write .gz or .zst")
     target = named(str(out))
     kind = target.format.name
     if spreadsheet_safe and kind not in DELIMITERS:
@@ -51,6 +63,15 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
                 yield _json_writer(file)
             else:
                 yield _csv_writer(file, DELIMITERS[kind], spreadsheet_safe)
+
+
+def no_rows(records: Any, names: list[str]) -> Any:
+    """A table without rows: with all its columns if they are known, else with those of `names`."""
+    import pyarrow as pa
+
+    if isinstance(records, pa.Table):
+        return records.slice(0, 0)
+    return pa.table({name: pa.array([], pa.string()) for name in names})
 
 
 def _names(records: Any, extra: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,11 +19,13 @@ from sklearn.utils import check_random_state
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
-from spidertensor.estimator import fitted_file, inputs
-from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room
-from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.estimator import eviction, fitted_file, inputs
+from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
+from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room, without
+from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
+from spidertensor.estimator.notes import Notes, Noting
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
     Parameters,
@@ -33,7 +35,7 @@ from spidertensor.estimator.parameters import (
     model_of,
     plain,
 )
-from spidertensor.estimator.recommend import Recommendation, best_nodes
+from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
@@ -75,10 +77,10 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
     for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
         if n:
             remedy = "nothing has to be done; followed_ counts such changes"
-            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=5)
+            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Known, BaseEstimator):
+class Spider(Parameters, Known, Noting, BaseEstimator):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -94,12 +96,14 @@ class Spider(Parameters, Known, BaseEstimator):
     @locked
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
-        names = ("_learned", "n_features_in_", "feature_names_in_", "position_")
+        names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
+        self._notes = Notes()
         try:
             self._advance(X, y)
             if self._learned is None:
                 raise EntryError("fit needs at least one entry")
+            self._notes.at_end(self._learned)
         except BaseException:
             for name in names:
                 vars(self).pop(name, None)
@@ -119,7 +123,19 @@ class Spider(Parameters, Known, BaseEstimator):
     @locked
     def learn(self, X: Any, y: Any) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
+        return self._advance(X, y)[0]
+
+    @locked
+    def learn_numbered(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
+        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
+        the same entries, which then needs no ids. With max_nodes a row may be another node's later."""
         return self._advance(X, y)
+
+    @locked
+    def warn_at_end(self) -> None:
+        """Warn, as `fit` does at its end, of values that cannot be meant: all equal, or many far off. For
+        entries that came by `partial_fit` or `learn`, when the last have come."""
+        self._notes.at_end(self._fitted())
 
     @locked
     def recommend(
@@ -130,6 +146,8 @@ class Spider(Parameters, Known, BaseEstimator):
         explore: str = "mean",
         seed: int | None = None,
         coverage: float | None = None,
+        candidates: Any = None,
+        exclude: Any = None,
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
@@ -139,11 +157,45 @@ class Spider(Parameters, Known, BaseEstimator):
                  "thompson" by one joint draw of all weights and factors, of a member drawn by its weight
         seed:    of that draw
         coverage: add the interval that holds an observation with this probability, as predict_interval does
+        candidates: the ids to rank; by default all that were learned. Where other modes depend on the
+                 candidate, a dict of columns or a frame: {"product": [...], "category": [...]}; `given` then
+                 leaves these modes out. An id that was never learned is predicted from the prior
+        exclude: ids not to recommend; or a dict of columns or a frame, such as {"user": [...], "movie":
+                 [...]}: a movie is left out for its user only
         """
-        ids = {self._mode(mode): raw for mode, raw in given.items()}
-        return best_nodes(
-            self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage
-        )
+        rows = {mode: [raw] for mode, raw in given.items()}
+        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude)[0]
+
+    @locked
+    def recommend_many(
+        self,
+        given: Any,
+        over: str | int,
+        n: int = 10,
+        explore: str = "mean",
+        seed: int | np.random.Generator | None = None,
+        coverage: float | None = None,
+        candidates: Any = None,
+        exclude: Any = None,
+    ) -> list[list[Recommendation]]:
+        """`recommend` for each row of a table: one list for each row, in their order.
+
+        given: a dict of columns of ids, or a frame: {"user": [1, 2], "hour": [8, 17]}. All else is as in
+               recommend; with "thompson" each row has a draw of its own
+        """
+        fitted, mode = self._fitted(), self._mode(over)
+        columns = given_columns(given, self._mode)
+        ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
+        excluded = Excluded(exclude, mode, columns, self._mode)
+        check_modes(fitted, columns, ranked)
+        rng = np.random.default_rng(seed)
+        how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
+        rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
+        rows = rows if columns else [{}]  # the candidates name all modes
+        best = [best_nodes(fitted, ranked, ids, ranked.places(excluded.of(ids)), **how) for ids in rows]
+        numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
+        self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
+        return best
 
     @locked
     def predict_parts(self, X: Any) -> Prediction:
@@ -156,9 +208,33 @@ class Spider(Parameters, Known, BaseEstimator):
         return self._index(X) >= 0
 
     @locked
+    def forget(self, mode: str | int, ids: Any) -> int:
+        """Remove the nodes of these ids from a mode, as a deletion request asks for. How many were known.
+
+        Their ids and factors are gone, and they are unknown from then on. What the weights and the factors of
+        other nodes have learned from their entries stays (docs/your-data.md#forgetting).
+
+        mode: the name of its column, or its number
+        ids:  a list or array of ids; those that are unknown change nothing
+        """
+        fitted, number = self._fitted(), self._mode(mode)
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+            raise EntryError(f"the ids to forget are a list, got {type(ids).__name__}", value=ids)
+        ids = ids if isinstance(ids, np.ndarray) else list(ids)
+        known = set(fitted.nodes[number].find(ids).tolist()) - {-1}
+        if known:
+            self._learned = without(fitted, number, known)
+        return len(known)
+
+    @locked
     def parse_id(self, mode: str | int, text: str) -> Any:
         """The id that a text means in a mode: "42" is the integer 42 in a mode whose ids are integers."""
-        return self._fitted().nodes[self._mode(mode)].parse(text)
+        return self.parse_ids(mode, [text])[0]
+
+    @locked
+    def parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
+        """`parse_id` for many."""
+        return self._fitted().nodes[self._mode(mode)].parse(texts)
 
     @locked
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
@@ -196,15 +272,23 @@ class Spider(Parameters, Known, BaseEstimator):
     def _index(self, X: Any) -> NDArray[np.int64]:
         return to_index(self._fitted().nodes, self._columns(X), add=False)
 
-    def _advance(self, X: Any, y: Any) -> Update:
+    def _advance(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
         columns = self._columns(X)
         value = inputs.values(y, columns.n_entries, self._likelihood)
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
-            return Update(*np.empty((4, 0)), rejected=0, below=below)
+            return Update(*np.empty((4, 0)), rejected=0, below=below), np.empty(
+                (0, len(columns.ids)), np.int64
+            )
         fitted = self._learned or self._start(len(columns.ids), value)
+        with eviction.unbroken(fitted.nodes):
+            return self._learn(fitted, columns, value)
+
+    def _learn(
+        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]
+    ) -> tuple[Update, NDArray[np.int64]]:
         batch_value = scaled_values(value, fitted)
-        fitted, index = with_room(fitted, columns)
+        fitted, index, segments = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
         # arrays, so that ids and state agree even if it is interrupted.
         first, self._learned = self._learned is None, fitted
@@ -213,7 +297,7 @@ class Spider(Parameters, Known, BaseEstimator):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
-            state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
+            state, update = eviction.learn(fitted.model, fitted.state, Batch(index, batch_value), segments)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -222,26 +306,33 @@ class Spider(Parameters, Known, BaseEstimator):
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
         leading = self._learned.leading
-        _tell_changes(followed(self._learned, leading) - before[leading])
+        changes = followed(self._learned, leading) - before[leading]
+        _tell_changes(changes)
+        self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
         log_evidence = fitted.scaling.log_density(update.log_evidence)
-        return Update(*prediction, log_evidence, *update[4:])
+        return Update(*prediction, log_evidence, *update[4:]), index
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Fitted:
         params = checked(self.get_params(deep=False))
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
+        nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
-        return Fitted(params, model, state, [NodeIndex() for _ in range(n_modes)], scaling)
+        return Fitted(params, model, state, nodes, scaling)
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         return Scaling()
 
     def _predict(self, X: Any) -> Prediction:
-        fitted = self._fitted()
-        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, self._index(X)))
+        fitted, columns = self._fitted(), self._columns(X)
+        index = to_index(fitted.nodes, columns, add=False)
+        if index.min(initial=0) < 0:
+            names = getattr(self, "feature_names_in_", None)
+            self._notes.predicted(fitted, dict(enumerate(columns.ids)), dict(enumerate(index.T)), names)
+        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
 
     @classmethod
     def _from_file(
@@ -277,7 +368,7 @@ class Spider(Parameters, Known, BaseEstimator):
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
         state: Any = super().__getstate__()
         state = dict(state)
-        del state["_lock"]
+        del state["_lock"], state["_notes"]
         if (fitted := self._learned) is not None:
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
             model = fitted.model._replace(members=members, method=LEFT_OUT)

@@ -7,7 +7,7 @@ y --values---> (n,) floats
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -22,6 +22,8 @@ Column = NDArray[Any] | Sequence[Any]
 
 # scikit-learn's words about values that a likelihood does not take: its users and its checks know them.
 _ADVICE = {"probit": "Only binary classification is supported."}
+# What is no value although float() takes it: it would parse texts, drop imaginary parts, count nanoseconds.
+_NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,21 @@ def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None
     if width is not None and len(found.ids) != width:
         raise wrong_width(width, len(found.ids))
     return found
+
+
+def by_name(table: Any, what: str) -> dict[Any, Column]:
+    """The columns of a dict or of an eager frame by their names, whichever columns these are.
+
+    what: the name of the parameter, for the message
+    """
+    if isinstance(table, Mapping):
+        return dict(table)
+    series = None if isinstance(table, list | tuple | np.ndarray) else _series(table)
+    if series is None:
+        raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
+    found = _frame_columns(series, None)
+    assert found.names is not None  # a frame has them
+    return dict(zip(found.names, found.ids, strict=True))
 
 
 def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
@@ -137,7 +154,7 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
 
 def _number(value: Any, row: int) -> float:
     try:
-        if isinstance(value, str | bytes):  # float() would parse it
+        if isinstance(value, _NO_NUMBERS):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -197,11 +214,15 @@ def _series(X: Any) -> dict[str, Any] | None:
 
     try:
         frame = nw.from_native(X, eager_only=True)
-        series = {str(each.name): each for each in frame.iter_columns()}
+        found = list(frame.iter_columns())
     except TypeError:
         return None
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
+    series = {str(each.name): each for each in found}
+    if len(series) < len(found):  # pandas has columns 1 and "1"; a file has texts only
+        names = ", ".join(repr(each.name) for each in found)
+        raise EntryError(f"two columns have the same name as text ({names:.200})", remedy="rename one")
     if len(frame) and not series:
         raise _no_columns(len(frame))
     return series

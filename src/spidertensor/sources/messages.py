@@ -38,13 +38,14 @@ class MessageFormat(NamedTuple):
 
 
 def _json(wanted: Wanted, names: Sequence[str] | None) -> Cut:
-    parse = json_lines.parser(wanted, b"")
+    parse = json_lines.parser(Source("a message", None, json_lines.JSONL), wanted, b"")
     return lambda messages, start: _as_lines(messages, start, parse, _json_line)
 
 
 def _separated(format: Format) -> Callable[[Wanted, Sequence[str] | None], Cut]:  # noqa: A002
     def cutter(wanted: Wanted, names: Sequence[str] | None) -> Cut:
-        source = Source("a message", None, format, names=tuple(names or ()))
+        mark = "\t" if format is csv_lines.TSV else ","
+        source = Source("a message", None, format, names=tuple(names or ()), delimiter=mark)
         parse = csv_lines.parser(source, wanted, b"")
         return lambda messages, start: _as_lines(messages, start, parse, _csv_line)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from spidertensor.sources.source import Parsed, SourceError, Wanted
+from spidertensor.sources.bins import Bins, binned
+from spidertensor.sources.source import Chunk, Parsed, SourceError, Wanted
 from spidertensor.sources.stream import Connection, Disconnected, Messages, Position, Stream
-
-if TYPE_CHECKING:
-    from spidertensor.sources import Chunk
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds between two attempts to connect; each twice the last
 _log = logging.getLogger("spidertensor.sources")
@@ -31,10 +29,16 @@ class OpenStream:
     """
 
     def __init__(
-        self, stream: Stream, wanted: Wanted, position: Position | None, to_chunk: Callable[[Parsed], Chunk]
+        self,
+        stream: Stream,
+        wanted: Wanted,
+        position: Position | None,
+        to_chunk: Callable[[Parsed], Chunk],
+        bins: Sequence[Bins | None] | None = None,
     ) -> None:
         """Connects. A broker that cannot be reached now is a SourceError; later it is waited for."""
         self.stream, self.position, self.reconnects = stream, position, 0
+        self._bins = bins if bins and wanted.numbers else None
         self._cut, self._to_chunk = stream.format.cutter(wanted, stream.names), to_chunk
         self._connection: Connection | None = None
         self._lost_at = self._retry_at = self._delay = 0.0
@@ -75,8 +79,10 @@ class OpenStream:
 
     def chunks(self, quiet: float | None = None) -> Iterator[Chunk]:
         """Chunks as they come, for ever or until the end; see `read` for `quiet`."""
-        from spidertensor.sources import Chunk
+        chunks = self._chunks(quiet)
+        return binned(chunks, self._bins) if self._bins else chunks
 
+    def _chunks(self, quiet: float | None) -> Iterator[Chunk]:
         while True:
             if self.stream.until_end and self.at_end:
                 return

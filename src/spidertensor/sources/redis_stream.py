@@ -95,11 +95,11 @@ class Connection:
             wire.send_command(*command)
         answers: list[Any] = [wire.read_response() for _ in range(4)]
         info, entries = answers[-1]
-        if isinstance(info, exceptions.ResponseError) and "no such key" in str(info):
+        failed = next((each for each in (info, entries) if isinstance(each, Exception)), None)
+        if failed is not None and "no such key" not in str(failed):
+            raise failed
+        if failed is not None:  # a stream begins to exist with its first entry
             info, entries = [], []
-        for each in (info, entries):
-            if isinstance(each, Exception):
-                raise each
         about = dict(zip(info[::2], info[1::2], strict=True))
         return (about, entries) if self._is_same(about) else self._look(most)
 

@@ -108,6 +108,7 @@ class Stream:
     on_gap: str = "raise"
     until_end: bool = False
     path: None = None
+    decimal: str = "."
 
     def head(self) -> dict[str, Any]:
         """By this a stream is recognised. Not by its hosts: those come and go."""

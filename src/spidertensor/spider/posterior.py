@@ -23,6 +23,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 NODE_NOISE_VAR = 0.1  # prior variance of log_noise for up to NODE_NOISE_MODES modes: see `node_noise_var`
 NODE_NOISE_MODES = 3
+GAP = 16  # rows between two to restart that are drawn and dropped: cheaper than a generator for each
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
 
@@ -200,6 +201,39 @@ def trim(state: State) -> State:
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
+def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArray[np.int64]) -> None:
+    """Rows of a mode, as they are before any entry; in place."""
+    rows = np.sort(rows)
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1):
+        first, last = int(run[0]), int(run[-1]) + 1
+        fresh = [(state.posterior.factors, _start(network, prior, int(state.seed), mode, first, last))]
+        if state.posterior.log_noise:
+            fresh.append((state.posterior.log_noise, _start_log_noise(network, mode, first, last)))
+        for modes, start in fresh:
+            for part, new in zip(modes[mode], start, strict=True):
+                part[run] = new[run - first]
+
+
+def keep_rows(state: State, mode: int, keep: NDArray[np.bool_]) -> State:
+    """The state with those nodes of a mode only that are to keep, in their order."""
+    trimmed = trim(state).posterior
+
+    def kept(new: tuple[Gaussian, ...], modes: tuple[Gaussian, ...]) -> tuple[Gaussian, ...]:
+        """`modes`, but of this one the rows to keep of `new`, which has no spare rows."""
+        return tuple(
+            Gaussian(*(part[keep] for part in new[m])) if m == mode else each for m, each in enumerate(modes)
+        )
+
+    nodes = state.counts.nodes.copy()
+    nodes[mode] = np.count_nonzero(keep)
+    factors = kept(trimmed.factors, state.posterior.factors)
+    log_noise = kept(trimmed.log_noise, state.posterior.log_noise)
+    return state._replace(
+        posterior=state.posterior._replace(factors=factors, log_noise=log_noise),
+        counts=state.counts._replace(nodes=nodes),
+    )
+
+
 def sample(
     state: State, network: Network, prior: Prior, rows: list[NDArray[np.int64]], rng: np.random.Generator
 ) -> State:
@@ -207,25 +241,51 @@ def sample(
 
     rows: per mode, the nodes that the new state consists of; -1 is an unseen node and drawn from the prior
     """
-
-    def draw(mean: NDArray[np.floating], var: NDArray[np.floating]) -> Gaussian:
-        drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
-        return Gaussian(drawn, np.full_like(var, 1e-20))
-
-    factors = []
-    for mode, (factor, row) in enumerate(zip(state.posterior.factors, rows, strict=True)):
-        seen = (row >= 0)[:, None]
-        mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
-        factors.append(draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode))))
-    weights = tuple(draw(*weight) for weight in state.posterior.weights)
+    factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
+    weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)
     log_noise = tuple(
         Gaussian(mean[row], var[row])
         for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
     )
     return state._replace(
-        posterior=Posterior(tuple(factors), weights, state.posterior.noise, tuple(log_noise)),
+        posterior=Posterior(factors, weights, state.posterior.noise, log_noise),
         counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
     )
+
+
+def with_drawn(
+    drawn: State,
+    state: State,
+    network: Network,
+    prior: Prior,
+    mode: int,
+    row: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> State:
+    """A sample of `state` with other nodes of one mode in it, whose factors are drawn now."""
+    factors, log_noise = list(drawn.posterior.factors), list(drawn.posterior.log_noise)
+    factors[mode] = _draw_factors(state, network, prior, mode, row, rng)
+    if log_noise:
+        log_noise[mode] = Gaussian(*(part[row] for part in state.posterior.log_noise[mode]))
+    nodes = drawn.counts.nodes.copy()
+    nodes[mode] = len(row)
+    return drawn._replace(
+        posterior=drawn.posterior._replace(factors=tuple(factors), log_noise=tuple(log_noise)),
+        counts=drawn.counts._replace(nodes=nodes),
+    )
+
+
+def _draw_factors(
+    state: State, network: Network, prior: Prior, mode: int, row: NDArray[np.int64], rng: np.random.Generator
+) -> Gaussian:
+    factor, seen = state.posterior.factors[mode], (row >= 0)[:, None]
+    mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
+    return _draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode)), rng)
+
+
+def _draw(mean: NDArray[np.floating], var: NDArray[np.floating], rng: np.random.Generator) -> Gaussian:
+    drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
+    return Gaussian(drawn, np.full_like(var, 1e-20))
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
