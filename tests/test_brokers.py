@@ -420,7 +420,7 @@ def test_a_stream_that_is_not_there(running, topic, fails, spider):
     running("redis").client.set(topic, "a text")
     assert "WRONGTYPE" in fails("fit", running("redis").url(topic), *FIT, "--model", "m.spider")
     nothing = running("redis").url(f"{topic}x")  # one of Redis begins to exist with its first entry
-    assert "no good rows" in fails("fit", nothing, *FIT, "--model", "m.spider", "--until-end")
+    assert "no rows to learn" in fails("fit", nothing, *FIT, "--model", "m.spider", "--until-end")
 
 
 def test_settings_from_a_file(topic, spider, fails):
@@ -514,3 +514,14 @@ def test_rounds_do_not_depend_on_how_fast_partitions_are_read(running, topic, mo
         with sources.open(kafka.url(topic), *OPEN, until_end=True) as stream:
             found = np.concatenate([chunk.columns[0] for chunk in stream])
         assert found.tolist() == wanted
+
+
+def test_missing_ids_and_bins_are_those_of_a_file(running, topic, spider):
+    rows = records(400)
+    for row in rows[::50]:
+        row["movie"] = None
+    running("nats").put(topic, rows)
+    options = ("--missing-id", "own", "--bin", "user=quantiles:4")
+    fit = ("fit", running("nats").url(topic), *FIT, "--model", "m.spider", "--until-end", "-q")
+    assert spider(*fit, *options)[0] == 0
+    assert content("m.spider") == file_model(spider, rows, *options)

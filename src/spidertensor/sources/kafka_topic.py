@@ -113,9 +113,7 @@ class Connection:
         self._looked = monotonic()
         gone = sorted(set(self._stored or ()) - set(found.partitions))
         if gone:
-            self.stream.gap(
-                f"partition {gone[0]} is not there any more: was the topic deleted and made anew?"
-            )
+            self.stream.gap(f"partition {gone[0]} is gone: was the topic deleted and made anew?")
         new = []
         for number in sorted(set(found.partitions) - set(self._partitions)):
             where = TopicPartition(topic, number)

@@ -74,8 +74,13 @@ def _as_lines(
 
 
 def _odd(message: bytes) -> str:
+    """What the parsers of lines do not know, or would word for files."""
     if message.startswith((b"\0", b"Obj\x01")):  # how a schema registry, and a file of Avro, begin
         return "Avro or Protobuf bytes, which are not read: let a connector or ksqlDB write the topic as JSON"
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
     return ""
 
 
