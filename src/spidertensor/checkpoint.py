@@ -26,7 +26,7 @@ from spidertensor.faults import Fault
 from spidertensor.writing import naming, replacing
 
 FORMAT_VERSION = 2  # what is written; all earlier versions are read
-SECTIONS = {"model", "committee", "position"}  # what this version of the package understands
+SECTIONS = {"model", "committee", "classes", "position"}  # what this version of the package understands
 MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and damaged by a transfer that converts line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
 ALIGN = 64

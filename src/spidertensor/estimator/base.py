@@ -24,6 +24,7 @@ from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
+from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
     Parameters,
@@ -35,6 +36,7 @@ from spidertensor.estimator.parameters import (
 )
 from spidertensor.estimator.recommend import Recommendation, best_nodes
 from spidertensor.estimator.threads import locked
+from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
@@ -91,7 +93,7 @@ class Spider(Parameters, Known, BaseEstimator):
     _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
     position_: Any = None
 
-    @locked
+    @learns
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_")
@@ -107,7 +109,7 @@ class Spider(Parameters, Known, BaseEstimator):
             raise
         return self
 
-    @locked
+    @learns
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn the entries, in their order, on top of what is known.
 
@@ -116,7 +118,7 @@ class Spider(Parameters, Known, BaseEstimator):
         self._advance(X, y)
         return self
 
-    @locked
+    @learns
     def learn(self, X: Any, y: Any) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
         return self._advance(X, y)
@@ -196,13 +198,17 @@ class Spider(Parameters, Known, BaseEstimator):
     def _index(self, X: Any) -> NDArray[np.int64]:
         return to_index(self._fitted().nodes, self._columns(X), add=False)
 
-    def _advance(self, X: Any, y: Any) -> Update:
+    def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes | None]:
+        """y as numbers, and the labels that they stand for, if any; `classes`: see SpiderClassifier."""
+        return inputs.values(y, n, self._likelihood), None
+
+    def _advance(self, X: Any, y: Any, classes: Any = None) -> Update:
         columns = self._columns(X)
-        value = inputs.values(y, columns.n_entries, self._likelihood)
+        value, classes = self._values(y, columns.n_entries, classes)
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
             return Update(*np.empty((4, 0)), rejected=0, below=below)
-        fitted = self._learned or self._start(len(columns.ids), value)
+        fitted = self._learned or self._start(len(columns.ids), value)._replace(classes=classes)
         batch_value = scaled_values(value, fitted)
         fitted, index = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
