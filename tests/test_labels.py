@@ -51,7 +51,7 @@ def test_any_two_labels_are_learned_as_0_and_1(two, tmp_path):
         assert (model.predict_proba(X) == probabilities).all()
         assert model.predict(X).tolist() == named(two, plain.predict(X))
         assert model.predict(X).dtype == model.classes_.dtype
-        assert model.score(X, y) == plain.score(X, ONES)
+        assert model.score(X, given) == plain.score(X, ONES)
         model.save(tmp_path / "m")
         for twin in (load(tmp_path / "m"), pickle.loads(pickle.dumps(model))):
             assert twin.classes_.tolist() == two

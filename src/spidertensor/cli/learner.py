@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from spidertensor.cli import files, output, position
+from spidertensor.cli import files, kept, output, position, text_labels
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, Fault
+from spidertensor.method import Update
 from spidertensor.sources import BadRow, Chunk, Source, read
 
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
@@ -39,6 +42,10 @@ class Learner:
     last: str | None = None
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
+    classes: Classes | None = None  # labels that are not 0 and 1
+    keep: int = 0  # versions to keep of the model: see kept.py
+    predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
+    predictions: Predictions | None = None
     tally: Tally = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +59,7 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
             self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET,
+            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET, labels=self._label_texts(),
         )  # fmt: skip
         return self._large_first(chunks) if self.new else chunks
 
@@ -85,15 +92,36 @@ class Learner:
                 "mislead, pass --scaling SHIFT,SCALE"
             )
 
+    def _label_texts(self) -> tuple[str, str] | None:
+        return self.classes and (text_labels.text(self.classes[0]), text_labels.text(self.classes[1]))
+
+    def _learned(self, chunk: Chunk) -> Update:
+        if self.classes is None or isinstance(self.estimator, SpiderRegressor):
+            return self.estimator.learn(self._ids(chunk), chunk.values)
+        return self.estimator.learn(self._ids(chunk), self._labels(chunk), classes=self.classes)
+
+    def _labels(self, chunk: Chunk) -> list[Label]:
+        assert chunk.values is not None
+        assert self.classes is not None
+        return [self.classes[int(value)] for value in chunk.values]
+
+    def _take(self, bad: list[BadRow], rejected: BadRows) -> None:
+        try:
+            rejected.take(bad)
+        except CommandError as error:
+            if self.estimator.likelihood.scaled or self.classes is not None:
+                raise
+            raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
+
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
         before, update = rejected.count, None
-        rejected.take(chunk.bad)
+        self._take(chunk.bad, rejected)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
                 with _warnings_noted():
-                    update = self.estimator.learn(self._ids(chunk), chunk.values)
+                    update = self._learned(chunk)
             except EntryError as error:  # values that only the estimator can judge, by their scale
                 if not error.rows:
                     raise
@@ -108,10 +136,17 @@ class Learner:
         self.bad += rejected.count - before
         if update is not None:
             self.tally.add(chunk.values, update, self.estimator.shift_)
+            if self.predictions is not None:
+                value = chunk.values if self.classes is None else self._labels(chunk)
+                self.predictions.add(chunk.rows, chunk.columns, value, update)
 
     def _ids(self, chunk: Chunk) -> Columns:
         # Names only for a new model: one that was saved without names learns its columns by position.
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
+
+    def open_predictions(self, path: Path, *, replace: bool) -> None:
+        names, likelihood = [*self.modes, self.value], self.estimator.likelihood
+        self.predictions = Predictions(path, names, likelihood, size=self.predicted, replace=replace)
 
     def save(self) -> None:
         where = {
@@ -124,6 +159,11 @@ class Learner:
             "all_text": self.all_text,
             "before": self.before,
         }
+        if self.predictions is not None:
+            where["predictions"] = self.predictions.flush()
+        if self.keep and self.tally.entries:
+            kept.before_run(self.path, self.keep)
+            self.keep = 0  # the next save replaces a checkpoint of this run
         self.estimator.save(self.path, where)
 
 
@@ -134,6 +174,7 @@ def start(
     value: str | None,
     *,
     binary: bool,
+    classes: Classes | None,
     paper: bool,
     **settings: Any,
 ) -> Learner:
@@ -145,7 +186,8 @@ def start(
             raise CommandError(f"--{name} is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
-    return Learner(estimator, path, source, modes, value, texts)
+    own = None if classes is None or are_zero_one(classes) else classes
+    return Learner(estimator, path, source, modes, value, texts, classes=own)
 
 
 def reopen(
@@ -168,7 +210,10 @@ def reopen(
     known = position.places(stored)
     place = position.find(known, source)
     before = position.others(known, place)
-    learner = Learner(estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False)
+    learner = Learner(
+        estimator, path, source, estimator.mode_names_, value, texts,
+        before=before, new=False, classes=text_labels.of(estimator),
+    )  # fmt: skip
     if add:
         if not again:
             position.check_new(place, path, source)
@@ -179,6 +224,8 @@ def reopen(
         )
     else:
         learner.row, learner.bad, learner.last = place["row"], place["bad"], place["last"]
+        if stored is not None and place is known[0]:
+            learner.predicted = position.predicted(stored)
     return learner
 
 
@@ -188,6 +235,7 @@ def check_same(
     value: str | None,
     *,
     binary: bool,
+    classes: Classes | None,
     paper: bool,
     **settings: Any,
 ) -> None:
@@ -197,12 +245,15 @@ def check_same(
         "modes": learner.modes,
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
+        "labels": text_labels.in_words(learner.classes),
         **estimator.get_params(),
     }
     given = settings
+    labels = classes and text_labels.in_words(classes)
     if paper:
         settings = type(estimator).paper(**settings).get_params()
-    for name, wanted in {"modes": modes, "value": value, "binary": binary or None, **settings}.items():
+    asked = {"modes": modes, "value": value, "binary": binary or None, "labels": labels}
+    for name, wanted in {**asked, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
 

@@ -5,6 +5,7 @@
     last            the digest of that row's line, which must not change; None if the source has no lines
     value           the column of the values
     all_text        per mode, whether "42" is a text; None as long as every source had types
+    predictions     how many bytes of --predictions the rows up to `row` take; not there without that option
     before          the files that were learned before this source, latest first: source, head, row, bad, last
 
 The first five are a place: how far one source was learned.
@@ -49,6 +50,12 @@ def _is_place(place: Any) -> bool:
             possible = all(type(n) is int and 0 <= n < 2**63 for n in counts) and size <= HEAD
             return possible and isinstance(place.get("last"), str | None)
     return False
+
+
+def predicted(position: dict[str, Any]) -> int | None:
+    """Bytes of the file of predictions, if there was one."""
+    size = position.get("predictions")
+    return size if type(size) is int and 0 <= size < 2**63 else None
 
 
 def find(known: list[Place], source: Source) -> Place | None:

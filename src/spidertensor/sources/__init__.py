@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.columns import to_ids, to_numbers
+from spidertensor.sources.columns import to_ids, to_labels, to_numbers
 from spidertensor.sources.csv_lines import CSV, TSV
 from spidertensor.sources.json_lines import JSONL
 from spidertensor.sources.parquet_file import PARQUET
@@ -87,6 +87,7 @@ def read(
     last: str | None = None,
     keep: bool = False,
     quiet: float | None = None,
+    labels: tuple[str, str] | None = None,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks, as soon as they arrive.
 
@@ -96,8 +97,9 @@ def read(
     keep:       also give the rows with all their columns
     quiet:      a pipe (not a compressed one) from which nothing has come for so many seconds gives an empty
                 chunk, so that whoever reads can do something else meanwhile
+    labels:     the texts that stand for the values 0 and 1; a row with another one is bad
     """
-    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep, quiet)
+    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep, quiet, labels)
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
     end = 0
@@ -134,7 +136,10 @@ def _checked(parsed: Parsed, wanted: Wanted, *, typed: bool) -> Chunk:
         wrong = {place: f"{name} {reason}" for place, reason in missing.items()} | wrong
     values = None
     if wanted.value is not None:
-        values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood)
+        if wanted.labels is None:
+            values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood)
+        else:
+            values, no_number = to_labels(parsed.columns[-1], wanted.labels)
         wrong = {place: f"{wanted.value} {reason}" for place, reason in no_number.items()} | wrong
     rows, records, bad = parsed.rows, parsed.records, parsed.bad
     if wrong:

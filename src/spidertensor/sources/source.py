@@ -100,7 +100,7 @@ class Source:
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text, quiet: see `read`; keep: also give whole rows."""
+    """modes, value: names of columns; all_text, quiet, labels: see `read`; keep: also give whole rows."""
 
     modes: Sequence[str]
     value: str | None
@@ -108,6 +108,7 @@ class Wanted(NamedTuple):
     all_text: Sequence[bool]
     keep: bool
     quiet: float | None = None
+    labels: tuple[str, str] | None = None
 
     @property
     def columns(self) -> list[str]:
