@@ -27,6 +27,7 @@ from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.cli.tally import Tally
+from spidertensor.estimator.known import Known
 from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
@@ -299,11 +300,11 @@ def test_what_the_intervals_held(folder, spider):
 
 
 def test_refused_entries_have_no_interval():
-    counted = Tally(GAUSSIAN)
+    counted = Tally(GAUSSIAN, 1)
     value, below = np.zeros(6), np.array([0.04, 0.06, 0.5, 0.94, 0.96, np.nan])
     update = Update(value, value + 1, value + 1, value, rejected=0, refused=1, below=below)
     assert counted.coverage is None
-    counted.add(value, update, 0.0)
+    counted.add(value, update, np.zeros((6, 1), np.int64), 0.0)
     assert counted.coverage == 3 / 5
 
 
@@ -407,7 +408,7 @@ def test_ids_are_looked_up_without_copying_the_factors(ratings, folder, spider, 
     spider("fit", ratings, *FIT, "--model", "m.spider")
     model = spidertensor.load("m.spider")
     model.save("p.spider")  # without a position: its ids tell which of them are text
-    monkeypatch.delattr(type(model).__mro__[2], "factors_")
+    monkeypatch.delattr(Known, "factors_")
     (folder / "a.csv").write_text("user,movie\n1,m1\n99,m1\n99,x\n")
     for name in ("m.spider", "p.spider"):
         code, _, err = spider("predict", name, "a.csv")
@@ -534,9 +535,11 @@ def test_many_values_beyond_the_scale_are_left_out_at_once(folder, spider, monke
     (folder / "a.csv").write_text(csv_text(mixed))
     (folder / "good.csv").write_text(csv_text([row for i, row in enumerate(rows) if i not in places]))
     calls = []
-    learn = spidertensor.SpiderRegressor.learn
+    learn = spidertensor.SpiderRegressor.learn_numbered
     monkeypatch.setattr(
-        spidertensor.SpiderRegressor, "learn", lambda *arguments: (calls.append(1), learn(*arguments))[1]
+        spidertensor.SpiderRegressor,
+        "learn_numbered",
+        lambda *arguments: (calls.append(1), learn(*arguments))[1],
     )
     for block, most in ((1 << 20, 3), (9000, 8)):
         monkeypatch.setattr(lines, "BLOCK", block)
@@ -644,7 +647,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
     add = learner.Tally.add
-    learn = spidertensor.SpiderRegressor.learn
+    learn = spidertensor.SpiderRegressor.learn_numbered
     calls = []
 
     def broken(*arguments):
@@ -656,7 +659,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     for before in (True, False):  # the chunk at hand is learned wholly or not at all
         calls.clear()
         with monkeypatch.context() as patch:
-            where = (spidertensor.SpiderRegressor, "learn") if before else (learner.Tally, "add")
+            where = (spidertensor.SpiderRegressor, "learn_numbered") if before else (learner.Tally, "add")
             patch.setattr(*where, broken)
             with pytest.raises((SystemExit, type(error))):
                 cli.main(command)
@@ -1137,7 +1140,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     ranked = ("recommend", "m.spider", "--given", "user=1", "--over", "movie")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
-        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': convert it to csv first"),
+        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': name it with --delimiter"),
         (("fit", "tabs.csv", *FIT), "separated by '\\t': use --format tsv"),
         (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
         (("fit", "headless.csv", *FIT), "if the first line is not a header, name the columns with --columns"),

@@ -253,6 +253,7 @@ def test_what_is_learned():
     assert model.n_nodes_ == (9, 5)
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_rejections_are_counted():
     X, y = stream(400)
     model = SpiderRegressor.paper(**SMALL | {"batch_size": 256}, scaling=(0.0, 0.01))
@@ -384,6 +385,7 @@ def test_values_too_large_to_square():
         SpiderRegressor(**SMALL).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 @pytest.mark.parametrize(("clip", "limit"), [(None, 1e6), (4.0, 1e12)])
 def test_far_values_are_refused_and_less_far_ones_survived(clip, limit):
     """Without clipping float32 must hold the square of a square; a model that clips takes far more."""
@@ -677,6 +679,7 @@ def test_fit_forgets_the_position_of_a_loaded_model(tmp_path):
     assert back.fit(*stream(5)).position_ is None
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 @pytest.mark.parametrize("moment", ["ids", "growth", "before", "after"])
 def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tmp_path):
     """Ids and state stay together: neither is ahead of the other, whenever a call is cut off."""

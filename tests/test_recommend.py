@@ -134,6 +134,7 @@ def test_thompson_draws_a_member_by_its_weight():
         assert winners.count(film) / 400 == pytest.approx(weight, abs=4 * np.sqrt(weight / 400))
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 @pytest.mark.parametrize("weights", [(1.0,), (0.25, 0.75)])
 def test_thompson_with_few_members(weights):
     """One, or two of which the second is sure of another film."""

@@ -53,13 +53,14 @@ def spread(value: NDArray[np.float64]) -> float:
 
 
 def wild(value: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(n,) which values are so far from the others that a scale must not come from them.
+    """(..., n) which values are so far from the others of their row that a scale must not come from them.
 
     The median distance from the median is a scale that they cannot move. Where most values are equal it is 0,
     and then nothing is wild.
     """
-    distance = np.abs(value - np.median(value))
-    return distance > WILD * 1.4826 * (np.median(distance) or np.inf)
+    distance = np.abs(value - np.median(value, axis=-1, keepdims=True))
+    middle = np.median(distance, axis=-1, keepdims=True)
+    return distance > WILD * 1.4826 * np.where(middle, middle, np.inf)
 
 
 def too_large(value: NDArray[np.float64], n: int) -> NDArray[np.bool_]:

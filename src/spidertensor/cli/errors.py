@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 REMEDIES = {
     "too far": "leave it out, clip it, or pass a fitting --scaling SHIFT,SCALE",
     "no scale": "if that is wrong, pass --scaling SHIFT,SCALE",
+    "unclipped": "leave it out, clip it, or pass a fitting --scaling SHIFT,SCALE",
+    "clipped": "look at the values; if they are as they should be, pass a larger --clip",
+    "refused": "look at the values, or pass a fitting --scaling SHIFT,SCALE",
     "no header": "if the first line is not a header, name the columns with --columns",
     "tabs": "use --format tsv",
     "commas": "use --format csv",
+    "delimiter": "name it with --delimiter",
+    "UTF-16": "use --encoding utf-16",
     "network missing": "pass it with --network MODULE:NAME",
     "network given": "leave out --network",
 }

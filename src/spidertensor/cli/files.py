@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
@@ -17,6 +17,7 @@ from spidertensor.cli.errors import CommandError
 if TYPE_CHECKING:
     from spidertensor import CustomNetwork
     from spidertensor.estimator.loading import Estimator
+    from spidertensor.sources import Bins
 
 
 def load_model(path: Path, network: str | None) -> Estimator:
@@ -63,7 +64,46 @@ def all_text(model: Estimator) -> list[bool]:
     match model.position_:
         case {"all_text": list(texts)} if [type(each) for each in texts] == [bool] * len(kinds_of):
             return texts
-    return [kinds == ("str",) for kinds in kinds_of]
+    return [set(kinds) - {"tuple"} == {"str"} for kinds in kinds_of]  # a text is no tuple
+
+
+def missing_id(model: Estimator) -> str:
+    """What a missing id is to a prediction: a node of its own if it was one when the model was fitted. Rows
+    are not left out unless the user says so, for someone may count on one prediction for each row."""
+    match model.position_:
+        case {"missing_id": "own"}:
+            return "own"
+    return "error"
+
+
+def bins(model: Estimator) -> list[Bins | None]:
+    """Per mode, the bins that its numbers become."""
+    from spidertensor.sources.bins import from_json
+    from spidertensor.sources.source import SourceError
+
+    n_modes = len(model.mode_names_)
+    match model.position_:
+        case {"bins": list(stored)}:
+            try:
+                if len(stored) == n_modes:
+                    return [from_json(each) for each in stored]
+            except SourceError:
+                pass
+            raise CommandError("the bins in the model's file are damaged")
+    return [None] * n_modes
+
+
+def parse_id(model: Estimator, mode: int, text: str) -> Any:
+    """The id that a text on the command line means: a number is its bin in a mode of bins."""
+    import numpy as np  # imported late: slow
+
+    of_mode = bins(model)[mode]
+    if of_mode is not None:
+        try:
+            return of_mode.ids(np.array([float(text)]))[0]
+        except ValueError:
+            pass  # the name of a bin
+    return model.parse_id(mode, text)
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def info(
             *output.pairs_of_counts(record),
             *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),
             ("settings", output.named(record["settings"])),
+            *((f"bins of {mode}", rule) for mode, rule in _bins(estimator)),
             ("position", _place(record["position"])),
         ],
     )
@@ -79,6 +80,11 @@ def _print_members(members: list[dict[str, Any]]) -> None:
         for member in members
     ]
     output.print_table("members", ["own settings", "weight", "evidence", ""], rows)
+
+
+def _bins(estimator: Any) -> list[tuple[str, str]]:
+    named = zip(estimator.mode_names_, files.bins(estimator), strict=True)
+    return [(mode, f"{each.rule}, {len(each.edges or ())} edges") for mode, each in named if each]
 
 
 def _place(position: Any) -> str:

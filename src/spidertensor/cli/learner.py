@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spidertensor.cli import files, kept, output, position, text_labels
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label, are_zero_one
-from spidertensor.faults import EntryError, Fault
+from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Update
-from spidertensor.sources import BadRow, Chunk, Source, read
+from spidertensor.sources import BadRow, Bins, Chunk, Source, read
+from spidertensor.sources.bins import PATIENCE, SAMPLE
 
+MANY_BAD = 0.05  # share of the rows
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
-PATIENCE = 5  # times that it is quiet before fewer first rows than `batch_size` are learned
 
 
 @dataclass
@@ -42,14 +43,19 @@ class Learner:
     last: str | None = None
     before: list[position.Place] = field(default_factory=list)  # files that the model learned earlier
     new: bool = True
+    missing: str = "error"  # what a missing id is: sources.read
+    bins: list[Bins | None] = field(default_factory=list)
+    skipped: int = 0  # rows that were left out because an id is missing
+    bad_now: int = 0  # bad rows of this run
     classes: Classes | None = None  # labels that are not 0 and 1
     keep: int = 0  # versions to keep of the model: see kept.py
     predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
     predictions: Predictions | None = None
     tally: Tally = field(init=False)
+    notes: Notes = field(init=False, default_factory=Notes)
 
     def __post_init__(self) -> None:
-        self.tally = Tally(self.estimator.likelihood)
+        self.tally = Tally(self.estimator.likelihood, len(self.modes))
         self.head = self.source.head()
 
     @property
@@ -59,7 +65,8 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         chunks = read(
             self.source, self.modes, self.value, likelihood=self.estimator.likelihood,
-            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET, labels=self._label_texts(),
+            all_text=self.all_text, skip=self.row, last=self.last, quiet=QUIET, missing=self.missing,
+            bins=self.bins, labels=self._label_texts(),
         )  # fmt: skip
         return self._large_first(chunks) if self.new else chunks
 
@@ -81,24 +88,31 @@ class Learner:
         if first is not None:
             if left <= 0 and len(first.rows) < n:
                 self._note_few(len(first.rows))
+            self._note_bins()
             yield first
         yield from chunks
+
+    def _note_bins(self) -> None:
+        """A pipe that is quiet gives fewer numbers than there would be without a pause."""
+        for name, each in zip(self.modes, self.bins, strict=True):
+            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+                reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
+                self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def _note_few(self, n: int) -> None:
         if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
-            output.note(
-                f"note: {self.source.name} is quiet, so the scale is that of its first {values}: if they may "
-                "mislead, pass --scaling SHIFT,SCALE"
-            )
+            reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
+            remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
+            self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
 
     def _label_texts(self) -> tuple[str, str] | None:
         return self.classes and (text_labels.text(self.classes[0]), text_labels.text(self.classes[1]))
 
-    def _learned(self, chunk: Chunk) -> Update:
+    def _learned(self, chunk: Chunk) -> tuple[Update, NDArray[np.int64]]:
         if self.classes is None or isinstance(self.estimator, SpiderRegressor):
-            return self.estimator.learn(self._ids(chunk), chunk.values)
-        return self.estimator.learn(self._ids(chunk), self._labels(chunk), classes=self.classes)
+            return self.estimator.learn_numbered(self._ids(chunk), chunk.values)
+        return self.estimator.learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
 
     def _labels(self, chunk: Chunk) -> list[Label]:
         assert chunk.values is not None
@@ -115,13 +129,13 @@ class Learner:
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
-        before, update = rejected.count, None
+        before, learned = rejected.count, None
         self._take(chunk.bad, rejected)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
-                with _warnings_noted():
-                    update = self._learned(chunk)
+                with self.notes.of_warnings():
+                    learned = self._learned(chunk)
             except EntryError as error:  # values that only the estimator can judge, by their scale
                 if not error.rows:
                     raise
@@ -134,11 +148,25 @@ class Learner:
         # before anything else can fail: from here on the chunk counts as learned
         self.row, self.last = chunk.end, chunk.last
         self.bad += rejected.count - before
-        if update is not None:
-            self.tally.add(chunk.values, update, self.estimator.shift_)
+        self.skipped += chunk.skipped
+        self.bad_now += rejected.count - before
+        if learned is not None:
+            self.tally.add(chunk.values, *learned, self.estimator.shift_)
             if self.predictions is not None:
                 value = chunk.values if self.classes is None else self._labels(chunk)
-                self.predictions.add(chunk.rows, chunk.columns, value, update)
+                self.predictions.add(chunk.rows, chunk.columns, value, learned[0])
+
+    def note_the_end(self) -> None:
+        """What can only be said, or is only sure, when all rows are learned."""
+        with self.notes.of_warnings():
+            self.estimator.warn_at_end()
+        for each in self.tally.notes():
+            self.notes.tell(each)
+        rows = self.bad_now + self.tally.entries
+        if self.bad_now > MANY_BAD * rows:
+            reason = f"{self.bad_now / rows:.0%} of {output.counted(rows, 'row')} were bad and left out"
+            remedy = "--on-bad file writes them to a file, each with the reason"
+            self.notes.tell(SpiderWarning(reason, kind="bad rows", remedy=remedy))
 
     def _ids(self, chunk: Chunk) -> Columns:
         # Names only for a new model: one that was saved without names learns its columns by position.
@@ -158,6 +186,8 @@ class Learner:
             "value": self.value,
             "all_text": self.all_text,
             "before": self.before,
+            "missing_id": str(self.missing),
+            "bins": [each and each.to_json() for each in self.bins] if any(self.bins) else None,
         }
         if self.predictions is not None:
             where["predictions"] = self.predictions.flush()
@@ -176,8 +206,10 @@ def start(
     binary: bool,
     classes: Classes | None,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Learner:
+    """rules: of bins, by the names of modes"""
     if modes is None or value is None:
         raise CommandError("a new model needs --modes and --value")
     kind = SpiderClassifier if binary else SpiderRegressor
@@ -187,7 +219,11 @@ def start(
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
     own = None if classes is None or are_zero_one(classes) else classes
-    return Learner(estimator, path, source, modes, value, texts, classes=own)
+    rules = rules or {}
+    if unknown := [name for name in rules if name not in modes]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(rules[name]) if name in rules else None for name in modes]
+    return Learner(estimator, path, source, modes, value, texts, bins=bins, classes=own)
 
 
 def reopen(
@@ -211,8 +247,8 @@ def reopen(
     place = position.find(known, source)
     before = position.others(known, place)
     learner = Learner(
-        estimator, path, source, estimator.mode_names_, value, texts,
-        before=before, new=False, classes=text_labels.of(estimator),
+        estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False,
+        missing=position.missing_id(stored), bins=files.bins(estimator), classes=text_labels.of(estimator),
     )  # fmt: skip
     if add:
         if not again:
@@ -237,6 +273,7 @@ def check_same(
     binary: bool,
     classes: Classes | None,
     paper: bool,
+    rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
     """Options that describe a model must agree with the model that exists."""
@@ -246,14 +283,17 @@ def check_same(
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
         "labels": text_labels.in_words(learner.classes),
+        "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
         **estimator.get_params(),
     }
     given = settings
     labels = classes and text_labels.in_words(classes)
     if paper:
         settings = type(estimator).paper(**settings).get_params()
-    asked = {"modes": modes, "value": value, "binary": binary or None, "labels": labels}
-    for name, wanted in {**asked, **settings}.items():
+    said = {
+        "modes": modes, "value": value, "binary": binary or None, "labels": labels, "bin": rules,
+    }  # fmt: skip
+    for name, wanted in {**said, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
 
@@ -270,6 +310,7 @@ def _joined(a: Chunk, b: Chunk) -> Chunk:
         values=np.concatenate([a.values, b.values]),
         rows=np.concatenate([a.rows, b.rows]),
         bad=[*a.bad, *b.bad],
+        skipped=a.skipped + b.skipped,
     )
 
 
@@ -293,13 +334,3 @@ def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, 
         columns=[column[good] for column in chunk.columns], values=chunk.values[good], rows=chunk.rows[good]
     )
     return rest, bad
-
-
-@contextmanager
-def _warnings_noted() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        text = told(each.message) if isinstance(each.message, Fault) else str(each.message)
-        output.note(f"note: {text}")

@@ -30,13 +30,15 @@ def run(learner: Learner, rejected: BadRows, *, every: float, quiet: bool, as_js
         if learner.tally.entries or not learner.new:
             learner.save()
         elif not signals.caught:
-            raise CommandError(f"{learner.source.name}: no good rows to learn")
+            good = "good rows" if rejected.count or learner.skipped else "rows"
+            raise CommandError(f"{learner.source.name}: no {good} to learn")
     if signals.caught:
         name = signal.Signals(signals.caught).name
         done = f"saved {learner.path}, continue with --resume"
         saved = done if learner.tally.entries else "nothing learned yet"
         output.note(f"stopped by {name} after {learner.place}: {saved}")
         return 128 + signals.caught
+    learner.note_the_end()
     summary(learner, perf_counter() - began, as_json=as_json)
     return 0
 

@@ -13,7 +13,14 @@ import typer
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.sources import Source
     from spidertensor.spider.likelihoods import Likelihood
+
+
+class MissingId(StrEnum):
+    ERROR = "error"
+    SKIP = "skip"
+    OWN = "own"
 
 
 class Engine(StrEnum):
@@ -26,7 +33,7 @@ SourceName = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A file: csv, tsv, jsonl (each also .gz or .zst) or parquet; - is standard input.",
+        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input.",
     ),
 ]
 Format = Annotated[
@@ -40,6 +47,36 @@ Format = Annotated[
 Columns = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="Column names, if a csv or tsv has no header: user,movie,rating."),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option(metavar="CHAR", help="What separates the columns of a csv: ';', '|' or tab."),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Encoding of the text: latin-1, cp1252, utf-16. By default utf-8."),
+]
+Decimal = Annotated[
+    str | None,
+    typer.Option(metavar="CHAR", help="The decimal mark of a csv: , if 2.5 is written 2,5."),
+]
+MissingIds = Annotated[
+    MissingId | None,
+    typer.Option(
+        "--missing-id",
+        metavar="error|skip|own",
+        help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids of a "
+        "mode are one node of their own. By default what the model was fitted with, at first error.",
+    ),
+]
+BinRules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bin",
+        metavar="MODE=RULE",
+        help="Make bins of a column of numbers: price=quantiles:20 (of the first 10,000), price=width:0.5 or "
+        "price=edges:1,5,10. Repeat for other modes.",
+    ),
 ]
 NetworkName = Annotated[
     str | None,
@@ -58,6 +95,39 @@ Interval = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def source(
+    name: str,
+    format: str | None,  # noqa: A002
+    columns: str | None,
+    delimiter: str | None,
+    encoding: str | None,
+    decimal: str | None,
+) -> Source:
+    """SOURCE, as the options say that it is written."""
+    from spidertensor import sources  # imported late: slow
+
+    names = None if columns is None else words(columns)
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(delimiter or "", delimiter)
+    return sources.named(name, format, names, delimiter=delimiter, encoding=encoding, decimal=decimal)
+
+
+def bin_rules(texts: list[str] | None) -> dict[str, str] | None:
+    """The rules of --bin by their modes; None if there are none."""
+    from spidertensor.sources import Bins, SourceError
+
+    rules: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, rule = text.partition("=")
+        if not equals or name in rules:
+            raise CommandError(f"--bin takes MODE=RULE once for a mode: price=quantiles:20, not {text!r}")
+        try:
+            Bins(rule)
+        except SourceError as error:
+            raise CommandError(f"--bin {name}: {error.reason}") from None
+        rules[name] = rule
+    return rules or None
 
 
 def words(text: str) -> list[str]:

@@ -5,6 +5,8 @@
     last            the digest of that row's line, which must not change; None if the source has no lines
     value           the column of the values
     all_text        per mode, whether "42" is a text; None as long as every source had types
+    missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
+    bins            per mode, null or the bins of its numbers: rule, edges; null if no mode has any
     predictions     how many bytes of --predictions the rows up to `row` take; not there without that option
     before          the files that were learned before this source, latest first: source, head, row, bad, last
 
@@ -40,6 +42,11 @@ def places(position: dict[str, Any] | None) -> list[Place]:
     before = position.get("before")
     known = [place for place in before if _is_place(place)] if isinstance(before, list) else []
     return [{name: position.get(name) for name in ("source", "head", "row", "bad", "last")}, *known]
+
+
+def missing_id(position: dict[str, Any] | None) -> str:
+    choice = (position or {}).get("missing_id")
+    return choice if choice in ("error", "skip", "own") else "error"
 
 
 def _is_place(place: Any) -> bool:

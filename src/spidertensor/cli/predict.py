@@ -11,6 +11,7 @@ import typer
 from spidertensor.cli import bad_rows, files, options, output
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.notes import Notes
 
 if TYPE_CHECKING:
     from spidertensor.estimator.inputs import Columns
@@ -48,6 +49,10 @@ def predict(
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
     columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = None,
+    decimal: options.Decimal = None,
+    missing_id: options.MissingIds = None,
     spreadsheet_safe: SpreadsheetSafe = False,
 ) -> None:
     """Add predictions to the rows of a source.
@@ -57,6 +62,9 @@ def predict(
     std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
     far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
     id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
+    If most ids of a column were never seen, a note says why, where that is known: text here and integers in
+    the model, other leading zeros, case or spaces, columns in another order.
+    Bins of numbers are those of the model. Rows that lack an id are left out only with --missing-id skip.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet
@@ -64,7 +72,7 @@ def predict(
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > out.csv
     """
     from spidertensor import sources
-    from spidertensor.cli.writers import written
+    from spidertensor.cli.writers import no_rows, written
     from spidertensor.estimator.inputs import Columns
 
     estimator = files.load_model(model, network)
@@ -72,7 +80,7 @@ def predict(
     names = estimator.mode_names_ if modes is None else options.words(modes)
     if len(names) != len(estimator.mode_names_):
         raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, --modes names {len(names)}")
-    opened = sources.named(source, format, None if columns is None else options.words(columns))
+    opened = options.source(source, format, columns, delimiter, encoding, decimal)
     out = None if out == Path("-") else out  # - is standard output, as it is standard input for SOURCE
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
     targets = {"--out": out, "--rejects": rejects if on_bad == OnBad.FILE else None}
@@ -80,22 +88,33 @@ def predict(
     for each in filter(None, targets.values()):
         files.check_writable(each)
     rejected = BadRows(opened, on_bad, rejects)
-    chunks = sources.read(opened, names, all_text=files.all_text(estimator), keep=True)
-    n = unseen = 0
+    chunks = sources.read(
+        opened, names, all_text=files.all_text(estimator), keep=True,
+        missing=missing_id or files.missing_id(estimator), bins=files.bins(estimator),
+    )  # fmt: skip
+    n, unseen, skipped, notes = 0, 0, 0, Notes()
+    records = None
     with (
         output.working(f"predicting {opened.name}") if out else nullcontext(),
         written(out, spreadsheet_safe=spreadsheet_safe) as write,
     ):
         for chunk in chunks:
+            records = chunk.records
             rejected.take(chunk.bad)
+            skipped += chunk.skipped
             if len(chunk.rows):
                 ids = Columns(chunk.columns)
-                write(chunk.records, _predictions(estimator, ids, interval))
+                with notes.of_warnings():
+                    predicted = _predictions(estimator, ids, interval)
+                write(chunk.records, predicted)
                 n += len(chunk.rows)
                 unseen += int((~estimator.seen(ids)).any(axis=1).sum())
         if not n:
-            raise CommandError(f"{opened.name}: no good rows to predict")
-    output.note(_summary(n, unseen, rejected))
+            if rejected.count:
+                raise CommandError(f"{opened.name}: no good rows to predict")
+            none = Columns([[] for _ in names])
+            write(no_rows(records, names), _predictions(estimator, none, interval))
+    output.note(_summary(n, unseen, skipped, rejected))
 
 
 def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[str, Any]:
@@ -113,8 +132,10 @@ def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[s
     return columns
 
 
-def _summary(n: int, unseen: int, rejected: BadRows) -> str:
+def _summary(n: int, unseen: int, skipped: int, rejected: BadRows) -> str:
     text = f"{output.counted(n, 'row')} predicted, {unseen:,} of them with an id that the model has not seen"
+    if skipped:
+        text += f", {output.counted(skipped, 'row')} without an id left out"
     if rejected.count:
         text += f", {output.counted(rejected.count, 'bad row')} left out"
         text += f" and written to {rejected.path}" if rejected.policy == OnBad.FILE else ""

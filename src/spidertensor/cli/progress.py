@@ -8,6 +8,7 @@ from typing import Any
 
 from spidertensor.cli import output
 from spidertensor.cli.learner import Learner
+from spidertensor.cli.tally import FLOORS
 
 LINE_EVERY = 10.0  # seconds
 
@@ -54,7 +55,8 @@ class Progress:
         tally = self.learner.tally
         n = max(tally.entries, 1)
         speed = tally.timed / tally.learning if tally.timed else tally.entries / (perf_counter() - self.began)
-        score = f"{output.METRICS[tally.metric]} {tally.score:.4f} (mean {tally.floor:.4f})"
+        beside = ", ".join(f"{name} {floor:.4f}" for name, floor in tally.floors.items())
+        score = f"{output.METRICS[tally.metric]} {tally.score:.4f} ({beside})"
         bad = f"  {output.counted(self.learner.bad, 'bad row')}" if self.learner.bad else ""
         return (
             f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  evidence {tally.log_evidence / n:.4f}{bad}"
@@ -69,6 +71,7 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         "entries": model.n_entries_,
         "entries_now": tally.entries,
         "bad_rows": learner.bad,
+        "skipped_rows": learner.skipped,
         "row": learner.row,
         "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
         "noise": getattr(model, "noise_", None),
@@ -77,13 +80,15 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
         **output.counts_of(model),
         "metric": tally.metric,
         "score": tally.score if tally.entries else None,
-        "floors": {"mean": tally.floor if tally.entries else None},
+        "floors": tally.floors if tally.entries else dict.fromkeys(tally.floors),
+        "last_part": tally.last_part,
         "coverage_90": tally.coverage,
         "seconds": seconds,
         "seconds_reading": tally.reading,
         "seconds_starting": tally.starting,
         "seconds_learning": tally.learning,
         "entries_per_second": tally.timed / tally.learning if tally.timed else None,
+        "notes": learner.notes.records,
     }
     if as_json:
         output.print_json(record)
@@ -95,8 +100,8 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
     now, total = record["entries_now"], record["entries"]
     score = "nothing new to learn"
     if now:
-        floor = record["floors"]["mean"]
-        score = f"{output.METRICS[record['metric']]} {record['score']:.4f}, predicting the mean: {floor:.4f}"
+        metric = output.METRICS[record["metric"]]
+        score = f"{metric} {record['score']:.4f} (each entry predicted before it was learned)"
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
     spent = f"reading {parts['reading']}, the first rows (and compiling) {parts['starting']}"
@@ -105,15 +110,31 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
         ("bad rows", f"{record['bad_rows']:,}"),
+        *([("left out", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
         *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
         *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
-        ("score", f"{score} (each entry predicted before it was learned)" if now else score),
+        ("score", score),
+        *([("floors", _floors(record["floors"]))] if now else []),
+        *_last_part(record),
         *_coverage(record["coverage_90"]),
         *_leading(record["members"]),
         *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]
+
+
+def _floors(floors: dict[str, float]) -> str:
+    return ", ".join(f"{FLOORS[name]} {floor:.4f}" for name, floor in floors.items())
+
+
+def _last_part(record: dict[str, Any]) -> list[tuple[str, str]]:
+    last = record["last_part"]
+    if last is None:
+        return []
+    metric = output.METRICS[record["metric"]]
+    score = f"{metric} {last['score']:.4f} in the last {output.counted(last['entries'], 'entry', 'entries')}"
+    return [("last part", f"{score}; {_floors(last['floors'])}")]
 
 
 def _coverage(share: float | None) -> list[tuple[str, str]]:

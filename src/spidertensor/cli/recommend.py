@@ -10,6 +10,7 @@ import typer
 
 from spidertensor.cli import files, options, output
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.notes import Notes
 
 
 class Explore(StrEnum):
@@ -22,7 +23,12 @@ def recommend(
     model: options.ModelFile,
     given: Annotated[
         list[str],
-        typer.Option(metavar="MODE=ID", help="The id of a mode: user=42. Repeat for every mode but one."),
+        typer.Option(
+            metavar="MODE=ID",
+            help="The id of a mode: user=42. Repeat for every mode but one.",
+            default_factory=list,  # a model of one mode has no other
+            show_default=False,
+        ),
     ],
     over: Annotated[str, typer.Option(metavar="MODE", help="The mode to rank.")],
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
@@ -49,29 +55,36 @@ def recommend(
     spider recommend ratings.spider --given user=42 --over movie --interval 0.9
     spider recommend log.spider --given user=anna --given hour=13 --over file
     """
+    from spidertensor.faults import SpiderWarning
+
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood)
     names = estimator.mode_names_
     fixed = _given(given, over, names, model)
     ids: dict[str | int, Any] = {
-        names.index(name): estimator.parse_id(names.index(name), text) for name, text in fixed.items()
+        names.index(name): files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()
     }
     how = {"n": n, "explore": explore.value, "seed": seed, "coverage": interval}
-    ranked = estimator.recommend(ids, names.index(over), **how)
+    notes = Notes()
+    with notes.of_warnings():
+        ranked = estimator.recommend(ids, names.index(over), **how)
     entry = ids | {names.index(over): ranked[0].id}
     seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
     for mode, name in enumerate(names):
         if not seen[mode]:
-            output.note(f"note: {name}={output.shown(entry[mode])} was never seen: predicted from the prior")
+            reason = f"{name}={output.shown(entry[mode])} was never seen: predicted from the prior"
+            notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
     expected, spread = estimator.likelihood.mean_name, estimator.likelihood.std_name
     columns = ["id", expected, spread, *([] if interval is None else ["low", "high"])]
     records = [dict(zip(columns, each, strict=False)) for each in ranked]
     if as_json:
-        output.print_json({"model": str(model), "given": fixed, "over": over, "nodes": records})
+        output.print_json(
+            {"model": str(model), "given": fixed, "over": over, "nodes": records, "notes": notes.records}
+        )
         return
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
-    title = f"{', '.join(given)}; ranked by {ranked_by[explore.value]}"
+    title = "; ".join([*filter(None, [", ".join(given)]), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)
 
 

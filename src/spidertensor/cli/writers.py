@@ -34,6 +34,8 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
     if out is None:
         yield _csv_writer(output.Terminal(), DELIMITERS["csv"], spreadsheet_safe)
         return
+    if out.suffix.lower() == ".zip":
+        raise CommandError(f"{out}: a zip is only read: write .gz or .zst")
     target = named(str(out))
     kind = target.format.name
     if spreadsheet_safe and kind not in DELIMITERS:
@@ -61,6 +63,15 @@ def rows_writer(file: Any, kind: str, *, header: bool = True, names: Sequence[st
     return (
         _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind], False, header, names)
     )
+
+
+def no_rows(records: Any, names: list[str]) -> Any:
+    """A table without rows: with all its columns if they are known, else with those of `names`."""
+    import pyarrow as pa
+
+    if isinstance(records, pa.Table):
+        return records.slice(0, 0)
+    return pa.table({name: pa.array([], pa.string()) for name in names})
 
 
 def _names(records: Any, extra: dict[str, Any]) -> list[str]:

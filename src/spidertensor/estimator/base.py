@@ -25,6 +25,7 @@ from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.labels import Classes
+from spidertensor.estimator.notes import Notes, Noting
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
     Parameters,
@@ -80,7 +81,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=5)
 
 
-class Spider(Parameters, Known, BaseEstimator):
+class Spider(Parameters, Known, Noting, BaseEstimator):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -96,12 +97,14 @@ class Spider(Parameters, Known, BaseEstimator):
     @learns
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
-        names = ("_learned", "n_features_in_", "feature_names_in_", "position_")
+        names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
+        self._notes = Notes()
         try:
             self._advance(X, y)
             if self._learned is None:
                 raise EntryError("fit needs at least one entry")
+            self._notes.at_end(self._learned)
         except BaseException:
             for name in names:
                 vars(self).pop(name, None)
@@ -121,7 +124,19 @@ class Spider(Parameters, Known, BaseEstimator):
     @learns
     def learn(self, X: Any, y: Any) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
+        return self._advance(X, y)[0]
+
+    @learns
+    def learn_numbered(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
+        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
+        the same entries, which then needs no ids."""
         return self._advance(X, y)
+
+    @locked
+    def warn_at_end(self) -> None:
+        """Warn, as `fit` does at its end, of values that cannot be meant: all equal, or many far off. For
+        entries that came by `partial_fit` or `learn`, when the last have come."""
+        self._notes.at_end(self._fitted())
 
     @locked
     def recommend(
@@ -143,9 +158,12 @@ class Spider(Parameters, Known, BaseEstimator):
         coverage: add the interval that holds an observation with this probability, as predict_interval does
         """
         ids = {self._mode(mode): raw for mode, raw in given.items()}
-        return best_nodes(
-            self._fitted(), self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage
-        )
+        fitted = self._fitted()
+        best = best_nodes(fitted, self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage)
+        columns = {mode: [raw] for mode, raw in ids.items()}
+        numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
+        self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
+        return best
 
     @locked
     def predict_parts(self, X: Any) -> Prediction:
@@ -202,12 +220,14 @@ class Spider(Parameters, Known, BaseEstimator):
         """y as numbers, and the labels that they stand for, if any; `classes`: see SpiderClassifier."""
         return inputs.values(y, n, self._likelihood), None
 
-    def _advance(self, X: Any, y: Any, classes: Any = None) -> Update:
+    def _advance(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
-            return Update(*np.empty((4, 0)), rejected=0, below=below)
+            return Update(*np.empty((4, 0)), rejected=0, below=below), np.empty(
+                (0, len(columns.ids)), np.int64
+            )
         fitted = self._learned or self._start(len(columns.ids), value)._replace(classes=classes)
         batch_value = scaled_values(value, fitted)
         fitted, index = with_room(fitted, columns)
@@ -228,9 +248,11 @@ class Spider(Parameters, Known, BaseEstimator):
         self._learned = fitted._replace(state=state)
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
         leading = self._learned.leading
-        _tell_changes(followed(self._learned, leading) - before[leading])
+        changes = followed(self._learned, leading) - before[leading]
+        _tell_changes(changes)
+        self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
         log_evidence = fitted.scaling.log_density(update.log_evidence)
-        return Update(*prediction, log_evidence, *update[4:])
+        return Update(*prediction, log_evidence, *update[4:]), index
 
     def _start(self, n_modes: int, value: NDArray[np.float64]) -> Fitted:
         params = checked(self.get_params(deep=False))
@@ -246,8 +268,12 @@ class Spider(Parameters, Known, BaseEstimator):
         return Scaling()
 
     def _predict(self, X: Any) -> Prediction:
-        fitted = self._fitted()
-        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, self._index(X)))
+        fitted, columns = self._fitted(), self._columns(X)
+        index = to_index(fitted.nodes, columns, add=False)
+        if index.min(initial=0) < 0:
+            names = getattr(self, "feature_names_in_", None)
+            self._notes.predicted(fitted, dict(enumerate(columns.ids)), dict(enumerate(index.T)), names)
+        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
 
     @classmethod
     def _from_file(
@@ -283,7 +309,7 @@ class Spider(Parameters, Known, BaseEstimator):
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
         state: Any = super().__getstate__()
         state = dict(state)
-        del state["_lock"]
+        del state["_lock"], state["_notes"]
         if (fitted := self._learned) is not None:
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
             model = fitted.model._replace(members=members, method=LEFT_OUT)

@@ -50,6 +50,11 @@ class SpiderClassifier(ClassifierMixin, Spider):
     def learn(self, X: Any, y: Any, classes: Any = None) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned: mean
         and variance of the f behind the probability of the positive label."""
+        return self._advance(X, y, classes)[0]
+
+    @learns
+    def learn_numbered(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
+        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`."""
         return self._advance(X, y, classes)
 
     @property

@@ -20,6 +20,9 @@ from spidertensor.spider.likelihoods.base import Likelihood
 
 Column = NDArray[Any] | Sequence[Any]
 
+# What is no value although float() takes it: it would parse texts, drop imaginary parts, count nanoseconds.
+_NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -138,7 +141,7 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
 
 def number(value: Any, row: int | None) -> float:
     try:
-        if isinstance(value, str | bytes):  # float() would parse it
+        if isinstance(value, _NO_NUMBERS):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -198,11 +201,15 @@ def _series(X: Any) -> dict[str, Any] | None:
 
     try:
         frame = nw.from_native(X, eager_only=True)
-        series = {str(each.name): each for each in frame.iter_columns()}
+        found = list(frame.iter_columns())
     except TypeError:
         return None
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
+    series = {str(each.name): each for each in found}
+    if len(series) < len(found):  # pandas has columns 1 and "1"; a file has texts only
+        names = ", ".join(repr(each.name) for each in found)
+        raise EntryError(f"two columns have the same name as text ({names:.200})", remedy="rename one")
     if len(frame) and not series:
         raise _no_columns(len(frame))
     return series

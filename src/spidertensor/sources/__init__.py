@@ -2,14 +2,17 @@
 
     for chunk in read(named("ratings.csv.gz"), ["user", "movie"], "rating"): ...
 
-CSV, TSV and JSON lines (plain, .gz, .zst, or a pipe) have one row on each line; the number of a row is that
-of its line, a header being line 1. Parquet has rows 1, 2, 3, ... A row that cannot be used is reported with
-its number and the reason; the rows around it are not affected.
+CSV, TSV and JSON lines (plain, .gz, .zst, the one file in a .zip, or a pipe) have one row on each line; the
+number of a row is that of its line, a header being line 1. Parquet has rows 1, 2, 3, ... A row that cannot be
+used is reported with its number and the reason; the rows around it are not affected.
 
 Which id does a text mean? A type guessed from the first block of a file would depend on where blocks end, so
 the rule looks at one text alone: the plain decimal form of an int64 is that int, any other text is a str.
 "42" is 42 on every line; "042", "4.0" and "+4" stay the different texts that they are. Parquet and JSON have
 types and keep them. `all_text` switches the rule off, for a mode whose known ids are all str.
+
+Text in another encoding becomes UTF-8 before it is cut into lines (encodings.py). Numbers become ids by bins
+(bins.py).
 
 Lines are parsed a block at a time, in compiled code. Where that fails (a broken line, mixed types) the block
 is parsed again line by line: same result, one to two microseconds per row.
@@ -21,59 +24,94 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from spidertensor.sources.columns import to_ids, to_labels, to_numbers
+from spidertensor.sources import encodings
+from spidertensor.sources.bins import Bins, binned
+from spidertensor.sources.columns import (
+    MISSING,
+    MISSING_ID,
+    to_bin_numbers,
+    to_ids,
+    to_labels,
+    to_numbers,
+    with_missing,
+)
 from spidertensor.sources.csv_lines import CSV, TSV
 from spidertensor.sources.json_lines import JSONL
 from spidertensor.sources.parquet_file import PARQUET
-from spidertensor.sources.source import BadRow, Parsed, Source, SourceError, Wanted
+from spidertensor.sources.source import BadRow, Chunk, Format, Parsed, Source, SourceError, Wanted
+from spidertensor.sources.zip_member import only_member
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
-__all__ = ["FORMATS", "BadRow", "Chunk", "Source", "SourceError", "named", "read"]
+__all__ = ["FORMATS", "MISSING_ID", "BadRow", "Bins", "Chunk", "Source", "SourceError", "named", "read"]
 
 FORMATS = {each.name: each for each in (CSV, TSV, JSONL, PARQUET)}
 COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 
-class Chunk(NamedTuple):
-    """The good rows of a part of the source, and the bad ones."""
-
-    columns: list[NDArray[Any]]  # ids, one column per mode
-    values: NDArray[np.float64] | None
-    rows: NDArray[np.int64]  # the number of each good row
-    bad: list[BadRow]
-    end: int  # the number of the last row, good or bad
-    share: float | None  # of the source that has been read; None if its length is not known
-    last: str | None = None  # sha256 of the last line; None if the source has no lines
-    records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
-    quiet: bool = False  # no rows: nothing has come for a while
-
-
-def named(name: str, kind: str | None = None, names: Sequence[str] | None = None) -> Source:
+def named(
+    name: str,
+    kind: str | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    decimal: str | None = None,
+) -> Source:
     """The source with the name of a file, or "-" for standard input.
 
-    kind:  "csv", "jsonl.gz", ...: overrides the file ending
-    names: of the columns, if the file has no header
+    kind:      "csv", "jsonl.gz", "csv.zip", ...: overrides the file ending
+    names:     of the columns, if the file has no header
+    delimiter: of the columns, a single character; by default a comma, in a tsv a tab
+    encoding:  of the text; by default UTF-8
+    decimal:   "," if numbers have a decimal comma
     """
-    *front, ending = (kind or ("csv" if name == "-" else name)).lower().split(".")
-    compression = COMPRESSIONS.get(ending)
-    if compression:
-        ending = front[-1] if front else ""
-    format = next((each for each in FORMATS.values() if ending in (each.name, *each.endings)), None)  # noqa: A001
-    if format is None or (compression and not format.streamed):
+    said, member = kind or ("csv" if name == "-" else name), None
+    if said.lower().split(".")[-1] == "zip":
+        if name == "-":
+            raise SourceError("standard input cannot be zip, which is not read from start to end")
+        member = only_member(name)
+        said = said[:-4] if _format_of(said[:-4])[0] else member
+    format, compression = _format_of(said)  # noqa: A001
+    if format is None or ((compression or member) and not format.streamed):
         packed = ", ".join(each.name for each in FORMATS.values() if each.streamed)
-        raise SourceError(f"{name}: unknown format, use {', '.join(FORMATS)} ({packed} also .gz or .zst)")
+        raise SourceError(
+            f"{name}: unknown format, use {', '.join(FORMATS)} ({packed} also .gz, .zst or .zip)"
+        )
+    if compression and member:
+        raise SourceError(f"{name}: {member} is packed twice, unpack it first")
     if name == "-" and not format.streamed:
         raise SourceError(f"standard input cannot be {format.name}, which is not read from start to end")
     if names is not None and not format.headless:
         raise SourceError(f"{name}: {format.name} has names for its columns already")
-    path = None if name == "-" else name
-    return Source(name, path, format, compression, None if names is None else tuple(names))
+    if format.typed and (delimiter or decimal):
+        raise SourceError(f"{name}: delimiter and decimal mark are for csv and tsv, not for {format.name}")
+    if encoding and not format.streamed:
+        raise SourceError(f"{name}: {format.name} says itself how its text is encoded")
+    delimiter = delimiter or ("\t" if format.name == "tsv" else ",")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise SourceError(f"{name}: a delimiter is a single ASCII character and no quote, not {delimiter!r}")
+    if decimal not in (None, ".", ","):
+        raise SourceError(f"{name}: a decimal mark is . or a comma, not {decimal!r}")
+    return Source(
+        name, None if name == "-" else name, format, compression,
+        None if names is None else tuple(names), member, delimiter,
+        encodings.checked(name, encoding or "utf-8"), decimal or ".",
+    )  # fmt: skip
+
+
+def _format_of(name: str) -> tuple[Format | None, str | None]:
+    """The format that a file ending says, and the compression; None if it is not known, or there is none."""
+    *front, ending = name.lower().split(".")
+    compression = COMPRESSIONS.get(ending)
+    if compression:
+        ending = front[-1] if front else ""
+    return next(
+        (each for each in FORMATS.values() if ending in (each.name, *each.endings)), None
+    ), compression
 
 
 def read(
@@ -87,6 +125,8 @@ def read(
     last: str | None = None,
     keep: bool = False,
     quiet: float | None = None,
+    missing: str = "error",
+    bins: Sequence[Bins | None] | None = None,
     labels: tuple[str, str] | None = None,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks, as soon as they arrive.
@@ -97,9 +137,21 @@ def read(
     keep:       also give the rows with all their columns
     quiet:      a pipe (not a compressed one) from which nothing has come for so many seconds gives an empty
                 chunk, so that whoever reads can do something else meanwhile
+    missing:    what a row with a missing id is: "error": bad; "skip": left out, and counted; "own": good, its
+                id being MISSING_ID, a node of its own
+    bins:       per mode, whether its numbers become bins; quantiles that are not known yet are taken from the
+                first rows and known afterwards
     labels:     the texts that stand for the values 0 and 1; a row with another one is bad
     """
-    wanted = Wanted(modes, value, likelihood, all_text or [False] * len(modes), keep, quiet, labels)
+    bins = bins or [None] * len(modes)
+    numbers = [name for name, each in zip(modes, bins, strict=True) if each is not None]
+    all_text = all_text or [False] * len(modes)
+    wanted = Wanted(modes, value, likelihood, all_text, keep, quiet, missing, numbers, labels)
+    chunks = _read(source, wanted, skip, last)
+    return binned(chunks, bins) if numbers else chunks
+
+
+def _read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Chunk]:
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
     end = 0
@@ -108,8 +160,8 @@ def read(
             end = part.end
             if part.quiet:
                 yield Chunk([], None, part.rows, [], end, None, quiet=True)
-            elif end > skip:
-                yield _checked(part, wanted, typed=source.format.typed)
+            elif end > skip or (wanted.keep and not skip):
+                yield _checked(part, wanted, source)
     if end < skip:
         place = f"{source.format.unit} {skip:,}"
         raise SourceError(f"{source.name}: ends before {place}, up to which it has been learned")
@@ -126,27 +178,39 @@ def _one_error(source: Source) -> Iterator[None]:
         raise SourceError(f"{source.name}: {str(error).splitlines()[0]}") from error
 
 
-def _checked(parsed: Parsed, wanted: Wanted, *, typed: bool) -> Chunk:
+def _checked(parsed: Parsed, wanted: Wanted, source: Source) -> Chunk:
     """Columns as ids and values; rows where that fails are bad."""
     wrong: dict[int, str] = {}  # place -> reason; the first reason counts
-    columns = []
+    left_out: set[int] = set()  # places of rows that are not bad, but not wanted either
+    columns, typed = [], source.format.typed
     for name, all_text, column in zip(wanted.modes, wanted.all_text, parsed.columns, strict=False):
-        ids, missing = to_ids(column, find_ints=not (typed or all_text), empty_is_missing=not typed)
+        if name in wanted.numbers:
+            ids, not_ids = to_bin_numbers(column, source.decimal)
+        else:
+            ids, not_ids = to_ids(column, find_ints=not (typed or all_text), empty_is_missing=not typed)
+        missing = [place for place, reason in not_ids.items() if reason == MISSING]
+        if missing and wanted.missing != "error":
+            not_ids = {place: reason for place, reason in not_ids.items() if reason != MISSING}
+            if wanted.missing == "skip":
+                left_out.update(missing)
+            elif name not in wanted.numbers:  # of numbers NaN is the missing one, until they become bins
+                ids = with_missing(ids, missing)
         columns.append(ids)
-        wrong = {place: f"{name} {reason}" for place, reason in missing.items()} | wrong
+        wrong = {place: f"{name} {reason}" for place, reason in not_ids.items()} | wrong
     values = None
     if wanted.value is not None:
         if wanted.labels is None:
-            values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood)
+            values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood, source.decimal)
         else:
             values, no_number = to_labels(parsed.columns[-1], wanted.labels)
         wrong = {place: f"{wanted.value} {reason}" for place, reason in no_number.items()} | wrong
+    left_out -= wrong.keys()
     rows, records, bad = parsed.rows, parsed.records, parsed.bad
-    if wrong:
+    if wrong or left_out:
         found = [BadRow(int(rows[i]), reason, parsed.raw(int(rows[i]))) for i, reason in wrong.items()]
         bad = sorted([*bad, *found], key=lambda each: each.row)
         good = np.ones(len(rows), bool)
-        good[list(wrong)] = False
+        good[[*wrong, *left_out]] = False
         columns = [column[good] for column in columns]
         values = None if values is None else values[good]
         rows = rows[good]
@@ -154,4 +218,6 @@ def _checked(parsed: Parsed, wanted: Wanted, *, typed: bool) -> Chunk:
             records = records.filter(pa.array(good))
         elif records is not None:
             records = [record for record, fine in zip(records, good, strict=True) if fine]
-    return Chunk(columns, values, rows, bad, parsed.end, parsed.share, parsed.last, records)
+    return Chunk(
+        columns, values, rows, bad, parsed.end, parsed.share, parsed.last, records, skipped=len(left_out)
+    )

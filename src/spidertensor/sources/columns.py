@@ -11,10 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 Wrong = dict[int, str]  # place in the column -> reason
 
+MISSING = "is missing"
+MISSING_ID = ()  # the node of all missing ids; no source can have this id, so it is taken for no other
+
+_NAN = "nan is not finite"
 _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
@@ -52,7 +56,7 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
     all_int = find_ints and set(map(type, ids)) == {int}
     known = np.array(ids, np.int64) if all_int else _objects([*ids, None])  # None: the id of code -1
     places = np.flatnonzero(np.isin(codes, missing)).tolist() if missing else []
-    return known[codes], dict.fromkeys(places, "is missing")
+    return known[codes], dict.fromkeys(places, MISSING)
 
 
 def _id(text: str) -> int | str:
@@ -65,7 +69,7 @@ def _object_ids(column: list[Any]) -> tuple[NDArray[Any], Wrong]:
     wrong = {}
     for place, raw in enumerate(column):
         if raw is None or raw != raw:  # a NaN is not itself
-            wrong[place] = "is missing"
+            wrong[place] = MISSING
         elif not isinstance(raw, int | str | float | bytes):
             wrong[place] = f"is a {type(raw).__name__}, which cannot be an id"
         elif isinstance(raw, float) and not isfinite(raw):
@@ -77,10 +81,27 @@ def _objects(column: list[Any]) -> NDArray[Any]:
     return np.fromiter(column, object, len(column))  # np.array would split a list
 
 
-def to_numbers(column: Any, likelihood: Likelihood) -> tuple[NDArray[np.float64], Wrong]:
+def with_missing(ids: NDArray[Any], places: list[int]) -> NDArray[Any]:
+    """The same ids, those at `places` being the node of missing ids."""
+    ids = ids.astype(object)
+    for place in places:
+        ids[place] = MISSING_ID
+    return ids
+
+
+def to_bin_numbers(column: Any, decimal: str) -> tuple[NDArray[np.float64], Wrong]:
+    """Numbers that are to become bins, NaN at the places where something is wrong. A NaN is missing."""
+    found, wrong = to_numbers(column, GAUSSIAN, decimal)
+    found = np.where(np.isfinite(found), found, np.nan)
+    return found, {place: MISSING if reason == _NAN else reason for place, reason in wrong.items()}
+
+
+def to_numbers(column: Any, likelihood: Likelihood, decimal: str = ".") -> tuple[NDArray[np.float64], Wrong]:
     """Values that the likelihood allows; any number at the places where something is wrong."""
     if isinstance(column, list):
         found, wrong = _one_by_one(column, _json_number)
+    elif is_text(column.type) and decimal == ",":
+        found, wrong = _one_by_one(column.to_pylist(), _comma_number)
     elif is_text(column.type):
         try:
             found, wrong = column.cast(pa.float64()).to_numpy(zero_copy_only=False), {}
@@ -90,7 +111,7 @@ def to_numbers(column: Any, likelihood: Likelihood) -> tuple[NDArray[np.float64]
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else []
-        wrong = dict.fromkeys(map(int, missing), "is missing")
+        wrong = dict.fromkeys(map(int, missing), MISSING)
         found = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     for place in np.flatnonzero(~likelihood.allows(found)).tolist():
         allowed = likelihood.allowed if isfinite(found[place]) else "finite"
@@ -127,13 +148,25 @@ def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDAr
     found, wrong = np.full(len(column), np.nan), {}
     for place, raw in enumerate(column):
         if raw is None or raw == "":
-            wrong[place] = "is missing"
+            wrong[place] = MISSING
             continue
         try:
             found[place] = number(raw)
         except (ValueError, TypeError, OverflowError):
-            wrong[place] = f"{raw!r:.40} is not a number"
+            wrong[place] = f"{raw!r:.40} is not a number" + _hint(raw, number)
     return found, wrong
+
+
+def _hint(raw: Any, number: Callable[[Any], float]) -> str:
+    if number is _comma_number and isinstance(raw, str) and "." in raw:
+        return " with a decimal comma; separators of thousands are not read"
+    return ""
+
+
+def _comma_number(text: str) -> float:
+    if "." in text:
+        raise ValueError
+    return _text_number(text.replace(",", "."))
 
 
 def _text_number(text: str) -> float:

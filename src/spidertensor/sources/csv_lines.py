@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.lines import BOM, MAX_LINE, Parser, parsed_lines, raw_line, shown
+from spidertensor.sources.lines import BOM, MAX_LINE, Parser, not_text, parsed_lines, raw_line, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceError, Wanted, find_columns
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
     parser = partial(_parser, source, wanted)
-    return parsed_lines(source, skip, last, parser, header=source.names is None, quiet=wanted.quiet)
+    return parsed_lines(source, skip, last, parser, wanted, header=source.names is None)
 
 
 CSV = Format("csv", read, typed=False, headless=True)
@@ -26,7 +26,7 @@ TSV = Format("tsv", read, ("tab",), typed=False, headless=True)
 
 
 def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
-    delimiter = "\t" if source.format.name == "tsv" else ","
+    delimiter = source.delimiter
     if source.names is not None:
         names = list(source.names)
     else:
@@ -49,7 +49,7 @@ def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
         if table is not None and table.num_rows == end - start:
             rows = np.arange(start + 1, end + 1)
         else:
-            table, rows, bad = _by_line(block, start, delimiter, len(names), used)
+            table, rows, bad = _by_line(block, start, source, len(names), used)
         columns = [table.column(used.index(place)).combine_chunks() for place in places]
         records = table.rename_columns(names) if wanted.keep else None
         return Parsed(columns, rows, bad, end, raw_line(block, start), None, records)
@@ -87,14 +87,14 @@ def _table(block: bytes, delimiter: str, width: int, used: list[int]) -> pa.Tabl
 
 
 def _by_line(
-    block: bytes, start: int, delimiter: str, width: int, used: list[int]
+    block: bytes, start: int, source: Source, width: int, used: list[int]
 ) -> tuple[pa.Table, NDArray[np.int64], list[BadRow]]:
     texts, rows, bad = [], [], []
     with _long_fields():
         for number, line in enumerate(io.BytesIO(block), start + 1):
             if not line.strip(b"\r\n"):
                 continue
-            fields, reason = _fields(line, delimiter, width, used)
+            fields, reason = _fields(line, source, width, used)
             if reason:
                 bad.append(BadRow(number, reason, shown(line)))
             else:
@@ -105,11 +105,11 @@ def _by_line(
     return pa.Table.from_arrays(arrays, [str(place) for place in used]), np.array(rows, np.int64), bad
 
 
-def _fields(line: bytes, delimiter: str, width: int, used: list[int]) -> tuple[list[str], str]:
+def _fields(line: bytes, source: Source, width: int, used: list[int]) -> tuple[list[str], str]:
     """The fields of a line that are used, or what is wrong with it."""
     text = line.decode(errors="surrogateescape").rstrip("\r\n") + "\n"
     try:
-        fields = next(csv.reader([text], delimiter=delimiter))
+        fields = next(csv.reader([text], delimiter=source.delimiter))
     except csv.Error as error:
         return [], str(error)
     if "\n" in fields[-1]:  # the reader took the line end as a part of the field
@@ -120,7 +120,7 @@ def _fields(line: bytes, delimiter: str, width: int, used: list[int]) -> tuple[l
     try:
         "".join(wanted).encode()
     except UnicodeEncodeError:
-        return [], "not UTF-8 text: if the whole file is in another encoding, convert it first"
+        return [], not_text(source)
     return wanted, ""
 
 

@@ -13,26 +13,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.lines import BOM, Parser, parsed_lines, raw_line, shown
+from spidertensor.sources.lines import BOM, Parser, not_text, parsed_lines, raw_line, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, Wanted
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-    return parsed_lines(source, skip, last, partial(_parser, wanted), header=False, quiet=wanted.quiet)
+    return parsed_lines(source, skip, last, partial(_parser, source, wanted), wanted, header=False)
 
 
 _TWO_OBJECTS = re.compile(rb"\}[ \t\r]*\{")  # on one line, or in a text
 JSONL = Format("jsonl", read, ("ndjson",))
 
 
-def _parser(wanted: Wanted, header: bytes) -> Parser:
+def _parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
     def parse(block: bytes, start: int, end: int) -> Parsed:
         table = None if wanted.keep else _table(block, wanted)
         if table is not None and table.num_rows == end - start:
             columns = [table.column(name).combine_chunks() for name in wanted.columns]
             rows = np.arange(start + 1, end + 1)
             return Parsed(columns, rows, [], end, raw_line(block, start), None, None)
-        objects, rows, bad = _by_line(block, start)
+        objects, rows, bad = _by_line(block, start, source)
         columns = [[each.get(name) for each in objects] for name in wanted.columns]
         records = objects if wanted.keep else None
         return Parsed(columns, rows, bad, end, raw_line(block, start), None, records)
@@ -54,7 +54,8 @@ def _table(block: bytes, wanted: Wanted) -> pa.Table | None:
         block.decode()
         first = json.loads(block.partition(b"\n")[0])
         kinds = {int: pa.int64(), str: pa.string()}
-        schema = [(name, kinds[type(first[name])]) for name in wanted.modes]
+        number = dict.fromkeys(wanted.numbers, pa.float64())
+        schema = [(name, number.get(name) or kinds[type(first[name])]) for name in wanted.modes]
         if wanted.value is not None:
             schema.append((wanted.value, pa.float64()))
         return arrow.read_json(
@@ -66,7 +67,9 @@ def _table(block: bytes, wanted: Wanted) -> pa.Table | None:
         return None
 
 
-def _by_line(block: bytes, start: int) -> tuple[list[dict[str, Any]], NDArray[np.int64], list[BadRow]]:
+def _by_line(
+    block: bytes, start: int, source: Source
+) -> tuple[list[dict[str, Any]], NDArray[np.int64], list[BadRow]]:
     objects, rows, bad = [], [], []
     for number, line in enumerate(io.BytesIO(block), start + 1):
         if not line.strip():
@@ -74,7 +77,7 @@ def _by_line(block: bytes, start: int) -> tuple[list[dict[str, Any]], NDArray[np
         try:
             parsed = json.loads(line.decode())  # of bytes it would guess the encoding
         except UnicodeDecodeError:
-            bad.append(BadRow(number, "not UTF-8 text", shown(line)))
+            bad.append(BadRow(number, not_text(source), shown(line)))
             continue
         except (ValueError, RecursionError):
             bad.append(BadRow(number, "not JSON", shown(line)))

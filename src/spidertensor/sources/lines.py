@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spidertensor.sources.source import Parsed, Source, SourceError
+from spidertensor.sources.encodings import Transcoded
+from spidertensor.sources.source import Parsed, Source, SourceError, Wanted
+from spidertensor.sources.zip_member import Unzipped
 
 BLOCK = 1 << 20  # bytes: some 64 thousand rows of two ids and a value
 MAX_LINE = 1 << 26  # bytes: a longer line means that this is not text
@@ -27,22 +29,27 @@ def parsed_lines(
     skip: int,
     last: str | None,
     parser: Callable[[bytes], Parser],
+    wanted: Wanted,
     *,
     header: bool,
-    quiet: float | None = None,
 ) -> Iterator[Parsed]:
-    """The lines after line `skip`, in blocks. parser: makes a Parser from the header, or from b""."""
+    """The lines after line `skip`, in blocks. parser: makes a Parser from the header, or from b"".
+
+    A source without rows gives one block without rows if these are to be kept: it has the columns.
+    """
     with _opened(source) as (stream, progress):
-        blocks = _blocks(source, stream, quiet)
+        blocks = _blocks(source, stream, wanted.quiet)
         first = next(filter(None, blocks), b"")
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise SourceError(f"{source.name}: UTF-16 text, convert it to UTF-8 first")
+            raise SourceError(
+                f"{source.name}: UTF-16 text", kind="UTF-16", remedy="name its encoding, utf-16"
+            )
         first, start = first.removeprefix(BOM), 0
         names = b""
         if header:
             names, _, first = first.partition(b"\n")
             start = 1
-        parse = parser(names)
+        parse, before = parser(names), start
         for block in _chain(first, blocks):
             if not block:
                 yield _without_rows(start)._replace(quiet=True)
@@ -62,6 +69,8 @@ def parsed_lines(
                 share, digest = progress(), _digest(block[block.rfind(b"\n", 0, -1) + 1 :])
                 yield parse(block, start, end)._replace(share=share, last=digest)
             start = end
+        if wanted.keep and start == before:
+            yield parse(b"", start, start)
 
 
 def _digest(line: bytes) -> str:
@@ -89,7 +98,13 @@ def _opened(source: Source) -> Iterator[tuple[Any, Callable[[], float | None]]]:
         raw = open(source.path, "rb", buffering=0)  # noqa: SIM115 (closed below)
         size = os.fstat(raw.fileno()).st_size
     try:
-        stream = raw if source.compression is None else pa.CompressedInputStream(raw, source.compression)
+        stream: Any = raw
+        if source.member is not None:
+            stream = Unzipped(source.name, raw, source.member)
+        elif source.compression is not None:
+            stream = pa.CompressedInputStream(raw, source.compression)
+        if source.encoding != "utf-8":
+            stream = Transcoded(stream, source.encoding)
         yield stream, lambda: raw.tell() / size if size else None
     finally:
         if source.path is not None:
@@ -124,7 +139,8 @@ def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]
 
 def _has_come(stream: Any, seconds: float) -> bool:
     """Whether a read would not have to wait longer; True where that cannot be known."""
-    if os.name != "posix" or isinstance(stream, pa.NativeFile):
+    inner = stream.stream if isinstance(stream, Transcoded) else stream
+    if os.name != "posix" or isinstance(inner, pa.NativeFile | Unzipped):
         return True
     try:
         return bool(select.select([stream], [], [], seconds)[0])
@@ -142,6 +158,13 @@ def raw_line(block: bytes, start: int) -> Callable[[int], str]:
         return shown(lines[number - start - 1])
 
     return raw
+
+
+def not_text(source: Source) -> str:
+    """The reason of a row that has bytes which its encoding does not have."""
+    if source.encoding != "utf-8":
+        return f"not {source.encoding} text"
+    return "not UTF-8 text: if the whole file is in another encoding, name that"
 
 
 def shown(line: bytes) -> str:

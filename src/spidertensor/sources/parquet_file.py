@@ -22,20 +22,27 @@ def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterato
     with open(source.path, "rb") as handle, parquet.ParquetFile(handle) as file:
         schema, total = file.schema_arrow, file.metadata.num_rows
         for name, place in zip(wanted.columns, find_columns(source, schema.names, wanted), strict=True):
-            _check_type(source, schema.field(place), is_value=name == wanted.value)
+            numeric = name == wanted.value or name in wanted.numbers
+            _check_type(source, schema.field(place), is_value=numeric)
         end = 0
-        for batch in file.iter_batches(ROWS, columns=None if wanted.keep else wanted.columns):
+        for batch in _batches(file, wanted):
             start, end = end, end + batch.num_rows
             batch = batch.slice(min(max(skip - start, 0), batch.num_rows))
             rows = np.arange(end - batch.num_rows + 1, end + 1)
             columns = [batch.column(name) for name in wanted.columns]
             yield Parsed(
-                columns, rows, [], end, _raw_record(batch, rows, wanted), end / total,
+                columns, rows, [], end, _raw_record(batch, rows, wanted), end / max(total, 1),
                 pa.Table.from_batches([batch]) if wanted.keep else None,
             )  # fmt: skip
 
 
 PARQUET = Format("parquet", read, ("pq",), unit="row", streamed=False)
+
+
+def _batches(file: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    yield from file.iter_batches(ROWS, columns=None if wanted.keep else wanted.columns)
+    if wanted.keep and not file.metadata.num_rows:  # the columns, for whoever writes as many rows: none
+        yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
 
 
 def _raw_record(batch: pa.RecordBatch, rows: NDArray[np.int64], wanted: Wanted) -> Callable[[int], Any]:

@@ -70,13 +70,25 @@ class Format(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """path: None for standard input; names: of the columns of a file without a header."""
+    """How a source is found and written.
+
+    path:      None for standard input
+    names:     of the columns of a file without a header
+    member:    the file in a zip; None if the source is no zip
+    delimiter: of the columns of a text
+    encoding:  of a text
+    decimal:   the mark between a number and its decimals in a csv or tsv: "." or ","
+    """
 
     name: str
     path: str | None
     format: Format
     compression: str | None = None
     names: tuple[str, ...] | None = None
+    member: str | None = None
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
 
     @property
     def is_file(self) -> bool:
@@ -100,7 +112,8 @@ class Source:
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text, quiet, labels: see `read`; keep: also give whole rows."""
+    """modes, value: names of columns; all_text, missing, quiet, labels: see `read`; keep: also give whole
+    rows; numbers: the modes whose columns hold numbers, which are to become bins."""
 
     modes: Sequence[str]
     value: str | None
@@ -108,6 +121,8 @@ class Wanted(NamedTuple):
     all_text: Sequence[bool]
     keep: bool
     quiet: float | None = None
+    missing: str = "error"
+    numbers: Sequence[str] = ()
     labels: tuple[str, str] | None = None
 
     @property
@@ -127,6 +142,21 @@ class Parsed(NamedTuple):
     records: Any  # kept rows with all their columns: a pyarrow Table, or a list of dicts
     last: str | None = None  # sha256 of the last line, without its line end; None if there are no lines
     quiet: bool = False  # no rows: a pipe from which nothing has come for a while
+
+
+class Chunk(NamedTuple):
+    """The good rows of a part of the source, and the bad ones."""
+
+    columns: list[NDArray[Any]]  # ids, one column per mode
+    values: NDArray[np.float64] | None
+    rows: NDArray[np.int64]  # the number of each good row
+    bad: list[BadRow]
+    end: int  # the number of the last row, good or bad
+    share: float | None  # of the source that has been read; None if its length is not known
+    last: str | None = None  # sha256 of the last line; None if the source has no lines
+    records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
+    quiet: bool = False  # no rows: nothing has come for a while
+    skipped: int = 0  # rows left out because an id is missing
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
@@ -149,6 +179,6 @@ def _with_remedy(error: SourceError, source: Source, names: Sequence[str]) -> So
         return error.but(kind="no header", remedy=remedy)
     reason = f"{error.reason}: its columns are separated by {mark!r}"
     kind, remedy = {"\t": ("tabs", 'read it as "tsv"'), ",": ("commas", 'read it as "csv"')}.get(
-        mark, ("", "convert it to csv first")
+        mark, ("delimiter", "name this delimiter")
     )
     return error.but(reason=reason, kind=kind, remedy=remedy)

@@ -1,0 +1,155 @@
+"""Ids of a prediction that were never learned, although the same ids in another form were.
+
+A file that is read with other types than the one that was learned looks like a stream of strangers: every
+prediction is that of the prior, and nothing fails. So the unseen ids are looked up in the forms that
+spreadsheets, data frames and CSV files are known to make of ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator.ids import NodeIndex
+from spidertensor.estimator.inputs import Column
+from spidertensor.estimator.parameters import plain
+from spidertensor.faults import SpiderWarning
+
+MANY = 10  # different unseen ids, from which on a note needs no known reason: fewer may well be new
+SAMPLE = 1_000  # rows of a mode that are looked at
+LONGEST = 20  # digits that leading zeros fill up
+
+ZEROS = "their leading zeros differ from those in the model"
+DECIMALS = "they are written with other decimals than in the model"
+SPACES = "the spaces around them differ from those in the model"
+CASE = "their case differs from that in the model"
+
+_DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
+_DECIMALS = re.compile(r"-?[0-9]{1,15}\.0+")
+_NAMES = {int: "integers", float: "floats", str: "text", bytes: "bytes"}
+
+
+def note(
+    nodes: Sequence[NodeIndex],
+    columns: Mapping[int, Column],
+    numbers: Mapping[int, NDArray[np.int64]],
+    names: Sequence[str] | None,
+) -> SpiderWarning | None:
+    """A warning if most ids of a mode were never learned, and that is no coincidence.
+
+    columns, numbers: by their modes, the ids of a prediction and their nodes, -1 for an unseen id
+    """
+    rows = {mode: np.flatnonzero(number < 0) for mode, number in numbers.items()}
+    unseen = {
+        mode: _sample(columns[mode], each)
+        for mode, each in rows.items()
+        if 2 * len(each) > len(numbers[mode])
+    }
+    reasons = {mode: _another_mode(mode, nodes, unseen, names) for mode in unseen}
+    reasons = {mode: reason or _another_form(unseen[mode], nodes[mode]) for mode, reason in reasons.items()}
+    for mode in sorted(unseen, key=lambda mode: not reasons[mode]):  # those with a known reason first
+        if reasons[mode] or len(unseen[mode]) >= MANY:
+            share = len(rows[mode]) / len(numbers[mode])
+            return SpiderWarning(
+                f"{share:.0%} of the ids were never learned, and are predicted from the prior",
+                kind="unseen",
+                remedy=reasons[mode] or "check their type, and the order of the columns",
+                column=mode if names is None else names[mode],
+            )
+    return None
+
+
+def _sample(column: Column, rows: NDArray[np.int64]) -> list[Any]:
+    """Different ids of some rows."""
+    rows = rows[:: len(rows) // SAMPLE + 1]
+    ids = column[rows].tolist() if isinstance(column, np.ndarray) else [plain(column[row]) for row in rows]
+    return list(dict.fromkeys(each for each in ids if isinstance(each, tuple(_NAMES))))
+
+
+def _another_mode(
+    mode: int, nodes: Sequence[NodeIndex], unseen: Mapping[int, list[Any]], names: Sequence[str] | None
+) -> str:
+    """The ids are those of a mode whose own ids are unseen, too. If those were seen, the columns may well be
+    in order: two modes of integers share many ids."""
+    for other in unseen:
+        if other != mode and _most(int((nodes[other].find(unseen[mode]) >= 0).sum()), unseen[mode]):
+            name = f"mode {other}" if names is None else names[other]
+            return f"they are ids of {name}: check the order of the columns"
+    return ""
+
+
+def _another_form(unseen: list[Any], known: NodeIndex) -> str:
+    """What distinguishes most of the unseen ids from known ones, with an example."""
+    found: dict[Any, tuple[str, Any]] = {}
+    for raw in unseen:
+        forms = list(_forms(raw))
+        numbers = known.find([form for _, form in forms]) if forms else np.empty(0)
+        if (numbers >= 0).any():
+            found[raw] = forms[int(np.argmax(numbers >= 0))]
+    if not found:
+        return ""
+    ((what, times),) = Counter(what for what, _ in found.values()).most_common(1)
+    if not _most(times, unseen):
+        return ""
+    raw, form = next((raw, form) for raw, (what_of_raw, form) in found.items() if what_of_raw == what)
+    return f"{what} ({raw!r:.60} and {form!r:.60})"
+
+
+def _most(n: int, ids: list[Any]) -> bool:
+    return 2 * n > len(ids)
+
+
+def _forms(raw: Any) -> Iterator[tuple[str, Any]]:
+    """What the same id may look like elsewhere, with a name for the difference."""
+    if isinstance(raw, bool) or (isinstance(raw, int) and raw.bit_length() > 64):
+        return
+    if isinstance(raw, int):
+        yield from _typed(raw, str(raw), str(raw).encode())
+        yield from _filled(str(raw))
+        yield DECIMALS, f"{raw}.0"
+    elif isinstance(raw, float):
+        yield from _typed(raw, str(raw))
+        if raw.is_integer():
+            yield DECIMALS, str(int(raw))
+            yield from _filled(str(int(raw)))
+    elif isinstance(raw, bytes):
+        text = raw.decode(errors="replace")
+        yield from _typed(raw, text)
+        if _DIGITS.fullmatch(text):
+            yield from _typed(raw, int(text))
+    else:
+        yield from _forms_of_text(raw)
+
+
+def _forms_of_text(raw: str) -> Iterator[tuple[str, Any]]:
+    if _DIGITS.fullmatch(raw):
+        number = int(raw)
+        if str(number) == raw:
+            yield from _typed(raw, number)
+        else:
+            yield from ((ZEROS, number), (ZEROS, str(number)))
+        yield from _filled(raw)
+    if _DECIMALS.fullmatch(raw):
+        whole = raw.partition(".")[0]
+        yield from ((DECIMALS, int(whole)), (DECIMALS, whole))
+    yield from _typed(raw, raw.encode(errors="replace"))
+    bare = raw.strip()
+    if _DIGITS.fullmatch(bare):
+        yield SPACES, int(bare)
+    yield from ((SPACES, each) for each in (bare, f" {bare}", f"{bare} "))
+    cases = (raw.lower(), raw.upper(), raw.title(), raw.capitalize(), raw.swapcase())
+    yield from ((CASE, each) for each in cases)
+
+
+def _typed(raw: Any, *forms: Any) -> Iterator[tuple[str, Any]]:
+    for form in forms:
+        yield f"they are {_NAMES[type(raw)]} here, and {_NAMES[type(form)]} in the model", form
+
+
+def _filled(digits: str) -> Iterator[tuple[str, str]]:
+    yield from ((ZEROS, digits.zfill(length)) for length in range(len(digits) + 1, LONGEST + 1))
