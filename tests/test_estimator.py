@@ -33,7 +33,7 @@ from spidertensor import (
     SpiderWarning,
     checkpoint,
 )
-from spidertensor.estimator import base
+from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.inputs import Columns
 from spidertensor.spider import posterior
 
@@ -695,9 +695,9 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
 
     with monkeypatch.context() as patch:
         if moment == "ids":
-            mapped = base.NodeIndex._map
+            mapped = NodeIndex._map
             calls = iter([mapped, stopped])  # the second mode fails
-            patch.setattr(base.NodeIndex, "_map", lambda *a, **k: next(calls)(*a, **k))
+            patch.setattr(NodeIndex, "_map", lambda *a, **k: next(calls)(*a, **k))
         elif moment == "growth":
             patch.setattr(posterior, "_start", stopped)
         else:

@@ -323,7 +323,7 @@ def test_to_index_wants_one_column_per_mode_of_one_length():
     ],
 )
 def test_parse(ids, text, expected):
-    assert typed(index_of(ids).parse(text)) == typed(expected)
+    assert typed(index_of(ids).parse([text])[0]) == typed(expected)
 
 
 # --- saved ids from anywhere ---

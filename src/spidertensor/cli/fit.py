@@ -80,6 +80,14 @@ Memory = Annotated[
     float | None,
     typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
 ]
+MaxNodes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Nodes that a mode may have: 100000, or per mode: 100000,none. A new id takes the place of the "
+        "node longest unseen. By default there is no limit.",
+    ),
+]
 Committee = Annotated[
     int | None,
     typer.Option(
@@ -133,6 +141,7 @@ def fit(
     paper: Paper = False,
     scaling: Scaling = None,
     memory: Memory = None,
+    max_nodes: MaxNodes = None,
     committee: Committee = None,
     clip: Clip = None,
     batch_size: BatchSize = None,
@@ -216,6 +225,8 @@ def fit(
     settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
     if clip is not None:
         settings["clip"] = _clip(clip)
+    if max_nodes is not None:
+        settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
     # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning, text_labels
@@ -277,6 +288,16 @@ def _settings(
         "random_state": seed,
     }
     return {name: setting for name, setting in settings.items() if setting is not None}
+
+
+def _max_nodes(text: str) -> int | tuple[int | None, ...] | None:
+    try:
+        limits = [None if word == "none" else int(word) for word in options.words(text)]
+    except ValueError:
+        limits = []
+    if not limits:
+        raise CommandError(f"--max-nodes takes a number, or a number or none for each mode, not {text!r}")
+    return limits[0] if len(limits) == 1 else tuple(limits)
 
 
 def _clip(text: str) -> float | None:

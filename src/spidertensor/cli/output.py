@@ -138,12 +138,13 @@ def named(settings: dict[str, Any]) -> str:
 
 
 def counts_of(model: Any) -> dict[str, Any]:
-    """What a model did not learn, or not in full; clipped and followed are None for binary values."""
+    """What a model did not learn, not in full, or gave up; clipped and followed: None for binary values."""
     return {
         "rejected": model.n_rejected_,
         "refused": model.n_refused_,
         "clipped": getattr(model, "n_clipped_", None),
         "followed": getattr(model, "followed_", None),
+        "evicted": dict(zip(model.mode_names_, model.n_evicted_, strict=True)),
     }
 
 
@@ -162,4 +163,7 @@ def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
     if times:
         changes = ", ".join(f"{name} {counted(n, 'time')}" for name, n in times.items())
         pairs.append(("followed", f"changes of the values: {changes}"))
+    evicted = [f"{counted(n, 'node')} of {mode}" for mode, n in record["evicted"].items() if n]
+    if evicted:
+        pairs.append(("evicted", f"{', '.join(evicted)}, to make room for new ids"))
     return pairs

@@ -68,6 +68,8 @@ def recommend(
     notes = Notes()
     with notes.of_warnings():
         ranked = estimator.recommend(ids, names.index(over), **how)
+    if not ranked:
+        raise CommandError(f"{model} knows no {over}: all were forgotten")
     entry = ids | {names.index(over): ranked[0].id}
     seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
     for mode, name in enumerate(names):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,9 +19,9 @@ from sklearn.utils import check_random_state
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
-from spidertensor.estimator import fitted_file, inputs
-from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room
-from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.estimator import eviction, fitted_file, inputs
+from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room, without
+from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.labels import Classes
@@ -78,7 +78,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
     for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
         if n:
             remedy = "nothing has to be done; followed_ counts such changes"
-            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=5)
+            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
 class Spider(Parameters, Known, Noting, BaseEstimator):
@@ -129,7 +129,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     @learns
     def learn_numbered(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
-        the same entries, which then needs no ids."""
+        the same entries, which then needs no ids. With max_nodes a row may be another node's later."""
         return self._advance(X, y)
 
     @locked
@@ -176,9 +176,33 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         return self._index(X) >= 0
 
     @locked
+    def forget(self, mode: str | int, ids: Any) -> int:
+        """Remove the nodes of these ids from a mode, as a deletion request asks for. How many were known.
+
+        Their ids and factors are gone, and they are unknown from then on. What the weights and the factors of
+        other nodes have learned from their entries stays (docs/your-data.md#forgetting).
+
+        mode: the name of its column, or its number
+        ids:  a list or array of ids; those that are unknown change nothing
+        """
+        fitted, number = self._fitted(), self._mode(mode)
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+            raise EntryError(f"the ids to forget are a list, got {type(ids).__name__}", value=ids)
+        ids = ids if isinstance(ids, np.ndarray) else list(ids)
+        known = set(fitted.nodes[number].find(ids).tolist()) - {-1}
+        if known:
+            self._learned = without(fitted, number, known)
+        return len(known)
+
+    @locked
     def parse_id(self, mode: str | int, text: str) -> Any:
         """The id that a text means in a mode: "42" is the integer 42 in a mode whose ids are integers."""
-        return self._fitted().nodes[self._mode(mode)].parse(text)
+        return self.parse_ids(mode, [text])[0]
+
+    @locked
+    def parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
+        """`parse_id` for many."""
+        return self._fitted().nodes[self._mode(mode)].parse(texts)
 
     @locked
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
@@ -229,8 +253,14 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
                 (0, len(columns.ids)), np.int64
             )
         fitted = self._learned or self._start(len(columns.ids), value)._replace(classes=classes)
+        with eviction.unbroken(fitted.nodes):
+            return self._learn(fitted, columns, value)
+
+    def _learn(
+        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]
+    ) -> tuple[Update, NDArray[np.int64]]:
         batch_value = scaled_values(value, fitted)
-        fitted, index = with_room(fitted, columns)
+        fitted, index, segments = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
         # arrays, so that ids and state agree even if it is interrupted.
         first, self._learned = self._learned is None, fitted
@@ -239,7 +269,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
-            state, update = fitted.model.method.update(fitted.state, Batch(index, batch_value))
+            state, update = eviction.learn(fitted.model, fitted.state, Batch(index, batch_value), segments)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -258,11 +288,12 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         params = checked(self.get_params(deep=False))
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
+        nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
-        return Fitted(params, model, state, [NodeIndex() for _ in range(n_modes)], scaling)
+        return Fitted(params, model, state, nodes, scaling)
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         return Scaling()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.eviction import Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
 from spidertensor.estimator.labels import Classes
@@ -63,8 +64,9 @@ def units(fitted: Fitted) -> Scaling:
     return Scaling(float(shift + scale * stream.shift), float(scale * stream.scale))
 
 
-def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64]]:
-    """The same with room for every id, and the (n, K) node numbers; if it fails, nothing was added.
+def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64], list[Segment]]:
+    """The same with room for every id, the (n, K) node numbers, and where rows change their ids
+    (eviction.py). If it fails, nothing was added.
 
     The state grows here and not in the update: once the result is stored, ids and state agree, and the
     update, which works in place, finds nothing left to add.
@@ -77,11 +79,21 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
             posterior.grow(state, member.network, member.prior, wanted)
             for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
         )
+        parts = segments(nodes, index, int(fitted.state.counts.entries), fitted.params["batch_size"])
     except BaseException:  # out of memory, or Ctrl-C
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)
         raise
-    return fitted._replace(state=fitted.state._replace(members=members)), index
+    return fitted._replace(state=fitted.state._replace(members=members)), index, parts
+
+
+def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
+    """The same without some nodes of a mode: neither their ids nor their rows are left in it."""
+    keep = np.ones(len(fitted.nodes[mode]), bool)
+    keep[list(numbers)] = False
+    members = tuple(posterior.keep_rows(member, mode, keep) for member in fitted.state.members)
+    nodes = [each.without(numbers) if m == mode else each for m, each in enumerate(fitted.nodes)]
+    return fitted._replace(state=fitted.state._replace(members=members), nodes=nodes)
 
 
 def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator import labels
+from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.labels import Classes
@@ -58,6 +59,8 @@ VERSION_1: dict[str, Any] = {
     "clip": None,
     "node_noise": False,
 }
+# What files of version 2 may lack, because it came later
+ADDED: dict[str, Any] = {"max_nodes": None}
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, and more for each array
@@ -102,7 +105,7 @@ def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) 
     # Every list of the params counts something that has arrays. Checked before the params are copied.
     possible = _n_values(config["params"]) <= MOST_PARAMS + len(file.arrays) * len(OF_MEMBERS)
     check(possible, "the params have too many values")
-    meant = VERSION_1 if file.version == 1 else {}
+    meant = ADDED | (VERSION_1 if file.version == 1 else {})
     if "committee" not in file.sections:
         meant = meant | ALONE
     return {name: value for name, value in meant.items() if name in known} | config["params"]
@@ -181,7 +184,7 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     runs: see model_of
     """
     params, shift, scale = config["params"], config["shift"], config["scale"]
-    nodes = _nodes(file.arrays, alone="committee" not in file.sections)
+    nodes = _nodes(file.arrays, params["max_nodes"], alone="committee" not in file.sections)
     modes = config["modes"]
     check(is_whole(modes) and modes == len(nodes), f"{modes!r:.80} modes, but nodes of {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
@@ -220,7 +223,7 @@ def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
     return stored[0], stored[1]
 
 
-def _nodes(arrays: dict[str, NDArray[Any]], *, alone: bool) -> list[NodeIndex]:
+def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> list[NodeIndex]:
     """`alone`: the file is of one model, without a section "committee"."""
     modes: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
@@ -234,7 +237,12 @@ def _nodes(arrays: dict[str, NDArray[Any]], *, alone: bool) -> list[NodeIndex]:
             case _:
                 raise CheckpointError(f"unknown array {name!r:.80}")
     check(modes.keys() == {str(mode) for mode in range(len(modes))}, "the modes are not numbered from 0")
-    return [NodeIndex.from_arrays(modes[str(mode)]) for mode in range(len(modes))]
+    return [
+        NodeIndex.from_arrays(modes[str(mode)])
+        if limit is None
+        else BoundedIndex.restored(modes[str(mode)], limit)
+        for mode, limit in enumerate(limits_of(max_nodes, len(modes)))
+    ]
 
 
 def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
@@ -261,7 +269,7 @@ def _alone(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def _check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, n_nodes: list[int]) -> None:
     """Before anything is allocated: the sizes must be those of arrays that are in the file."""
-    check(n_nodes and min(n_nodes) > 0, "a mode has no nodes")
+    check(n_nodes, "there are no modes")
     for part, shapes in (
         ("weights", network.layers),
         ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
@@ -323,7 +331,8 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(same and counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
     positive = (*(each.var for each in gaussians), *post.noise, counts.entries)
     check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    largest = max(max(np.abs(each.mean).max(), each.var.max()) for each in gaussians)
+    # initial: a mode has no nodes if all were forgotten
+    largest = max(max(np.abs(each.mean).max(initial=0), each.var.max(initial=0)) for each in gaussians)
     possible = largest <= LARGEST and float(post.noise.rate) / float(post.noise.shape) < math.inf
     check(possible, "a mean or a variance is too large")
     certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
@@ -342,13 +351,16 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
         *(prior.slab_var for _ in post.weights),
     ]
     parts = zip((*post.factors, *post.weights), allowed, strict=True)
-    check(all(part.var.max() <= WIDER * var for part, var in parts), "a variance is far above its prior's")
+    check(
+        all(part.var.max(initial=0) <= WIDER * var for part, var in parts),
+        "a variance is far above its prior's",
+    )
     far = Reach(0.0, 0.0)  # of a custom network nothing is known
     if not isinstance(network, CustomSizes):
         far = reach(state, network, prior)
     check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
     log_noise = math.log(float(post.noise.rate)) - math.log(float(post.noise.shape))
-    log_noise += sum(max(map(abs, (each.mean.min(), each.mean.max()))) for each in post.log_noise)
+    log_noise += sum(np.abs(each.mean).max(initial=0) for each in post.log_noise)
     log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
     log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
     shift = scaling.shift + scaling.scale * float(state.stream.shift)

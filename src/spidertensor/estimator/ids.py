@@ -59,8 +59,10 @@ class NodeIndex:
     dict.
     """
 
+    evicted = 0  # nodes that had to make room (eviction.py)
+
     def __init__(self) -> None:
-        self._numbers = _Numbers()
+        self._numbers: dict[Any, int] = _Numbers()
         self._table = np.full(1, -1, dtype=np.int32)
         self._last = np.uint64(0)  # slot of the table
 
@@ -91,12 +93,21 @@ class NodeIndex:
             self._numbers.popitem()
         self._table[self._table >= n] = -1
 
-    def parse(self, text: str) -> Any:
-        """The id of this mode that a text from a command line means; the text itself if there is no such id.
+    def without(self, numbers: set[int]) -> "NodeIndex":
+        """The same nodes but those with these numbers; the others move up and keep their order."""
+        twin = NodeIndex()
+        twin.find_or_add([raw for number, raw in enumerate(self.ids) if number not in numbers])
+        return twin
+
+    def parse(self, texts: Sequence[str]) -> list[Any]:
+        """The ids of this mode that texts from a command line mean; a text itself if there is no such id.
 
         Read as the kinds this mode has: int, float, bool, str, bytes, then tuple (as Python prints it).
         """
         kinds = self.kinds
+        return [self._parse(text, kinds) for text in texts]
+
+    def _parse(self, text: str, kinds: Sequence[str]) -> Any:
         for kind, read in _READ.items():
             if kind in kinds:
                 try:
@@ -105,7 +116,8 @@ class NodeIndex:
                     continue
                 if raw in self._numbers:
                     return raw
-        return next((raw for raw in self._numbers if type(raw) is tuple and str(raw) == text), text)
+        tuples = (raw for raw in self._numbers if type(raw) is tuple) if "tuple" in kinds else ()
+        return next((raw for raw in tuples if str(raw) == text), text)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The ids, types included, as arrays that need no pickle; `from_arrays` restores them exactly."""

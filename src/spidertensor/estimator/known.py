@@ -45,8 +45,14 @@ class Known(Shared):
     @property
     @locked
     def n_nodes_(self) -> tuple[int, ...]:
-        """How many ids each mode has seen."""
+        """How many ids each mode knows."""
         return tuple(len(nodes) for nodes in self._fitted().nodes)
+
+    @property
+    @locked
+    def n_evicted_(self) -> tuple[int, ...]:
+        """How many nodes each mode has given up for new ids, because it was full (`max_nodes`)."""
+        return tuple(nodes.evicted for nodes in self._fitted().nodes)
 
     @property
     @locked

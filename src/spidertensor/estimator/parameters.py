@@ -61,6 +61,7 @@ class Parameters:
     multilinear_var: float = Prior.multilinear_var
     multilinear_start: float = Prior.multilinear_start
     memory: float | None = None
+    max_nodes: int | tuple[int | None, ...] | None = None
     committee: int | list[dict[str, Any]] = 4
     batch_size: int = 256
     engine: str = "sequential"
@@ -139,6 +140,10 @@ def is_scaling(value: Any) -> bool:
     return abs(value[0]) <= LARGEST and 1 / LARGEST <= value[1] <= LARGEST
 
 
+def is_limit(value: Any) -> bool:
+    return value is None or (is_whole(value) and value >= 1)
+
+
 def is_settings(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
@@ -165,6 +170,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "batch_size": (lambda x: is_whole(x) and 0 < x < 2**63, "a whole number of entries, at least 1"),
     "memory": (lambda x: x is None or is_number(x), "a number of entries, or None"),
+    "max_nodes": (
+        lambda x: is_limit(x) or (is_list(x, is_limit) and len(x) > 0),
+        "how many nodes a mode may have, at least 1, or None; or one of these for each mode",
+    ),
     "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
     "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),

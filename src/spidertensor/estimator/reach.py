@@ -84,7 +84,7 @@ def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) ->
         var += layer.var * (into * delta) ** 2
         back = layer.norm * delta
     factor_var = max(
-        *(float(factor.var.max()) for factor in state.posterior.factors),
+        *(float(factor.var.max(initial=0)) for factor in state.posterior.factors),
         *(float(posterior.factor_prior_var(network, prior, mode).max()) for mode in range(network.n_modes)),
     )
     if network.multilinear:
@@ -100,10 +100,10 @@ def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float
     start = FARTHEST_DRAW * prior.multilinear_start * math.sqrt(max(network.multilinear, 1))
     for factor in state.posterior.factors:
         mean = factor.mean.astype(np.float64)
-        deep += float(np.square(mean[:, network.deep_start :]).sum(axis=1).max())
-        bias += float(np.abs(mean[:, 0]).max()) if network.bias else 0.0
+        deep += float(np.square(mean[:, network.deep_start :]).sum(axis=1).max(initial=0))
+        bias += float(np.abs(mean[:, 0]).max(initial=0)) if network.bias else 0.0
         own = mean[:, int(network.bias) : network.deep_start]
-        multilinear.append(max(math.sqrt(float(np.square(own).sum(axis=1).max())), start))
+        multilinear.append(max(math.sqrt(float(np.square(own).sum(axis=1).max(initial=0))), start))
     return math.sqrt(deep), bias, multilinear
 
 

@@ -42,6 +42,9 @@ class SpiderRegressor(RegressorMixin, Spider):
                   deviation multilinear_start; 0 and bias=False give the paper's network
     memory:       forget: entries of its own after which a node counts what it has learned 1/e; the network
                   forgets over as many refinements. None: never
+    max_nodes:    nodes that a mode may have, so that endless new ids need no endless memory; one number, or
+                  one per mode, None for no limit. A new id takes the place of the node that was longest
+                  unseen in the entries learned, which is forgotten
     committee:    how many models learn side by side, each with other prior variances or a memory. They
                   predict together, weighted by how well each has predicted so far: nothing needs tuning. A
                   list of dicts gives the members' own parameters, such as [{}, {"memory": 1000}]; what a

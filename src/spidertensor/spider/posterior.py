@@ -23,6 +23,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 NODE_NOISE_VAR = 0.1  # prior variance of log_noise for up to NODE_NOISE_MODES modes: see `node_noise_var`
 NODE_NOISE_MODES = 3
+GAP = 16  # rows between two to restart that are drawn and dropped: cheaper than a generator for each
 GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
 
 
@@ -198,6 +199,39 @@ def trim(state: State) -> State:
         for modes in (state.posterior.factors, state.posterior.log_noise)
     )
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
+
+
+def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArray[np.int64]) -> None:
+    """Rows of a mode, as they are before any entry; in place."""
+    rows = np.sort(rows)
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1):
+        first, last = int(run[0]), int(run[-1]) + 1
+        fresh = [(state.posterior.factors, _start(network, prior, int(state.seed), mode, first, last))]
+        if state.posterior.log_noise:
+            fresh.append((state.posterior.log_noise, _start_log_noise(network, mode, first, last)))
+        for modes, start in fresh:
+            for part, new in zip(modes[mode], start, strict=True):
+                part[run] = new[run - first]
+
+
+def keep_rows(state: State, mode: int, keep: NDArray[np.bool_]) -> State:
+    """The state with those nodes of a mode only that are to keep, in their order."""
+    trimmed = trim(state).posterior
+
+    def kept(new: tuple[Gaussian, ...], modes: tuple[Gaussian, ...]) -> tuple[Gaussian, ...]:
+        """`modes`, but of this one the rows to keep of `new`, which has no spare rows."""
+        return tuple(
+            Gaussian(*(part[keep] for part in new[m])) if m == mode else each for m, each in enumerate(modes)
+        )
+
+    nodes = state.counts.nodes.copy()
+    nodes[mode] = np.count_nonzero(keep)
+    factors = kept(trimmed.factors, state.posterior.factors)
+    log_noise = kept(trimmed.log_noise, state.posterior.log_noise)
+    return state._replace(
+        posterior=state.posterior._replace(factors=factors, log_noise=log_noise),
+        counts=state.counts._replace(nodes=nodes),
+    )
 
 
 def sample(

@@ -1,0 +1,73 @@
+"""`spider forget`: remove nodes from a model, as a deletion request asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spidertensor.cli import files, options, output
+from spidertensor.cli.errors import CommandError
+from spidertensor.writing import naming
+
+SHOWN = 5  # unknown ids that a note names
+
+
+def forget(
+    model: options.ModelFile,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids to forget.")] = None,
+    mode: Annotated[str, typer.Option(metavar="NAME", help="The mode that the ids belong to.")] = "",
+    ids_file: Annotated[
+        Path | None, typer.Option("--ids", metavar="FILE", help="A text file of more ids, one on each line.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Remove nodes from a model: their ids and their factors.
+
+    They are unknown from then on. What the weights of the network and the factors of other nodes have learned
+    from their rows stays in the model. The rows themselves were never in it, but they are where they came
+    from, and perhaps in the file of rejected rows and in copies of the model.
+
+    An id that the model does not know is noted and changes nothing. Put -- before ids that begin with a dash.
+
+    \b
+    spider forget ratings.spider --mode user 17 42
+    spider forget ratings.spider --mode user --ids deletions.txt
+    """
+    texts = [*(ids or []), *([] if ids_file is None else _lines(ids_file))]
+    if not texts:
+        raise CommandError("which ids are to be forgotten? Name them, or use --ids FILE")
+    from spidertensor.estimator import look
+
+    with files.locked(model):
+        estimator = look(model)  # nothing has to run: neither JAX nor a custom network is needed
+        names = estimator.mode_names_
+        if mode not in names:
+            raise CommandError(f"--mode is one of: {', '.join(names)}" + (f", not {mode!r}" if mode else ""))
+        number = names.index(mode)
+        parsed = estimator.parse_ids(number, texts)
+        entry = [[raw if place == number else 0 for place in range(len(names))] for raw in parsed]
+        seen = estimator.seen(entry)[:, number].tolist()
+        forgotten = estimator.forget(number, parsed)
+        if forgotten:
+            estimator.save(model, estimator.position_)
+    unknown = [text for text, known in zip(texts, seen, strict=True) if not known]
+    record = {"model": str(model), "mode": mode, "forgotten": forgotten, "unknown": unknown}
+    if as_json:
+        output.print_json(record | {"nodes": estimator.n_nodes_[number]})
+        return
+    if unknown:
+        more = f" and {len(unknown) - SHOWN:,} more" if len(unknown) > SHOWN else ""
+        output.note(f"note: {model} has no {mode} {', '.join(unknown[:SHOWN])}{more}")
+    output.say(f"{model}: forgot {output.counted(forgotten, 'node')} of {mode}")
+
+
+def _lines(path: Path) -> list[str]:
+    with naming(path):
+        try:
+            text = path.read_text("utf-8-sig")
+        except UnicodeDecodeError:
+            raise CommandError(f"{path}: is not text in UTF-8") from None
+    lines = (line.removesuffix("\r") for line in text.split("\n"))
+    return [line for line in lines if line]
