@@ -84,7 +84,8 @@ def test_what_is_in_them(dist):
         metadata = email.message_from_bytes(wheel.read(f"{information}/METADATA"))
         scripts = wheel.read(f"{information}/entry_points.txt").decode()
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
-    assert modules | {"spidertensor/py.typed"} == {name for name in names if information not in name}
+    pages = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("dashboard/*")}
+    assert modules | pages | {"spidertensor/py.typed"} == {name for name in names if information not in name}
     assert f"{information}/licenses/LICENSE" in names
     assert scripts.split() == ["[console_scripts]", "spider", "=", "spidertensor.cli:main"]
     assert metadata["Version"] == VERSION

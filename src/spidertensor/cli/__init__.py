@@ -23,8 +23,8 @@ from spidertensor.cli.output import note, say
 
 # Each in a file of its own, in the order of `spider --help`.
 COMMANDS = (
-    "fit", "predict", "recommend", "rollback", "info", "forget", "evaluate", "methods", "data", "experiment",
-    "report", "demo", "warmup", "docs",
+    "fit", "predict", "recommend", "rollback", "info", "serve", "forget", "evaluate", "methods", "data",
+    "experiment", "report", "demo", "warmup", "docs",
 )  # fmt: skip
 
 app = typer.Typer(

@@ -63,8 +63,7 @@ class BadRows:
         if not bad:
             return
         if self.policy == OnBad.RAISE:
-            place = f"{self.source.name} {self.source.format.unit} {bad[0].row}"
-            raise CommandError(f"{place}: {bad[0].reason} (to go on without bad rows: --on-bad skip or file)")
+            refuse(self.source, bad, " (to go on without bad rows: --on-bad skip or file)")
         self.count += len(bad)
         if self.policy == OnBad.FILE:
             records = ({"source": self.source.name, **each._asdict()} for each in bad)
@@ -99,6 +98,12 @@ class BadRows:
     def _is_read_again(self, record: dict[str, Any]) -> bool:
         assert self.after is not None
         return Path(record["source"]).name == Path(self.source.name).name and record["row"] > self.after
+
+
+def refuse(source: Source, bad: Sequence[BadRow], remedy: str = "") -> None:
+    """The first of some bad rows as an error, if there are any."""
+    if bad:
+        raise CommandError(f"{source.name} {source.format.unit} {bad[0].row}: {bad[0].reason}{remedy}")
 
 
 def _is_rejected(line: bytes) -> bool:

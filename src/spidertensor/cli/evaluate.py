@@ -1,19 +1,34 @@
-"""`spider evaluate`: how well a method does on a data set."""
+"""`spider evaluate`: how well a method does on a file of yours, or on a data set."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from spidertensor.cli import options, output
+from spidertensor.cli import bad_rows, files, options, output
+from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.method import Batch, Method
+    from spidertensor.sources import Source
     from spidertensor.study import datasets
 
-Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A data set of spider data list.")]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input. Or a "
+        "data set of spider data list.",
+    ),
+]
+PICTURES = (".png", ".svg", ".pdf")
+POINTS = {"prequential": 60, "held-out": 20}  # of a curve in the picture; a point held out is a whole test
+BATCHES = 4  # at least, for a point: the last of a stream, which may be short, must not stand out
 
 
 class Protocol(StrEnum):
@@ -21,33 +36,57 @@ class Protocol(StrEnum):
     PREQUENTIAL = "prequential"
 
 
-class Test(StrEnum):
-    PAPER = "paper"
-    CLEAN = "clean"
+class Plan(NamedTuple):
+    """How to evaluate.
+
+    test:    a published test set; share: of the entries otherwise, drawn at random or, in_time, the last
+    points:  of a curve to draw, at most; 1: none is drawn
+    """
+
+    protocol: Protocol
+    test: str
+    share: float | None
+    in_time: bool
+    points: int
+    settings: dict[str, Any]
 
 
 def evaluate(
-    dataset: Dataset,
+    data: Data,
+    modes: Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")] = None,
+    value: Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")] = None,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="Values are 0 or 1: score the probabilities.")
+    ] = False,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Order the rows by this column, numbers or ISO timestamps, not by their place in the file.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        Protocol | None,
+        typer.Option(
+            metavar="prequential|held-out",
+            help="Predict each entry before it is learned, in order (default for a file); or learn, then "
+            "test (default for a data set).",
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE|paper|clean",
+            help="Held out: the share of the entries to test, 0.1 by default, drawn at random, or with "
+            "--time the last ones. Of acc and dblp: the test as published, or with zeros drawn uniformly.",
+        ),
+    ] = None,
     method: Annotated[str, typer.Option(metavar="NAME", help="A method of spider methods.")] = "spider",
     rank: Annotated[int, typer.Option(metavar="N", min=1, help="Length of a node's factors.")] = 8,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries per batch.")] = 256,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Seed of the split, the order and the starting weights.")
     ] = 0,
-    protocol: Annotated[
-        Protocol,
-        typer.Option(
-            metavar="held-out|prequential",
-            help="Learn, then test; or predict each entry before it is learned, in time order.",
-        ),
-    ] = Protocol.HELD_OUT,
-    test: Annotated[
-        Test,
-        typer.Option(
-            metavar="paper|clean",
-            help="Test set of acc and dblp: as published, or with zeros drawn uniformly.",
-        ),
-    ] = Test.PAPER,
     engine: Annotated[
         options.Engine,
         typer.Option(
@@ -55,14 +94,43 @@ def evaluate(
             help="For the spider methods: entry by entry, compiled; or a batch at once with JAX.",
         ),
     ] = options.Engine.SEQUENTIAL,
+    on_bad: bad_rows.OnBadOption = OnBad.RAISE,
+    rejects: bad_rows.Rejects = None,
+    format: options.Format = None,  # noqa: A002
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = None,
+    decimal: options.Decimal = None,
+    missing_id: Annotated[
+        options.MissingId,
+        typer.Option(
+            metavar="error|skip|own",
+            help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids "
+            "of a mode are one node of their own.",
+        ),
+    ] = options.MissingId.ERROR,
+    bin: options.BinRules = None,  # noqa: A002
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw a picture, png, svg or pdf: the error along the way beside the baselines, and how "
+            "much the intervals cover.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score a method on a data set, next to simple baselines.
+    """Score a method on a file or a data set, next to simple baselines.
 
     \b
+    spider evaluate ratings.csv --modes user,movie --value rating
+    spider evaluate ratings.csv --modes user,movie --value rating --time when
+    spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
     spider evaluate movielens-1m --method spider --rank 8
-    spider evaluate flights --protocol prequential
-    spider evaluate acc --test clean --method biases --json
+    spider evaluate flights --protocol prequential --plot flights.png
+
+    Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
+    stream is learned but not scored.
     """
     from spidertensor.study import datasets
     from spidertensor.study.registry import FLOORS, METHODS
@@ -72,64 +140,205 @@ def evaluate(
     with_engines = [name for name, named in METHODS.items() if "engine" in named.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
-    loaded = datasets.load(dataset)
+    own = data not in datasets.NAMES and bool(
+        modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
+    )
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
-    tested = test.value if protocol == Protocol.HELD_OUT and loaded.tests else None
+    plan = _plan(protocol, test, own=own, in_time=time is not None, drawn=plot is not None, settings=settings)
+    rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
+    _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
+    about: dict[str, Any] = {}
+    if own:
+        source = options.source(data, format, columns, delimiter, encoding, decimal)
+        rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
+        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary, **reading)
+    else:
+        written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
+        _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
+        loaded = datasets.load(data)
+    tested = plan.test if plan.protocol == Protocol.HELD_OUT and loaded.tests else None
     asked = {
-        "dataset": dataset,
+        "dataset": data,
+        **about,
         "method": method,
         "engine": engine.value if method in with_engines else None,
-        "learning_rate": METHODS[method].tuned(dataset).get("learning_rate"),
+        "learning_rate": METHODS[method].tuned(data).get("learning_rate"),
         **settings,
-        "protocol": protocol.value,
+        "protocol": plan.protocol.value,
         "test": tested,
     }
-    with output.working(f"{method} learns {dataset}; the first time it compiles for about 15 s"):
-        row = _score(loaded, method, protocol, test, engine=engine, **settings)
-    floors = {}
+    rows = {method: _rows(loaded, method, plan, engine)}
     for name in FLOORS:
-        if protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all":
-            continue  # a static floor has no prequential score
-        with output.working(f"floor: {name}"):
-            floor = row if name == method else _score(loaded, name, protocol, test, **settings)
-        floors[name] = {"score": floor["score"], "log_density": floor["log_density"]}
-    record = asked | row | {"test": tested, "floors": floors, "notes": _notes(dataset, protocol, row)}
+        static = plan.protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all"
+        if name not in rows and not static:  # a static floor has no prequential score
+            rows[name] = _rows(loaded, name, plan)
+    last = {name: each[-1] for name, each in rows.items()}
+    shown = ("score", "log_density")
+    floors = {name: {key: last[name][key] for key in shown} for name in FLOORS if name in last}
+    record = asked | last[method] | {"test": tested, "floors": floors}
+    record["notes"] = _notes(data, plan.protocol, record)
+    if plot is not None:
+        _draw(plot, rows)
     (output.print_json if as_json else _show)(record)
+    if plot is not None:
+        output.note(f"picture: {plot}")
 
 
-def _score(
+def _plan(
+    protocol: Protocol | None,
+    test: str | None,
+    *,
+    own: bool,
+    in_time: bool,
+    drawn: bool,
+    settings: dict[str, Any],
+) -> Plan:
+    share = None
+    if test not in (None, "paper", "clean"):
+        try:
+            share = float(test)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            raise CommandError(
+                f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
+            )
+    if protocol is None:
+        protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
+    if share is not None and protocol == Protocol.PREQUENTIAL:
+        raise CommandError("--test is for --protocol held-out: prequential, every entry is a test")
+    points = POINTS[protocol.value] if drawn else 1
+    return Plan(protocol, "paper" if share or not test else test, share, in_time, points, settings)
+
+
+def _check_no_columns(data: str, **given: str | None) -> None:
+    for name, text in given.items():
+        if text is not None:
+            raise CommandError(f"--{name} is for files: {data} is not the name of one")
+
+
+def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
+    """Before anything is read or learned."""
+    if plot is not None:
+        if plot.suffix.lower() not in PICTURES:
+            raise CommandError(f"--plot {plot}: use the ending {', '.join(PICTURES)}")
+        if find_spec("matplotlib") is None:
+            raise CommandError("--plot needs matplotlib: pip install 'spidertensor[plot]'")
+    written = {"--plot": plot, "--rejects": rejects}
+    files.check_apart({"DATA": data, **written})
+    for each in filter(None, written.values()):
+        files.check_writable(each)
+
+
+def _own_file(
+    source: Source,
+    rejected: BadRows,
+    modes: str | None,
+    value: str | None,
+    time: str | None,
+    *,
+    binary: bool,
+    missing: str,
+    rules: list[str] | None,
+) -> tuple[datasets.Dataset, dict[str, Any]]:
+    """A file as a data set, and what the record says about it."""
+    from spidertensor.sources import Bins
+    from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+    from spidertensor.study.datasets.own_file import of_file
+
+    if modes is None or value is None:
+        raise CommandError(f"{source.name}: a file needs --modes and --value, the names of its columns")
+    names, of_mode = options.words(modes), options.bin_rules(rules) or {}
+    if unknown := [name for name in of_mode if name not in names]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
+    with output.bar(f"reading {source.name}") as progress:
+        loaded = of_file(
+            source, names, value, PROBIT if binary else GAUSSIAN, time=time, on_bad=rejected.take,
+            progress=progress, missing=missing, bins=bins,
+        )  # fmt: skip
+    return loaded, {
+        "modes": names,
+        "value": value,
+        "time": time,
+        "entries": len(loaded.train.value),
+        "bad_rows": rejected.count,
+        "nodes": dict(zip(names, loaded.shape, strict=True)),
+    }
+
+
+def _rows(
     dataset: datasets.Dataset,
     name: str,
-    protocol: Protocol,
-    test: Test,
+    plan: Plan,
     engine: options.Engine = options.Engine.SEQUENTIAL,
-    *,
-    rank: int,
-    batch_size: int,
-    seed: int,
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     from spidertensor.study import protocols
     from spidertensor.study.grid import method_of
     from spidertensor.study.registry import METHODS
 
-    settings = {"method": name, "rank": rank, "batch_size": batch_size, "seed": seed, "engine": engine.value}
+    settings = {"method": name, "engine": engine.value, **plan.settings}
     try:
         method, how = method_of(dataset, METHODS[name].tuned(dataset.name) | settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
-    if protocol == Protocol.HELD_OUT:
-        rows = protocols.held_out(method, *dataset.split(seed, test.value), **how)
-    elif method.unit != "all":
-        rows = protocols.prequential(method, dataset.in_time_order(), **how)
-    else:
-        raise CommandError(f"{name} sees all entries at once: it has no prequential score")
-    return list(rows)[-1]
+    compiling = "; the first time it compiles for about 15 s" if name.startswith("spider") else ""
+    with output.bar(f"{name} learns {dataset.name}{compiling}") as progress:
+        if plan.protocol == Protocol.HELD_OUT:
+            train, test = _split(dataset, plan)
+            method = _watched(method, len(train.value), progress)
+            return list(protocols.held_out(method, train, test, at=_points(plan, train), **how))
+        if method.unit == "all":
+            raise CommandError(f"{name} sees all entries at once: it has no prequential score")
+        stream = dataset.in_time_order()
+        method = _watched(method, len(stream.value), progress)
+        return list(protocols.prequential(method, stream, at=_points(plan, stream), **how))
 
 
-def _notes(dataset: str, protocol: Protocol, row: dict[str, Any]) -> list[str]:
+def _points(plan: Plan, entries: Batch) -> int:
+    return max(min(plan.points, len(entries.value) // (BATCHES * plan.settings["batch_size"])), 1)
+
+
+def _split(dataset: datasets.Dataset, plan: Plan) -> Any:
+    if plan.share and dataset.tests:
+        raise CommandError(f"{dataset.name} has published tests: --test takes {' or '.join(dataset.tests)}")
+    share = {} if plan.share is None else {"share": plan.share}
+    seed = plan.settings["seed"]
+    train, test = dataset.split_in_time(**share) if plan.in_time else dataset.split(seed, plan.test, **share)
+    if not len(test.value) or not len(train.value):
+        raise CommandError(f"--test {plan.share:g} of {dataset.name} leaves nothing to test or to learn")
+    return train, test
+
+
+def _watched(method: Method, n_entries: int, progress: Any) -> Method:
+    """The same method, which tells how much of the entries it has learned."""
+    learned = 0
+
+    def update(state: Any, batch: Any) -> Any:
+        nonlocal learned
+        after = method.update(state, batch)
+        learned += len(batch.value)
+        progress(learned / n_entries)
+        return after
+
+    return method._replace(update=update)
+
+
+def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
+    from spidertensor.study.report.draw import overview
+    from spidertensor.writing import replacing
+
+    figure = overview(rows)
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
+
+
+def _notes(dataset: str, protocol: Protocol, record: dict[str, Any]) -> list[str]:
     notes = []
     if protocol == Protocol.PREQUENTIAL:
-        notes.append(f"the first tenth of the stream, {row['skipped']:,} entries, is learned but not scored")
+        notes.append(
+            f"the first tenth of the stream, {record['skipped']:,} entries, is learned but not scored"
+        )
         if dataset == "movielens-1m":
             notes.append(
                 "a third of the timestamps are estimates, and within an hour high and low ratings stand "
@@ -140,21 +349,40 @@ def _notes(dataset: str, protocol: Protocol, row: dict[str, Any]) -> list[str]:
             "half of the training entries are non-zeros but a tenth of the test entries: "
             "coverage and calibration measure that shift"
         )
-    return notes
+    return notes + _worse_than_a_floor(record)
+
+
+def _worse_than_a_floor(record: dict[str, Any]) -> list[str]:
+    from spidertensor.study.metrics import METRICS
+    from spidertensor.study.registry import METHODS
+
+    loss = METRICS[record["metric"]].loss
+    better = [
+        METHODS[name].label
+        for name, floor in record["floors"].items()
+        if loss(floor["score"]) < loss(record["score"])
+    ]
+    if not better or METHODS[record["method"]].role == "floor":
+        return []
+    verb = "predicts" if len(better) == 1 else "predict"
+    return [f"{' and '.join(better)} {verb} these values better than {record['method']}"]
 
 
 def _show(record: dict[str, Any]) -> None:
     metric = output.METRICS[record["metric"]]
     test = f", {record['test']} test" if record["test"] else ""
+    order = f", ordered by {record['time']}" if record.get("time") else ""
     title = (
-        f"{record['dataset']}, {record['protocol']}{test}: rank {record['rank']}, "
+        f"{record['dataset']}, {record['protocol']}{test}{order}: rank {record['rank']}, "
         f"batch size {record['batch_size']}, seed {record['seed']}"
     )
     rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
     for name, floor in record["floors"].items():
         rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
     output.print_table(title, ["", metric, "log density"], rows)
+    nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
     shown = {
+        "bad rows, left out": ("bad_rows", ",d"),
         "learning rate, tuned on this data set": ("learning_rate", "g"),
         "log loss": ("log_loss", ".4f"),
         "calibration error": ("calibration_error", ".4f"),
@@ -163,8 +391,12 @@ def _show(record: dict[str, Any]) -> None:
         "rejected updates": ("rejected", ",d"),
     }
     pairs = [
-        (label, format(record[key], how)) for label, (key, how) in shown.items() if record[key] is not None
+        (label, format(record[key], how))
+        for label, (key, how) in shown.items()
+        if record.get(key) is not None and (key != "bad_rows" or record[key])
     ]
+    if nodes:
+        pairs.insert(0, ("entries and nodes", f"{record['entries']:,} entries{nodes}"))
     notes = [("note", note) for note in record["notes"]]
     output.print_pairs("", [*_coverages(record), *pairs, *notes])
 

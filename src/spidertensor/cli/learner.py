@@ -266,7 +266,7 @@ def reopen(
 
 
 def check_same(
-    learner: Learner,
+    learner: Any,
     modes: list[str] | None,
     value: str | None,
     *,
@@ -276,7 +276,10 @@ def check_same(
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
-    """Options that describe a model must agree with the model that exists."""
+    """Options that describe a model must agree with the model that exists.
+
+    learner: a Learner, or the model of a server
+    """
     estimator = learner.estimator
     facts = {
         "modes": learner.modes,

@@ -10,8 +10,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Any
 
 # Control characters, among them ESC and the line ends; marks that turn the direction of writing; and halves
@@ -112,6 +113,31 @@ def working(text: str) -> AbstractContextManager[Any]:
 
     console = Console(stderr=True)
     return console.status(escape(safe(text))) if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def bar(text: str) -> Iterator[Callable[[float | None], None]]:
+    """A bar on a terminal while a command works: call what it gives with the share that is done, if known."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(20), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
+    shown = 0.0
+
+    def tell(share: float | None) -> None:
+        nonlocal shown
+        if share is not None and perf_counter() - shown > 0.1:  # seconds: showing it is slower than a batch
+            shown = perf_counter()
+            progress.update(task, total=1.0, completed=min(share, 1.0))
+
+    if not console.is_terminal:
+        yield lambda share: None
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(safe(text)), total=None)
+        yield tell
 
 
 def note(text: str) -> None:

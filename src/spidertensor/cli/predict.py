@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, output
+from spidertensor.cli import bad_rows, files, options, output, writers
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.notes import Notes
@@ -22,14 +22,6 @@ Out = Annotated[
         metavar="FILE",
         help="Output file: csv, tsv, jsonl (each also .gz or .zst) or parquet. By default csv to standard "
         "output.",
-    ),
-]
-SpreadsheetSafe = Annotated[
-    bool,
-    typer.Option(
-        "--spreadsheet-safe",
-        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
-        "data.",
     ),
 ]
 Modes = Annotated[
@@ -53,7 +45,7 @@ def predict(
     encoding: options.Encoding = None,
     decimal: options.Decimal = None,
     missing_id: options.MissingIds = None,
-    spreadsheet_safe: SpreadsheetSafe = False,
+    spreadsheet_safe: writers.SpreadsheetSafe = False,
 ) -> None:
     """Add predictions to the rows of a source.
 
@@ -72,7 +64,6 @@ def predict(
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > out.csv
     """
     from spidertensor import sources
-    from spidertensor.cli.writers import no_rows, written
     from spidertensor.estimator.inputs import Columns
 
     estimator = files.load_model(model, network)
@@ -96,7 +87,7 @@ def predict(
     records = None
     with (
         output.working(f"predicting {opened.name}") if out else nullcontext(),
-        written(out, spreadsheet_safe=spreadsheet_safe) as write,
+        writers.written(out, spreadsheet_safe=spreadsheet_safe) as write,
     ):
         for chunk in chunks:
             records = chunk.records
@@ -113,7 +104,7 @@ def predict(
             if rejected.count:
                 raise CommandError(f"{opened.name}: no good rows to predict")
             none = Columns([[] for _ in names])
-            write(no_rows(records, names), _predictions(estimator, none, interval))
+            write(writers.no_rows(records, names), _predictions(estimator, none, interval))
     output.note(_summary(n, unseen, skipped, rejected))
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import files, options, output
+from spidertensor.cli import files, options, output, tables, writers
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.notes import Notes
+
+if TYPE_CHECKING:
+    from spidertensor.estimator.loading import Estimator
+    from spidertensor.estimator.recommend import Recommendation
+
+AT_ONCE = 256  # rows of --given-file between two writes
 
 
 class Explore(StrEnum):
@@ -21,17 +27,35 @@ class Explore(StrEnum):
 
 def recommend(
     model: options.ModelFile,
-    given: Annotated[
-        list[str],
-        typer.Option(
-            metavar="MODE=ID",
-            help="The id of a mode: user=42. Repeat for every mode but one.",
-            default_factory=list,  # a model of one mode has no other
-            show_default=False,
-        ),
-    ],
     over: Annotated[str, typer.Option(metavar="MODE", help="The mode to rank.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODE=ID", help="The id of a mode: user=42. Repeat for every mode but one."),
+    ] = None,
+    given_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rank for each row of a file, whose columns have the ids of the modes that --given does not "
+            "name.",
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
+    candidates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rank only the ids in this file. Other modes that it has columns of are those of the "
+            "candidate: the category of a product.",
+        ),
+    ] = None,
+    exclude: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Leave out the ids in this file: for all, or with a column such as user for that user only.",
+        ),
+    ] = None,
     explore: Annotated[
         Explore,
         typer.Option(
@@ -41,6 +65,15 @@ def recommend(
     ] = Explore.MEAN,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for Thompson sampling.")] = None,
     interval: options.Interval = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the ranking: csv, tsv, jsonl (each also .gz or .zst) or parquet. With --given-file "
+            "by default csv to standard output.",
+        ),
+    ] = None,
+    spreadsheet_safe: writers.SpreadsheetSafe = False,
     network: options.NetworkName = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -48,50 +81,183 @@ def recommend(
 
     std is that of the expected value; the std of spider predict also has the noise of an observation. For
     binary values the first column is a probability, and std is that of the f behind it. --interval adds low
-    and high of an observation, as in spider predict.
+    and high of an observation, as in spider predict. Ids that were never seen are predicted from the prior.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5
     spider recommend ratings.spider --given user=42 --over movie --interval 0.9
     spider recommend log.spider --given user=anna --given hour=13 --over file
+    spider recommend r.spider --given-file users.csv --over movie --out out.csv
+    spider recommend r.spider --given user=42 --over movie --exclude seen.csv
     """
     from spidertensor.faults import SpiderWarning
 
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood)
     names = estimator.mode_names_
-    fixed = _given(given, over, names, model)
-    ids: dict[str | int, Any] = {
-        names.index(name): files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()
-    }
-    how = {"n": n, "explore": explore.value, "seed": seed, "coverage": interval}
+    fixed = _given(given or [], over, names, model)
+    to_file = given_file is not None or out is not None
+    if as_json and to_file:
+        raise CommandError("--json is for one ranking on standard output: use --out FILE.jsonl")
+    if spreadsheet_safe and not to_file:
+        raise CommandError("--spreadsheet-safe is for --out and --given-file")
+    out = None if out == Path("-") else out
+    if out is not None:
+        files.check_apart(
+            {"MODEL": model, "--given-file": given_file, "--candidates": candidates, "--out": out}
+        )
+        files.check_apart({"--exclude": exclude, "--out": out})
+        files.check_writable(out)
     notes = Notes()
+    ids = {name: files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()}
+    rest = [name for name in names if name != over and name not in fixed]
+    how: dict[str, Any] = {"n": n, "explore": explore.value, "coverage": interval}
+    if candidates is not None:
+        how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest)
+        rest = [name for name in rest if name not in how["candidates"]]
+        _note_unseen(notes, estimator, how["candidates"], "candidate")
+    if rest and given_file is None:
+        raise CommandError(f"--given is missing for: {', '.join(rest)}")
+    if exclude is not None:
+        how["exclude"] = tables.read_ids("--exclude", exclude, estimator, [over], [*fixed, *rest])
+    if given_file is not None:
+        if not rest:
+            raise CommandError("--given-file has nothing to tell: all other modes are given")
+        rows = tables.read_ids("--given-file", given_file, estimator, rest)
+        _note_unseen(notes, estimator, rows, "row")
+        _write(notes, estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
+        return
+    _note_given(notes, estimator, ids)
+    if out is not None:
+        import numpy as np
+
+        one = {name: np.fromiter([raw], object, 1) for name, raw in ids.items()}
+        _write(notes, estimator, over, {}, one, out, seed, how, spreadsheet_safe=spreadsheet_safe)
+        return
     with notes.of_warnings():
-        ranked = estimator.recommend(ids, names.index(over), **how)
-    if not ranked:
+        ranked = estimator.recommend(
+            _numbered(ids, names), names.index(over), seed=seed, **_by_number(how, names)
+        )
+    if not ranked and not {"candidates", "exclude"} & how.keys():
         raise CommandError(f"{model} knows no {over}: all were forgotten")
-    entry = ids | {names.index(over): ranked[0].id}
-    seen = estimator.seen([[entry[mode] for mode in range(len(names))]])[0]
-    for mode, name in enumerate(names):
-        if not seen[mode]:
-            reason = f"{name}={output.shown(entry[mode])} was never seen: predicted from the prior"
-            notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
-    expected, spread = estimator.likelihood.mean_name, estimator.likelihood.std_name
-    columns = ["id", expected, spread, *([] if interval is None else ["low", "high"])]
-    records = [dict(zip(columns, each, strict=False)) for each in ranked]
+    if not ranked:
+        notes.tell(
+            SpiderWarning("nothing is left to recommend: all candidates are excluded", kind="none left")
+        )
+    records = [dict(zip(_columns(estimator, interval), each, strict=False)) for each in ranked]
     if as_json:
         output.print_json(
             {"model": str(model), "given": fixed, "over": over, "nodes": records, "notes": notes.records}
         )
         return
+    _show(estimator, records, over, given or [], explore, _columns(estimator, interval))
+
+
+def _write(
+    notes: Notes,
+    estimator: Estimator,
+    over: str,
+    fixed: dict[str, Any],
+    rows: dict[str, Any],
+    out: Path | None,
+    seed: int | None,
+    how: dict[str, Any],
+    *,
+    spreadsheet_safe: bool,
+) -> None:
+    """A line for each recommendation: the ids given, its rank, its own id, and the numbers."""
+    import numpy as np
+
+    names, rng = estimator.mode_names_, np.random.default_rng(seed)
+    n_rows = len(next(iter(rows.values()))) if rows else 1
+    columns, n_written = _columns(estimator, how["coverage"]), 0
+    with (
+        output.bar(f"ranking {over} for {output.counted(n_rows, 'row')}") as progress,
+        writers.written(out, spreadsheet_safe=spreadsheet_safe) as write,
+    ):
+        for start in range(0, n_rows, AT_ONCE):
+            part = {name: column[start : start + AT_ONCE].tolist() for name, column in rows.items()}
+            size = min(AT_ONCE, n_rows - start)
+            part |= {name: [raw] * size for name, raw in fixed.items()}
+            with notes.of_warnings():
+                ranked = estimator.recommend_many(
+                    _numbered(part, names), names.index(over), seed=rng, **_by_number(how, names)
+                )
+            records, numbers = _lines(part, over, ranked, names)
+            if records:
+                write(records, dict(zip(columns[1:], np.array(numbers).T, strict=False)))
+            n_written += len(records)
+            progress((start + size) / n_rows)
+        if not n_written:
+            raise CommandError("nothing to recommend: no rows, or all candidates are excluded")
+    output.note(f"{output.counted(n_written, 'recommendation')} for {output.counted(n_rows, 'row')}")
+
+
+def _lines(
+    part: dict[str, list[Any]], over: str, ranked: list[list[Recommendation]], names: list[str]
+) -> tuple[list[dict[str, Any]], list[list[float]]]:
+    records, numbers = [], []
+    for row, best in enumerate(ranked):
+        ids = {name: part[name][row] for name in names if name in part}
+        for rank, each in enumerate(best, 1):
+            rank_column = {} if "rank" in names else {"rank": rank}
+            records.append(ids | rank_column | {over: each.id})
+            numbers.append([number for number in each[1:] if number is not None])
+    return records, numbers
+
+
+def _columns(estimator: Estimator, interval: float | None) -> list[str]:
+    likelihood = estimator.likelihood
+    return ["id", likelihood.mean_name, likelihood.std_name, *([] if interval is None else ["low", "high"])]
+
+
+def _numbered(ids: dict[str, Any], names: list[str]) -> dict[str | int, Any]:
+    """By the number of the mode: a model that was fitted without names has none to know them by."""
+    return {names.index(name): each for name, each in ids.items()}
+
+
+def _by_number(how: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    return {key: _numbered(each, names) if isinstance(each, dict) else each for key, each in how.items()}
+
+
+def _note_unseen(notes: Notes, estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
+    from spidertensor.faults import SpiderWarning
+
+    unseen = tables.unseen(estimator, ids)
+    if unseen.any():
+        known = f"{int(unseen.sum()):,} of {output.counted(len(unseen), noun)}"
+        reason = f"{known} with an id that was never seen: predicted from the prior"
+        notes.tell(SpiderWarning(reason, kind=f"unseen {noun}s"))
+
+
+def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None:
+    import numpy as np
+
+    from spidertensor.faults import SpiderWarning
+
+    for name, raw in ids.items():
+        if tables.unseen(estimator, {name: np.fromiter([raw], object, 1)}).any():
+            reason = f"{name}={output.shown(raw)} was never seen: predicted from the prior"
+            notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
+
+
+def _show(
+    estimator: Estimator,
+    records: list[dict[str, Any]],
+    over: str,
+    given: list[str],
+    explore: Explore,
+    columns: list[str],
+) -> None:
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
+    expected = estimator.likelihood.mean_name
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
-    title = "; ".join([*filter(None, [", ".join(given)]), f"ranked by {ranked_by[explore.value]}"])
+    title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)
 
 
 def _given(texts: list[str], over: str, names: list[str], model: Path) -> dict[str, str]:
-    """The ids of --given by their modes, which must be all modes but `over`."""
+    """The ids of --given by their modes."""
     fixed: dict[str, str] = {}
     for text in texts:
         name, equals, raw = text.partition("=")
@@ -100,8 +266,6 @@ def _given(texts: list[str], over: str, names: list[str], model: Path) -> dict[s
         fixed[name] = raw
     if unknown := [name for name in (*fixed, over) if name not in names]:
         raise CommandError(f"{model} has no mode {unknown[0]!r}, only: {', '.join(names)}")
-    if missing := [name for name in names if name != over and name not in fixed]:
-        raise CommandError(f"--given is missing for: {', '.join(missing)}")
     if over in fixed:
         raise CommandError(f"{over} cannot be both given and ranked")
     return fixed

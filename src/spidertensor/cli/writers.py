@@ -9,12 +9,22 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+import typer
 
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import replacing
 
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
+        "data.",
+    ),
+]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 # What a spreadsheet may take for a formula: a text that begins like one, also in full-width characters, and
 # is not just a number.

@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs
+from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
 from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room, without
 from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
@@ -35,7 +36,7 @@ from spidertensor.estimator.parameters import (
     model_of,
     plain,
 )
-from spidertensor.estimator.recommend import Recommendation, best_nodes
+from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
@@ -147,6 +148,8 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         explore: str = "mean",
         seed: int | None = None,
         coverage: float | None = None,
+        candidates: Any = None,
+        exclude: Any = None,
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
@@ -156,11 +159,42 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
                  "thompson" by one joint draw of all weights and factors, of a member drawn by its weight
         seed:    of that draw
         coverage: add the interval that holds an observation with this probability, as predict_interval does
+        candidates: the ids to rank; by default all that were learned. Where other modes depend on the
+                 candidate, a dict of columns or a frame: {"product": [...], "category": [...]}; `given` then
+                 leaves these modes out. An id that was never learned is predicted from the prior
+        exclude: ids not to recommend; or a dict of columns or a frame, such as {"user": [...], "movie":
+                 [...]}: a movie is left out for its user only
         """
-        ids = {self._mode(mode): raw for mode, raw in given.items()}
-        fitted = self._fitted()
-        best = best_nodes(fitted, self._mode(over), ids, n=n, explore=explore, seed=seed, coverage=coverage)
-        columns = {mode: [raw] for mode, raw in ids.items()}
+        rows = {mode: [raw] for mode, raw in given.items()}
+        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude)[0]
+
+    @locked
+    def recommend_many(
+        self,
+        given: Any,
+        over: str | int,
+        n: int = 10,
+        explore: str = "mean",
+        seed: int | np.random.Generator | None = None,
+        coverage: float | None = None,
+        candidates: Any = None,
+        exclude: Any = None,
+    ) -> list[list[Recommendation]]:
+        """`recommend` for each row of a table: one list for each row, in their order.
+
+        given: a dict of columns of ids, or a frame: {"user": [1, 2], "hour": [8, 17]}. All else is as in
+               recommend; with "thompson" each row has a draw of its own
+        """
+        fitted, mode = self._fitted(), self._mode(over)
+        columns = given_columns(given, self._mode)
+        ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
+        excluded = Excluded(exclude, mode, columns, self._mode)
+        check_modes(fitted, columns, ranked)
+        rng = np.random.default_rng(seed)
+        how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
+        rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
+        rows = rows if columns else [{}]  # the candidates name all modes
+        best = [best_nodes(fitted, ranked, ids, ranked.places(excluded.of(ids)), **how) for ids in rows]
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return best

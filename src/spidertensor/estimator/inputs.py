@@ -7,7 +7,7 @@ y --values---> (n,) floats, or labels by labels.py
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -68,6 +68,21 @@ def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None
     if width is not None and len(found.ids) != width:
         raise wrong_width(width, len(found.ids))
     return found
+
+
+def by_name(table: Any, what: str) -> dict[Any, Column]:
+    """The columns of a dict or of an eager frame by their names, whichever columns these are.
+
+    what: the name of the parameter, for the message
+    """
+    if isinstance(table, Mapping):
+        return dict(table)
+    series = None if isinstance(table, list | tuple | np.ndarray) else _series(table)
+    if series is None:
+        raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
+    found = _frame_columns(series, None)
+    assert found.names is not None  # a frame has them
+    return dict(zip(found.names, found.ids, strict=True))
 
 
 def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:

@@ -241,25 +241,51 @@ def sample(
 
     rows: per mode, the nodes that the new state consists of; -1 is an unseen node and drawn from the prior
     """
-
-    def draw(mean: NDArray[np.floating], var: NDArray[np.floating]) -> Gaussian:
-        drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
-        return Gaussian(drawn, np.full_like(var, 1e-20))
-
-    factors = []
-    for mode, (factor, row) in enumerate(zip(state.posterior.factors, rows, strict=True)):
-        seen = (row >= 0)[:, None]
-        mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
-        factors.append(draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode))))
-    weights = tuple(draw(*weight) for weight in state.posterior.weights)
+    factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
+    weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)
     log_noise = tuple(
         Gaussian(mean[row], var[row])
         for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
     )
     return state._replace(
-        posterior=Posterior(tuple(factors), weights, state.posterior.noise, tuple(log_noise)),
+        posterior=Posterior(factors, weights, state.posterior.noise, log_noise),
         counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
     )
+
+
+def with_drawn(
+    drawn: State,
+    state: State,
+    network: Network,
+    prior: Prior,
+    mode: int,
+    row: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> State:
+    """A sample of `state` with other nodes of one mode in it, whose factors are drawn now."""
+    factors, log_noise = list(drawn.posterior.factors), list(drawn.posterior.log_noise)
+    factors[mode] = _draw_factors(state, network, prior, mode, row, rng)
+    if log_noise:
+        log_noise[mode] = Gaussian(*(part[row] for part in state.posterior.log_noise[mode]))
+    nodes = drawn.counts.nodes.copy()
+    nodes[mode] = len(row)
+    return drawn._replace(
+        posterior=drawn.posterior._replace(factors=tuple(factors), log_noise=tuple(log_noise)),
+        counts=drawn.counts._replace(nodes=nodes),
+    )
+
+
+def _draw_factors(
+    state: State, network: Network, prior: Prior, mode: int, row: NDArray[np.int64], rng: np.random.Generator
+) -> Gaussian:
+    factor, seen = state.posterior.factors[mode], (row >= 0)[:, None]
+    mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
+    return _draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode)), rng)
+
+
+def _draw(mean: NDArray[np.floating], var: NDArray[np.floating], rng: np.random.Generator) -> Gaussian:
+    drawn = mean + np.sqrt(var) * rng.standard_normal(mean.shape, mean.dtype)
+    return Gaussian(drawn, np.full_like(var, 1e-20))
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:

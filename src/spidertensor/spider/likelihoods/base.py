@@ -20,6 +20,7 @@ class Likelihood(ABC):
     allowed: the values it takes, in words that follow "is not": "finite", "0 or 1"
     scaled:  values are shifted and scaled before they are learned
     intervals: a prediction is a distribution of values, with intervals to calibrate, not a probability
+    ranked_by_mean: a greater mean of f is a greater mean of an observation, whatever the variances
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
     mean_name, std_name: what the mean of an observation is called, and the spread beside it
     """
@@ -29,6 +30,7 @@ class Likelihood(ABC):
     allowed: ClassVar[str]
     scaled: ClassVar[bool]
     intervals: ClassVar[bool]
+    ranked_by_mean: ClassVar[bool] = False
     metric: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     mean_name: ClassVar[str] = "mean"

@@ -70,15 +70,22 @@ class Dataset(Info):
     labels: tuple[NDArray[Any], ...] = ()
     truth: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
-    def split(self, seed: int, test: str = "paper") -> tuple[Batch, Batch]:
-        """Training entries shuffled by seed, and the published test ("paper", "clean") or a random tenth."""
+    def split(self, seed: int, test: str = "paper", share: float = TEST_SHARE) -> tuple[Batch, Batch]:
+        """Training entries shuffled by seed, and the published test ("paper", "clean") or a random share."""
         order = np.random.default_rng(seed).permutation(len(self.train.value))
         if test in self.tests:
             return take(self.train, order), self.tests[test]
         if test != "paper" or self.tests:
             raise DatasetError(f"{self.name} has no test {test!r}, only: {', '.join(self.tests) or 'paper'}")
-        n_test = int(TEST_SHARE * len(order))
+        n_test = int(share * len(order))
         return take(self.train, order[n_test:]), take(self.train, order[:n_test])
+
+    def split_in_time(self, share: float = TEST_SHARE) -> tuple[Batch, Batch]:
+        """Entries in time order, the last share of them for the test: what is predicted is the future."""
+        entries = self.in_time_order()
+        order = np.arange(len(entries.value))
+        n_train = len(order) - int(share * len(order))
+        return take(entries, order[:n_train]), take(entries, order[n_train:])
 
     def in_time_order(self) -> Batch:
         if self.time_order is None:

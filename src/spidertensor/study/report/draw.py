@@ -37,7 +37,7 @@ def overview(
     unit: str = "",
     members: Sequence[str] = (),
 ) -> Figure:
-    """Running curves and calibration side by side, from the rows of `protocols.prequential`.
+    """Running curves and calibration side by side, from the rows of one of `protocols`.
 
     entries: what an entry is called; unit: of the values, none by default
     members: what the models of the first method's committee are called; their weights are drawn below
@@ -72,13 +72,19 @@ def overview(
 def draw_running_curves(
     axes: Axes, rows_by_method: Mapping[str, Sequence[Row]], *, entries: str = "entries", unit: str = ""
 ) -> None:
-    """The score of each window between two rows; the legend has the score over all but the skipped ones."""
+    """The score of each window between two rows; the legend has the score over all but the skipped ones.
+
+    Held out there are no windows: the curves are scores of the test set after so many entries.
+    """
     last = next(iter(rows_by_method.values()))[-1]
     metric = METRICS[last["metric"]].label
+    drawn, of_what, title = "window_score", "of each window", f"Predicted, then learned: running {metric}"
+    if last["window_score"] is None:
+        drawn, of_what, title = "score", "of the test set", f"Learned, then tested: {metric}"
     for number, (name, rows) in enumerate(rows_by_method.items()):
         axes.plot(
             [row["n_entries"] for row in rows],
-            [row["window_score"] for row in rows],
+            [row[drawn] for row in rows],
             label=escaped(f"{name}: {rows[-1]['score']:.3g}" + (f" {unit}" if unit else "")),
             **_style(number, len(rows_by_method), marker=len(rows) == 1),
         )
@@ -87,8 +93,8 @@ def draw_running_curves(
     axes.set_xlim(0, last["n_entries"])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(escaped(f"{entries} learned so far"))
-    axes.set_ylabel(escaped(f"{metric} of each window" + (f" ({unit})" if unit else "")))
-    axes.set_title(f"Predicted, then learned: running {metric}", fontsize="medium")
+    axes.set_ylabel(escaped(f"{metric} {of_what}" + (f" ({unit})" if unit else "")))
+    axes.set_title(title, fontsize="medium")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the curves
     axes.legend(loc="upper center", ncols=2, frameon=False, fontsize="small")

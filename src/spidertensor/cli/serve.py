@@ -1,0 +1,179 @@
+"""`spider serve`: a model that learns from HTTP and answers beside it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spidertensor.cli import files, options, output
+from spidertensor.cli.errors import CommandError
+
+Model = Annotated[Path | None, typer.Option(metavar="FILE", help="The model file: opened, or made.")]
+Modes = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="The id columns of a new model: user,movie.")
+]
+Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
+Host = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to listen. Others than this machine need a token.")
+]
+Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes a free one.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file with the token that clients have to send.")
+]
+Every = Annotated[
+    str, typer.Option(metavar="TIME|N", help="Save after this time (30s, 5m) or so many entries (100000).")
+]
+Follow = Annotated[
+    Path | None,
+    typer.Option(metavar="MODEL", help="Only predict, from a file that another process writes."),
+]
+Scaling = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHIFT,SCALE", help="Shift and scale of the values: 3.5,1.1. By default from the first."
+    ),
+]
+Memory = Annotated[
+    float | None, typer.Option(metavar="N", help="A node forgets over so many entries of its own.")
+]
+Committee = Annotated[
+    int | None, typer.Option(metavar="N", help="Models that learn side by side: 4 by default.")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="Pages of this origin may use the service: https://example.org."),
+]
+MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Largest body of a request.")]
+MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Most rows of a request.")]
+MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait.")]
+Demo = Annotated[bool, typer.Option("--demo", help="Play a year of flights through a server, to watch.")]
+
+
+def serve(
+    model: Model = None,
+    modes: Modes = None,
+    value: Value = None,
+    binary: Binary = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    token_file: TokenFile = None,
+    checkpoint_every: Every = "30s",
+    follow: Follow = None,
+    demo: Demo = False,
+    scaling: Scaling = None,
+    memory: Memory = None,
+    committee: Committee = None,
+    seed: Seed = None,
+    allow_origin: AllowOrigin = None,
+    max_body: MaxBody = 8 << 20,
+    max_rows: MaxRows = 10_000,
+    max_queue: MaxQueue = 1000,
+) -> None:
+    """Serve a model over HTTP: it learns what it is sent, and answers questions meanwhile.
+
+    What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
+    Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
+    /openapi.json. Needs the extra serve: pip install 'spidertensor[serve]'.
+
+    \b
+    spider serve --model ratings.spider --modes user,movie --value rating
+    spider serve --follow ratings.spider --port 8081
+    spider serve --model r.spider --host 0.0.0.0 --token-file token
+    spider serve --demo
+
+    Other settings of a new model: make it with spider fit, then serve it.
+    """
+    if (model is not None) + (follow is not None) + demo != 1:
+        raise CommandError("use one of --model, --follow and --demo")
+    every = _every(checkpoint_every)
+    given = {
+        "scaling": None if scaling is None else options.numbers("--scaling", scaling, float),
+        "memory": memory,
+        "committee": committee,
+        "random_state": seed,
+    }
+    given = {name: setting for name, setting in given.items() if setting is not None}
+    if binary and scaling is not None:
+        raise CommandError("--scaling is for continuous values, not with --binary")
+    try:
+        from spidertensor.service.app import Limits
+        from spidertensor.service.guard import is_loopback, read_token
+        from spidertensor.service.server import Settings, run
+    except ModuleNotFoundError as error:
+        raise CommandError(f"needs {error.name}: pip install 'spidertensor[serve]'") from None
+    token = None if token_file is None else read_token(token_file)
+    if token is None and not is_loopback(host):
+        raise CommandError(f"--host {host} can be reached from elsewhere: give a token with --token-file")
+    limits = Limits(body=max_body, rows=max_rows, queue=max_queue)
+    settings = Settings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
+    if demo:
+        _demo(settings, given)
+    elif follow is not None:
+        if modes or value or binary or given:
+            raise CommandError("--follow takes modes, value and settings from the model")
+        from spidertensor.service.following import Following
+
+        run(Following(follow), settings, _announce(follow))
+    elif model is not None:
+        files.check_writable(model)
+        with files.locked(model):
+            served = _opened(model, None if modes is None else options.words(modes), value, binary, given)
+            run(served, settings, _announce(model))
+
+
+def _demo(settings: Any, given: dict[str, Any]) -> None:
+    """A model in a folder that is removed at the end, and a client that sends it the flights."""
+    from spidertensor.cli import playing
+    from spidertensor.service.learning import NewModel, opened
+    from spidertensor.service.server import run
+
+    if settings.token is not None:
+        raise CommandError("--demo serves this machine only, without --token-file")
+    dataset = playing.stream()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{dataset.name}.spider"
+        new = NewModel("SpiderRegressor", list(dataset.modes), dataset.value_name, given)
+
+        def started(url: str) -> None:
+            output.say(f"watch {dataset.name} at {url} (Ctrl-C stops)")
+            playing.start(url, dataset)
+
+        run(opened(path, new), settings, started)
+
+
+def _every(text: str) -> tuple[float, float]:
+    """Seconds and entries between two checkpoints; one of them is infinite."""
+    if text.strip().isdigit():
+        return math.inf, max(1.0, float(text))
+    return options.seconds(text), math.inf
+
+
+def _announce(path: Path) -> Any:
+    return lambda url: output.say(f"serving {path} at {url} (Ctrl-C stops)")
+
+
+def _opened(
+    path: Path, modes: list[str] | None, value: str | None, binary: bool, given: dict[str, Any]
+) -> Any:
+    from spidertensor.cli.learner import check_same
+    from spidertensor.service.learning import NewModel, opened
+
+    kind = "SpiderClassifier" if binary else "SpiderRegressor"
+    new = None if modes is None or value is None else NewModel(kind, modes, value, given)
+    if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
+        raise CommandError(f"{path}: no such model: a new one needs --modes and --value")
+    if modes is not None and len({*modes, value}) != len(modes) + 1:
+        raise CommandError("a column is named twice in --modes and --value")
+    served = opened(path, new, value)
+    try:
+        check_same(served, modes, value, binary=binary, paper=False, **given)
+    except CommandError:
+        served.close()
+        raise
+    return served

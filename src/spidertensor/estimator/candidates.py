@@ -1,0 +1,124 @@
+"""Who can be recommended, and to whom: the tables of `recommend_many`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator.ids import NodeIndex
+from spidertensor.estimator.inputs import Column, by_name
+from spidertensor.faults import EntryError
+
+Modes = Callable[[str | int], int]  # the number of a mode from its name or number
+
+
+class Candidates:
+    """The nodes to rank.
+
+    over:    their mode
+    ids:     their raw ids, each once
+    numbers: by mode, the node of each candidate, -1 for an unseen id: of `over`, and of the modes that depend
+             on it, as the category of a product does
+    """
+
+    def __init__(self, over: int, ids: Sequence[Any], numbers: dict[int, NDArray[np.int64]]) -> None:
+        self.over, self.ids, self.numbers = over, ids, numbers
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {raw: place for place, raw in enumerate(self.ids)}
+
+    def places(self, ids: Sequence[Any]) -> NDArray[np.int64]:
+        """Where these ids are among the candidates, sorted; without those that are not."""
+        found = {self._places.get(raw, -1) for raw in ids} if ids else set()
+        return np.array(sorted(found - {-1}), np.int64)
+
+
+def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes) -> Candidates:
+    """table: None for all known nodes; ids of mode `over`; or columns of ids by mode, `over` among them."""
+    if table is None:
+        return Candidates(over, nodes[over].ids, {over: np.arange(len(nodes[over]))})
+    columns = _by_mode(table, over, mode_of, "candidates")
+    numbers = {mode: nodes[mode].find(column) for mode, column in columns.items()}
+    ids = _listed(columns[over])
+    if len(first := _first_places(ids)) < len(ids):
+        _check_repeated(ids, {mode: _listed(columns[mode]) for mode in columns if mode != over}, first)
+        kept = np.array(sorted(first.values()))
+        ids, numbers = [ids[place] for place in kept], {mode: each[kept] for mode, each in numbers.items()}
+    return Candidates(over, ids, numbers)
+
+
+class Excluded:
+    """What not to recommend.
+
+    table: None; ids of mode `over`, for everybody; or columns of ids by mode, `over` among them: a row is for
+           those whose ids in its other modes are the same
+    """
+
+    def __init__(self, table: Any, over: int, given: Mapping[int, Column], mode_of: Modes) -> None:
+        columns = {} if table is None else _by_mode(table, over, mode_of, "exclude")
+        self.modes = [mode for mode in columns if mode != over]
+        if strange := [mode for mode in self.modes if mode not in given]:
+            raise ValueError(
+                f"exclude can name the ranked mode and modes that are given, not mode {strange[0]}"
+            )
+        self._of: dict[tuple[Any, ...], list[Any]] = {}
+        ids = _listed(columns[over]) if columns else []
+        others = [_listed(columns[mode]) for mode in self.modes]
+        for raw, *key in zip(ids, *others, strict=True):
+            self._of.setdefault(tuple(key), []).append(raw)
+
+    def of(self, ids: Mapping[int, Any]) -> list[Any]:
+        return self._of.get(tuple(ids[mode] for mode in self.modes), [])
+
+
+def given_columns(table: Any, mode_of: Modes) -> dict[int, list[Any]]:
+    """The ids of each row by mode."""
+    columns = {mode_of(name): _listed(column) for name, column in by_name(table, "given").items()}
+    if len(lengths := {len(column) for column in columns.values()}) > 1:
+        raise EntryError(f"columns of given differ in length: {sorted(lengths)}")
+    return columns
+
+
+def _by_mode(table: Any, over: int, mode_of: Modes, what: str) -> dict[int, Column]:
+    """Columns by the number of their mode; a plain sequence is a column of `over`."""
+    if isinstance(table, str | bytes):
+        raise ValueError(f"{what} must be ids or columns of ids, not one {type(table).__name__}")
+    if isinstance(table, list | tuple | set | frozenset | range) or getattr(table, "ndim", 0) == 1:
+        table = {over: list(table) if isinstance(table, set | frozenset | range) else table}
+    columns = {mode_of(name): column for name, column in by_name(table, what).items()}
+    if over not in columns:
+        raise ValueError(f"{what} must have a column of the mode that is ranked")
+    if len(lengths := {len(column) for column in columns.values()}) > 1:
+        raise EntryError(f"columns of {what} differ in length: {sorted(lengths)}")
+    return columns
+
+
+def _listed(column: Column) -> list[Any]:
+    """Raw ids as Python objects."""
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
+
+
+def _first_places(ids: Sequence[Any]) -> dict[Any, int]:
+    first: dict[Any, int] = {}
+    for place, raw in enumerate(ids):
+        first.setdefault(raw, place)
+    return first
+
+
+def _check_repeated(ids: list[Any], others: dict[int, list[Any]], first: dict[Any, int]) -> None:
+    """A candidate that is listed twice counts once, so both must say the same about it."""
+    for place, raw in enumerate(ids):
+        for mode, column in others.items():
+            if column[place] != column[first[raw]]:
+                reason = (
+                    f"candidate {raw!r:.40} has two ids: {column[first[raw]]!r:.40} and {column[place]!r:.40}"
+                )
+                raise EntryError(reason, place, column=mode)

@@ -1,0 +1,397 @@
+"""The routes: what a request is, what the owner's thread is asked for it, and what the answer looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib import resources
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import orjson
+from sklearn.exceptions import NotFittedError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from spidertensor.estimator.inputs import Columns
+from spidertensor.faults import EntryError
+from spidertensor.service import learning, openapi
+from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
+from spidertensor.service.errors import ServiceError, noted, record
+from spidertensor.service.metrics import Metrics
+from spidertensor.service.owner import Owner
+from spidertensor.service.replies import id_of, refusal, reply
+from spidertensor.service.snapshots import described
+
+MEDIA = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
+LARGE = 1 << 18  # bytes of a body that is not parsed in the thread that serves all others
+LONGEST_KEY = 255
+EXPLORE = ("mean", "ucb", "thompson")
+CHUNK = 1 << 18
+
+
+class Limits(NamedTuple):
+    body: int = 8 << 20  # bytes
+    rows: int = 10_000
+    queue: int = 1000  # requests
+    bodies: int = 64 << 20  # bytes of all bodies that are being read or waiting
+    body_seconds: float = 30.0  # for a body to arrive
+    answer_seconds: float = 30.0  # for the model to answer
+    events: int = 50  # listeners
+    connections: int = 500
+
+
+class Service:
+    def __init__(self, owner: Owner, limits: Limits, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+        self.owner, self.limits, self.metrics, self.stopping = owner, limits, metrics, stopping
+        self.held = 0  # bytes of bodies
+        self.listeners = 0
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/learn", self.learn, methods=["POST"]),
+            Route("/v1/predict", self.predict, methods=["POST"]),
+            Route("/v1/recommend", self.recommend, methods=["POST"]),
+            Route("/v1/checkpoint", self.checkpoint, methods=["POST"]),
+            Route("/v1/model", self.model, methods=["GET"]),
+            Route("/v1/model/file", self.model_file, methods=["GET"]),
+            Route("/v1/events", self.events, methods=["GET"]),
+            Route("/health/live", self.live, methods=["GET"]),
+            Route("/health/ready", self.is_ready, methods=["GET"]),
+            Route("/metrics", self.prometheus, methods=["GET"]),
+            Route("/openapi.json", self.description, methods=["GET"]),
+        ]
+
+    # --- learn and ask
+
+    async def learn(self, request: Request) -> Response:
+        key = request.headers.get("idempotency-key")
+        if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
+            reason = f"an Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters"
+            raise ServiceError(400, "key", reason)
+        skip = _skips(request)
+        served = self.owner.served
+        if served.read_only:
+            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # says why not
+        media_type, body, found = await self._entries(request, served.value)
+        try:
+            self._check(found, skip)
+            asked = learning.Request(found, body, media_type, skip, key)
+            outcome = await self.owner.ask(asked, self.limits.answer_seconds)
+        finally:
+            self.held -= len(body)
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        return reply(outcome)
+
+    async def predict(self, request: Request) -> Response:
+        interval, skip = _interval(request.query_params.get("interval")), _skips(request)
+        _, body, found = await self._entries(request, None)
+        served = self.owner.served
+        try:
+            self._check(found, skip)
+            question = partial(_predicted, served.estimator, found, interval, served.modes)
+            columns, notes = await self._asked(question)
+        finally:
+            self.held -= len(body)
+        names = list(columns)
+        records: list[Any] = [
+            dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+        if found.bad:
+            every: list[Any] = [None] * found.n_rows
+            for row, each in zip(found.rows.tolist(), records, strict=True):
+                every[row] = each
+            records = every
+        skipped = [record(each) for each in found.bad]
+        return reply({"predictions": records, "skipped": skipped, "notes": notes})
+
+    async def recommend(self, request: Request) -> Response:
+        media_type, body = await self._body(request)
+        self.held -= len(body)
+        if media_type != JSON:
+            raise ServiceError(415, "media type", "this needs application/json")
+        served = self.owner.served
+        wanted = _recommendation(body, served.modes, self.limits.rows)
+        ids = wanted["given"]
+
+        def ranked() -> dict[str, Any]:
+            estimator = served.estimator
+            numbers = {served.modes.index(mode): raw for mode, raw in ids.items()}
+            over = served.modes.index(wanted["over"])
+            how = {name: wanted[name] for name in ("n", "explore", "seed")}
+            with noted() as notes:
+                nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
+            entry = numbers | {over: nodes[0].id if nodes else None}
+            seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0] if nodes else []
+            mean, std = estimator.likelihood.mean_name, estimator.likelihood.std_name
+            keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
+            return {
+                "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
+                "seen": {mode: bool(seen[served.modes.index(mode)]) for mode in ids} if nodes else {},
+                "notes": notes,
+            }
+
+        return reply(await self._asked(ranked))
+
+    async def _asked(self, question: Callable[[], Any]) -> Any:
+        """What the model says to it, with its own errors as ours."""
+        try:
+            return await self.owner.ask(question, self.limits.answer_seconds)
+        except NotFittedError:
+            remedy = "learn some entries first"
+            raise ServiceError(409, "nothing learned", "nothing was learned yet", remedy=remedy) from None
+        except EntryError as error:
+            raise ServiceError(422, error.kind or "input", error.reason, row=error.row) from None
+        except ValueError as error:
+            raise ServiceError(422, "input", str(error)) from None
+
+    # --- about the model
+
+    async def model(self, request: Request) -> Response:
+        told = await self._asked(lambda: described(self.owner.served))
+        return reply(told | {"alarms": self.owner.snapshots.latest.get("alarms", [])})
+
+    async def model_file(self, request: Request) -> Response:
+        served = self.owner.served
+        try:
+            descriptor = await self._asked(served.snapshot_file)
+        except OSError as error:
+            raise ServiceError(503, "checkpoint", str(error), retry=5) from None
+        headers = {
+            "Content-Length": str(os.fstat(descriptor).st_size),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(served.path.name)}",
+        }
+        return StreamingResponse(_chunks(descriptor), media_type="application/octet-stream", headers=headers)
+
+    async def checkpoint(self, request: Request) -> Response:
+        served = self.owner.served
+
+        def save() -> dict[str, Any]:
+            served.checkpoint()
+            return {"position": served.learned, "entries": served.entries}
+
+        return reply(await self._asked(save))
+
+    async def events(self, request: Request) -> Response:
+        if self.listeners >= self.limits.events:
+            raise ServiceError(429, "listeners", f"{self.listeners} others are listening", retry=10)
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        snapshots, number = self.owner.snapshots, 0
+        self.listeners += 1
+        try:
+            yield b"retry: 1000\nevent: history\ndata: " + snapshots.history() + b"\n\n"
+            while not self.stopping():
+                if snapshots.number != number:
+                    number = snapshots.number
+                    yield b"event: snapshot\ndata: " + snapshots.encoded + b"\n\n"
+                await asyncio.sleep(0.2)
+        finally:
+            self.listeners -= 1
+
+    async def live(self, request: Request) -> Response:
+        return reply({"live": True})
+
+    async def is_ready(self, request: Request) -> Response:
+        ready = self.owner.ready and not self.stopping()
+        return reply({"ready": ready}, 200 if ready else 503)
+
+    async def prometheus(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def description(self, request: Request) -> Response:
+        return reply(openapi.DESCRIPTION)
+
+    # --- bodies
+
+    async def _entries(self, request: Request, value: str | None) -> tuple[str, bytes, Entries]:
+        served = self.owner.served
+        media_type, body = await self._body(request)
+        wanted = Wanted(served.modes, value, served.estimator.likelihood, self.limits.rows)
+        try:
+            if len(body) > LARGE:
+                return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
+            return media_type, body, entries(body, media_type, wanted)
+        except BaseException:
+            self.held -= len(body)
+            raise
+
+    async def _body(self, request: Request) -> tuple[str, bytes]:
+        """The media type and the body, which counts as held until the caller gives it back."""
+        media_type = MEDIA_TYPES.get(
+            request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        )
+        if media_type is None:
+            remedy = f"send one of {', '.join(sorted(MEDIA_TYPES))}"
+            raise ServiceError(415, "media type", "this Content-Type is not known", remedy=remedy)
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise ServiceError(415, "compressed", "compressed bodies are not read", remedy="send it as it is")
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self.limits.body:
+            raise self._too_large()
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    self.held += len(part)
+                    parts.append(part)
+                    if size > self.limits.body:
+                        raise self._too_large()
+                    if self.held > self.limits.bodies:
+                        raise ServiceError(429, "memory", "too many large requests at once", retry=1)
+        except BaseException as error:
+            self.held -= size
+            if isinstance(error, TimeoutError):
+                reason = f"the body did not arrive in {self.limits.body_seconds:g} s"
+                raise ServiceError(408, "time", reason) from None
+            if isinstance(error, ClientDisconnect):
+                raise ServiceError(400, "disconnected", "the client has gone") from None
+            raise
+        return media_type, b"".join(parts)
+
+    def _too_large(self) -> ServiceError:
+        limit = f"{self.limits.body:,} bytes"
+        return ServiceError(413, "too large", f"the body is larger than {limit}", remedy="send less at once")
+
+    def _check(self, found: Entries, skip: bool) -> None:
+        if found.bad:
+            self.metrics.bad_rows.inc(len(found.bad))
+            if not skip:
+                first = found.bad[0]
+                raise ServiceError(422, first.kind, first.reason, others=found.bad)
+
+
+def make_app(service: Service) -> ASGIApp:
+    async def of_ours(request: Request, error: Any) -> Response:
+        return refusal(error)
+
+    async def of_http(request: Request, error: Any) -> Response:
+        return refusal(_of_http(error))
+
+    async def of_mistakes(request: Request, error: Any) -> Response:
+        return refusal(ServiceError(500, "internal", "a mistake of this program"))
+
+    handlers: Any = {ServiceError: of_ours, HTTPException: of_http, 500: of_mistakes}
+    return Starlette(routes=[*service.routes(), *_pages()], exception_handlers=handlers)
+
+
+def _of_http(error: HTTPException) -> ServiceError:
+    kind = {404: "no such path", 405: "method"}.get(error.status_code, "http")
+    return ServiceError(error.status_code, kind, str(error.detail))
+
+
+def _pages() -> list[Route]:
+    """The files of the dashboard, each at its name: nothing that a client sends becomes a path."""
+
+    def page(body: bytes, media_type: str) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            return Response(body, media_type=media_type)
+
+        return answer
+
+    routes = []
+    for file in resources.files("spidertensor.service").joinpath("dashboard").iterdir():
+        media_type = MEDIA.get(file.name.rpartition(".")[2], "text/plain")
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        routes.append(Route(path, page(file.read_bytes(), media_type), methods=["GET"]))
+    return routes
+
+
+def _skips(request: Request) -> bool:
+    policy = request.query_params.get("on_bad", "raise")
+    if policy not in ("raise", "skip"):
+        raise ServiceError(400, "on_bad", "on_bad is raise or skip", value=policy)
+    return policy == "skip"
+
+
+def _interval(text: Any) -> float | None:
+    if text is None:
+        return None
+    try:
+        coverage = float(text) if isinstance(text, str | float) else -1.0
+    except ValueError:
+        coverage = -1.0
+    if not 0 < coverage < 1:
+        remedy = "pass a probability between 0 and 1, such as 0.9"
+        raise ServiceError(400, "interval", "impossible interval", value=str(text), remedy=remedy)
+    return coverage
+
+
+def _predicted(
+    estimator: Any, found: Entries, interval: float | None, modes: list[str]
+) -> tuple[dict[str, list[Any]], list[Any]]:
+    """Columns of predictions, and notes."""
+    ids, likelihood = Columns(found.columns), estimator.likelihood
+    if interval is not None and not likelihood.intervals:
+        reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
+        raise ServiceError(422, "interval", reason)
+    if not len(found.rows):
+        return {likelihood.mean_name: []}, []
+    with noted() as notes:
+        if likelihood.intervals:
+            mean, std = estimator.predict(ids, return_std=True)
+            columns = {"mean": mean, "std": std}
+            if interval is not None:
+                columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
+        else:
+            columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
+    seen = [dict(zip(modes, each, strict=True)) for each in estimator.seen(ids).tolist()]
+    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, notes
+
+
+def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:
+    def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
+        return ServiceError(422, "input", f"{column} {reason}", column=column, value=value)
+
+    try:
+        wanted = orjson.loads(body)
+    except ValueError as error:
+        raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
+    if not isinstance(wanted, dict):
+        raise ServiceError(400, "not an object", "the body is not an object")
+    asked = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
+    if unknown := [name for name in wanted if name not in asked]:
+        raise wrong(unknown[0], f"is not known, only: {', '.join(asked)}")
+    asked |= wanted
+    given, over = asked["given"], asked["over"]
+    if not isinstance(given, dict):
+        raise wrong("given", "is not an object of ids by mode")
+    if not isinstance(over, str) or over not in modes:
+        raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
+    for mode in modes:
+        if (mode in given) == (mode == over):
+            raise wrong("given", f"must name every mode but the one to rank over, each once: see {mode}")
+    if unknown := [mode for mode in given if mode not in modes]:
+        raise wrong("given", f"has no mode {unknown[0]!r:.100}")
+    for mode, raw in given.items():
+        if not isinstance(raw, int | float | str):
+            raise wrong("given", f"has no id for {mode}", str(raw))
+    if type(asked["n"]) is not int or not 1 <= asked["n"] <= most:
+        raise wrong("n", f"is not a number from 1 to {most:,}", asked["n"])
+    if asked["explore"] not in EXPLORE:
+        raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
+    if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
+        raise wrong("seed", "is not a whole number from 0", asked["seed"])
+    return asked | {"interval": _interval(asked["interval"])}
+
+
+async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+    with os.fdopen(descriptor, "rb") as file:
+        while chunk := await run_in_threadpool(file.read, CHUNK):
+            yield chunk

@@ -1,0 +1,183 @@
+"""Bodies of requests -> checked entries, in columns. Nothing here depends on what the model has learned.
+
+JSON (a list of objects), NDJSON (an object on each line) or an Arrow stream. Types stay what they are: 42 and
+"42" are different ids, as in files of JSON lines. Other columns are ignored. A row is counted from 0; blank
+lines are not rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spidertensor.faults import EntryError, Fault
+from spidertensor.service.arrow_stream import read_arrow
+from spidertensor.service.errors import SHOWN, ServiceError
+from spidertensor.sources.columns import Wrong, is_text, to_ids, to_numbers
+from spidertensor.spider.likelihoods import Likelihood
+
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+MEDIA_TYPES = {JSON: JSON, NDJSON: NDJSON, "application/jsonl": NDJSON, ARROW: ARROW}
+LONGEST_ID = 1000  # characters or bytes
+
+
+class Wanted(NamedTuple):
+    """value: None for a prediction, which needs none."""
+
+    modes: Sequence[str]
+    value: str | None
+    likelihood: Likelihood
+    max_rows: int
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.modes, *([] if self.value is None else [self.value])]
+
+
+class Entries(NamedTuple):
+    """The good rows in columns, and what is wrong with the others."""
+
+    columns: list[NDArray[Any]]
+    values: NDArray[np.float64]  # empty for a prediction
+    rows: NDArray[np.int64]  # which rows of the request are the good ones
+    n_rows: int
+    bad: list[Fault]
+
+    def without(self, places: Sequence[int], faults: Sequence[Fault]) -> Entries:
+        good = np.ones(len(self.rows), bool)
+        good[list(places)] = False
+        columns = [column[good] for column in self.columns]
+        values = self.values[good] if len(self.values) else self.values
+        return Entries(columns, values, self.rows[good], self.n_rows, [*self.bad, *faults])
+
+
+def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
+    """The rows of a body. ServiceError if it is no list of rows at all; single bad rows are in `bad`."""
+    bad: list[Fault] = []
+    if media_type == ARROW:
+        raw, n = read_arrow(body, wanted.columns, wanted.max_rows, LONGEST_ID)
+        rows = np.arange(n)
+    else:
+        objects, rows, n, bad = _objects(body, media_type, wanted)
+        raw = [[each.get(name) for each in objects] for name in wanted.columns]
+        if any(_lossy(column) for column in raw[: len(wanted.modes)]):
+            objects, rows, n, bad = _objects(body, media_type, wanted, json.loads)
+            raw = [[each.get(name) for each in objects] for name in wanted.columns]
+    wrong: dict[int, Fault] = {}
+    columns = []
+    for name, column in zip(wanted.modes, raw, strict=False):
+        ids, of_ids = _ids(column)
+        columns.append(ids)
+        wrong = _faults(of_ids, "id", name, column, rows) | wrong
+    values = np.empty(0)
+    if wanted.value is not None:
+        values, of_values = _numbers(raw[-1], wanted.likelihood)
+        wrong = _faults(of_values, "value", wanted.value, raw[-1], rows) | wrong
+    found = Entries(columns, values, rows, n, bad)
+    if wrong:
+        found = found.without(list(wrong), list(wrong.values()))
+        found.bad.sort(key=lambda fault: fault.row or 0)
+    return found
+
+
+def _objects(
+    body: bytes, media_type: str, wanted: Wanted, loads: Any = orjson.loads
+) -> tuple[list[dict[str, Any]], NDArray[np.int64], int, list[Fault]]:
+    if media_type == JSON:
+        try:
+            parsed: list[Any] = loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
+        if not isinstance(parsed, list):
+            remedy = 'send [{"column": ...}, ...], or one object per line as application/x-ndjson'
+            raise ServiceError(400, "not a list", "the body is not a list of objects", remedy=remedy)
+    else:
+        parsed = [line for line in body.split(b"\n") if line.strip()]
+    check_rows(len(parsed), wanted.max_rows)
+    bad: list[Fault] = []
+    if media_type == NDJSON:
+        parsed = [_line(line, row, loads, bad) for row, line in enumerate(parsed)]
+    if set(map(type, parsed)) <= {dict}:
+        return parsed, np.arange(len(parsed), dtype=np.int64), len(parsed), bad
+    rows = [row for row, each in enumerate(parsed) if isinstance(each, dict)]
+    for row, each in enumerate(parsed):
+        if not isinstance(each, dict) and each is not _BAD:
+            bad.append(EntryError("is not an object", row, kind="not an object", value=_short(each)))
+    return [parsed[row] for row in rows], np.array(rows, np.int64), len(parsed), bad
+
+
+_BAD = object()
+
+
+def _line(line: bytes, row: int, loads: Any, bad: list[Fault]) -> Any:
+    try:
+        return loads(line)
+    except (ValueError, RecursionError):
+        value = line[:SHOWN].decode(errors="replace")
+        bad.append(EntryError("is not JSON", row, kind="not json", value=value))
+        return _BAD
+
+
+def check_rows(n: int, limit: int) -> None:
+    if n > limit:
+        remedy = f"send at most {limit:,} rows at once"
+        raise ServiceError(413, "too many rows", f"{n:,} rows in one request", remedy=remedy)
+
+
+def _lossy(column: list[Any]) -> bool:
+    """orjson makes a float of an integer beyond 64 bits: different ids would become the same."""
+    return any(isinstance(raw, float) and abs(raw) >= 2**63 for raw in column)
+
+
+def _ids(column: Any) -> tuple[NDArray[Any], Wrong]:
+    kinds = set(map(type, column)) if isinstance(column, list) else set()
+    if kinds == {int}:
+        try:
+            return np.array(column, np.int64), {}
+        except OverflowError:
+            pass
+    if kinds == {str}:
+        ids, wrong = np.fromiter(column, object, len(column)), {}
+    else:
+        ids, wrong = to_ids(column, find_ints=False, empty_is_missing=False)
+        if ids.dtype.kind in "iu":  # one type for all: requests are joined
+            fits = ids.dtype != np.uint64 or ids.max(initial=0) < 2**63
+            ids = ids.astype(np.int64) if fits else np.fromiter(ids.tolist(), object, len(ids))
+    if ids.dtype == object and (not kinds or kinds & {str, bytes}):
+        long = (n for n, raw in enumerate(ids) if isinstance(raw, str | bytes) and len(raw) > LONGEST_ID)
+        wrong |= dict.fromkeys(long, f"is longer than {LONGEST_ID} characters")
+    return ids, wrong
+
+
+def _numbers(column: Any, likelihood: Likelihood) -> tuple[NDArray[np.float64], Wrong]:
+    if isinstance(column, list) and set(map(type, column)) <= {int, float}:
+        try:
+            values = np.array(column, np.float64)
+        except OverflowError:
+            return to_numbers(column, likelihood)
+        if likelihood.allows(values).all():
+            return values, {}
+    if not isinstance(column, list) and is_text(column.type):  # in a typed format a text is not a number
+        column = column.to_pylist()
+    return to_numbers(column, likelihood)
+
+
+def _faults(wrong: Wrong, kind: str, name: str, column: Any, rows: NDArray[np.int64]) -> dict[int, Fault]:
+    faults: dict[int, Fault] = {}
+    for place, reason in wrong.items():
+        raw = column[place].as_py() if isinstance(column, pa.Array) else column[place]
+        what = "missing" if reason == "is missing" else kind
+        faults[place] = EntryError(
+            f"{name} {reason}", int(rows[place]), kind=what, column=name, value=_short(raw)
+        )
+    return faults
+
+
+def _short(raw: Any) -> Any:
+    return raw if isinstance(raw, str | int | float | None) else repr(raw)[:SHOWN]

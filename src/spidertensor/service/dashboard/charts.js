@@ -1,0 +1,192 @@
+// The curves: columns of numbers in, charts out. They are redrawn in place, so a zoom survives new points.
+
+/* global uPlot */
+
+const MOST = 1800; // points that are kept, as many as the server has
+const COLOURS = {
+  light: ["#1d5fd0", "#b25400", "#5b6475", "#127a57", "#8a3ea8", "#b3261e", "#00707e", "#6b5a00"],
+  dark: ["#7fb0ff", "#ffb066", "#a9b3c6", "#6bd6a8", "#d7a2f0", "#ff9c93", "#62d0dd", "#d9c15a"],
+};
+const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3]]; // lines can be told apart without their colours
+
+export const number = (value, digits = 4) =>
+  value === null || value === undefined || !Number.isFinite(value)
+    ? "–"
+    : value.toLocaleString("en", { maximumSignificantDigits: Math.abs(value) >= 10 ** digits ? Math.floor(Math.log10(Math.abs(value))) + 1 : digits });
+
+// What each chart shows: a title, and the names of its lines with where their numbers are.
+export function plans(snapshot) {
+  const { metric, modes, members, kind, read_only: readOnly } = snapshot;
+  const regression = kind !== "SpiderClassifier";
+  const lines = (names, column) => names.map((name, at) => [name, (points) => points[column].map((each) => each?.[at] ?? null)]);
+  const curve = (column) => (points) => points[column];
+  return [
+    !readOnly && {
+      key: "error",
+      title: metric === "rmse" ? "Error (RMSE, lower is better)" : "Error (log loss, lower is better)",
+      lines: [["model", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")]],
+    },
+    !readOnly && regression && {
+      key: "coverage",
+      title: "Values inside their 90 % intervals",
+      lines: [["inside", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)]],
+      share: true,
+    },
+    { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },
+    members.length > 1 && { key: "weights", title: "Weights of the members", lines: lines(members.map((each) => each.name), "weights"), share: true, fromZero: true },
+    { key: "nodes", title: "Nodes per mode", lines: lines(modes, "nodes"), fromZero: true },
+    regression && { key: "noise", title: "Noise (standard deviation)", lines: [["noise", curve("noise")]] },
+  ].filter(Boolean);
+}
+
+export class Charts {
+  constructor(place, onZoom) {
+    this.place = place;
+    this.onZoom = onZoom;
+    this.points = null;
+    this.zoomed = null; // [from, to] in seconds, of all charts together
+    this.seconds = null; // the latest so many, or all
+    this.drawn = []; // {plan, chart, told}
+    this.shape = ""; // titles and lines of what is drawn
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.dark.addEventListener("change", () => this.build());
+    new ResizeObserver(() => this.fit()).observe(place);
+  }
+
+  history(points) {
+    this.points = points;
+    this.draw();
+  }
+
+  add(snapshot) {
+    if (this.points === null) return;
+    for (const [name, column] of Object.entries(this.points)) {
+      column.push(name === "weights" ? snapshot.members.map((each) => each.weight) : snapshot[name]);
+      if (column.length > MOST) column.shift();
+    }
+    this.plans = plans(snapshot);
+    const shape = JSON.stringify(this.plans.map((plan) => [plan.title, plan.lines.map(([name]) => name)]));
+    if (shape !== this.shape) {
+      this.shape = shape;
+      this.build();
+    } else {
+      this.draw();
+    }
+  }
+
+  show(seconds) {
+    this.seconds = seconds;
+    this.zoom(null);
+  }
+
+  zoom(range) {
+    this.zoomed = range;
+    this.onZoom(range !== null);
+    this.draw();
+  }
+
+  build() {
+    for (const { chart } of this.drawn) chart.destroy();
+    this.place.replaceChildren();
+    this.drawn = (this.plans ?? []).map((plan) => this.made(plan));
+    this.draw();
+  }
+
+  made(plan) {
+    const figure = document.createElement("figure");
+    const caption = document.createElement("figcaption");
+    const told = document.createElement("p"); // for a screen reader, which cannot see the canvas
+    figure.id = `chart-${plan.key}`;
+    caption.textContent = plan.title;
+    told.className = "told";
+    figure.append(caption, told);
+    this.place.append(figure);
+    const colours = this.dark.matches ? COLOURS.dark : COLOURS.light;
+    const style = getComputedStyle(document.documentElement);
+    const ink = style.getPropertyValue("--soft").trim();
+    const line = style.getPropertyValue("--line").trim();
+    const write = (value) => (plan.share && value !== null && value !== undefined ? `${number(value * 100, 3)} %` : number(value));
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
+    const chart = new uPlot(
+      {
+        width: this.width(figure),
+        height: 190,
+        scales: {
+          x: { time: true, range: (_, least, most) => this.shown(least, most) },
+          y: { range: (_, least, most) => limits(least, most, plan) },
+        },
+        axes: [{ ...axis, space: 70, size: 32, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step < 60)) }, { ...axis, size: 58, values: (_, ticks) => ticks.map(write) }],
+        series: [
+          { label: "time", value: (self, _, __, at) => clock(self.data[0][at ?? self.data[0].length - 1], true) },
+          ...plan.lines.map(([label], n) => ({
+            label,
+            stroke: colours[n % colours.length],
+            width: 2,
+            dash: DASHES[n % DASHES.length],
+            points: { show: false },
+            // where the pointer is; the latest if it is nowhere
+            value: (self, value, line, at) => write(at === null ? self.data[line].at(-1) : value),
+          })),
+        ],
+        cursor: { drag: { x: true, y: false, setScale: false }, sync: { key: "spider" } },
+        hooks: {
+          setSelect: [(self) => this.selected(self)],
+          ready: [(self) => self.over.addEventListener("dblclick", () => this.zoom(null))],
+        },
+      },
+      [[], ...plan.lines.map(() => [])],
+      figure,
+    );
+    return { plan, chart, told, figure, write };
+  }
+
+  selected(chart) {
+    const { left, width } = chart.select;
+    if (width > 4) {
+      const range = [chart.posToVal(left, "x"), chart.posToVal(left + width, "x")];
+      chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      this.zoom(range);
+    }
+  }
+
+  // The times that every chart shows.
+  shown(least, most) {
+    if (this.zoomed !== null) return this.zoomed;
+    if (least === null || least === most) return [(most ?? 0) - 30, (most ?? 0) + 30];
+    return [this.seconds === null ? least : most - this.seconds, most];
+  }
+
+  draw() {
+    if (this.points === null) return;
+    for (const { plan, chart, told, write } of this.drawn) {
+      const lines = plan.lines.map(([, of]) => of(this.points));
+      chart.setData([this.points.time, ...lines]);
+      const last = plan.lines.map(([name], n) => `${name} ${write(lines[n].at(-1) ?? NaN)}`);
+      told.textContent = `Now: ${last.join(", ")}.`;
+    }
+  }
+
+  width(figure) {
+    const { paddingLeft, paddingRight } = getComputedStyle(figure);
+    return Math.max(200, figure.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  }
+
+  fit() {
+    for (const { chart, figure } of this.drawn) {
+      if (chart.width !== this.width(figure)) chart.setSize({ width: this.width(figure), height: 190 });
+    }
+  }
+}
+
+const clock = (seconds, exact) =>
+  seconds === undefined || seconds === null
+    ? "–"
+    : new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined });
+
+// Of the vertical axis: room around the lines, and 0 where a size is shown.
+function limits(least, most, plan) {
+  if (least === null) return [0, 1];
+  const from = plan.fromZero ? Math.min(0, least) : least;
+  const room = (most - from) * 0.08 || Math.abs(most) * 0.1 || 0.5;
+  return [plan.fromZero ? from : from - room, most + room];
+}

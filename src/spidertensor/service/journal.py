@@ -1,0 +1,183 @@
+"""What was acknowledged since the last checkpoint: a SQLite file beside the model, MODEL.journal.
+
+A request is written and synced to the disk before it is learned, and learned before it is answered. After a
+crash the requests behind the model's position are learned again, in the same order and in the same calls
+("cuts"), so the result is the same bit for bit. A checkpoint makes all of them superfluous: the file is
+removed and another one begun, so that nothing is kept for longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from spidertensor.faults import Fault
+
+FORMAT = 1
+_MAGIC = b"SQLite format 3\0"
+_TABLES = """
+    create table about (text text not null);
+    create table requests (
+        sequence integer primary key, cut integer not null, key text, media_type text not null,
+        skip integer not null, body blob not null, checksum integer not null
+    );
+"""
+
+
+class JournalError(Fault, RuntimeError):
+    """A journal that cannot be used; the reason names the file. Parts: see Fault."""
+
+
+class Row(NamedTuple):
+    """A request as it came.
+
+    sequence: 1, 2, 3, ... over the life of the model
+    cut:      requests of the same number were learned in one call
+    key:      its Idempotency-Key; skip: whether its bad rows are left out
+    """
+
+    sequence: int
+    cut: int
+    key: str | None
+    media_type: str
+    skip: bool
+    body: bytes
+
+
+class Journal:
+    """The open file. `about`: whose journal it is, and what a model that was never saved is to be made of."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path, self.about = path, about
+        self.bytes = 0  # of the requests in it
+        self._file: sqlite3.Connection | None = _created(path, about)
+
+    @classmethod
+    def opened(cls, path: Path) -> Journal:
+        """The journal that a killed process has left."""
+        with _one_error(path):
+            with open(path, "rb") as handle:
+                if handle.read(len(_MAGIC)) != _MAGIC:  # SQLite would make a database of an empty file
+                    raise _unusable(path, "it is no SQLite file")
+            file = _connected(path)
+            text = file.execute("select text from about").fetchone()
+            about = orjson.loads(text[0]) if text else None
+            if not isinstance(about, dict) or about.get("format") != FORMAT:
+                raise _unusable(path, "it is no journal of this version")
+            found = file.execute("pragma integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise _unusable(path, found)
+            journal = cls.__new__(cls)
+            journal.path, journal.about, journal._file, journal.bytes = path, about, file, 0
+            for sequence, body, checksum in file.execute("select sequence, body, checksum from requests"):
+                if zlib.crc32(body) != checksum:
+                    raise _unusable(path, f"request {sequence} is damaged")
+                journal.bytes += len(body)
+            return journal
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """All of them or, after an error, none; on the disk when it returns. JournalError if that fails."""
+        with _one_error(self.path):
+            if self._file is None:  # the disk was full when it should have begun anew
+                self._file = _created(self.path, self.about)
+            self._append(self._file, rows)
+        self.bytes += sum(len(row.body) for row in rows)
+
+    @staticmethod
+    def _append(file: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        values = [(*row[:4], int(row.skip), row.body, zlib.crc32(row.body)) for row in rows]
+        file.execute("begin immediate")
+        try:
+            file.executemany("insert into requests values (?, ?, ?, ?, ?, ?, ?)", values)
+            file.execute("commit")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back some errors by itself
+                file.execute("rollback")
+            raise
+
+    def cuts(self, after: int) -> Iterator[list[Row]]:
+        """The requests after a sequence number, as they were learned together."""
+        with _one_error(self.path):
+            found = self._asked("select * from requests where sequence > ? order by sequence", after)
+            rows = (Row(*each[:6])._replace(skip=bool(each[4])) for each in found)
+            for _, cut in groupby(rows, key=lambda row: row.cut):
+                yield list(cut)
+
+    def span(self) -> tuple[int, int] | None:
+        """First and last sequence number; None if it is empty. JournalError if one between is missing."""
+        with _one_error(self.path):
+            n, first, last = next(self._asked("select count(*), min(sequence), max(sequence) from requests"))
+        if n and n != last - first + 1:
+            raise _unusable(self.path, "requests are missing in it")
+        return (first, last) if n else None
+
+    def _asked(self, question: str, *values: Any) -> Iterator[Any]:
+        assert self._file is not None
+        return iter(self._file.execute(question, values))
+
+    def begin_anew(self) -> None:
+        """Remove what the model file has by now."""
+        self.remove()
+        self._file = _created(self.path, self.about)
+
+    def remove(self) -> None:
+        self.close()
+        self.bytes = 0
+        _removed(self.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def _removed(path: Path) -> None:
+    for ending in ("-wal", "-shm", ""):
+        Path(f"{path}{ending}").unlink(missing_ok=True)
+
+
+def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
+    """Made under another name first: a kill leaves no half of it."""
+    unfinished = path.with_name(f"{path.name}.new")
+    with _one_error(path):
+        _removed(unfinished)
+        # Private: it holds what clients have sent, and the umask need not be strict.
+        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with contextlib.closing(_connected(unfinished)) as file:
+            file.execute("pragma journal_mode = wal")  # which the file remembers
+            file.execute("begin immediate")
+            for statement in _TABLES.split(";"):
+                file.execute(statement)
+            file.execute("insert into about values (?)", (orjson.dumps(about | {"format": FORMAT}).decode(),))
+            file.execute("commit")
+        os.replace(unfinished, path)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    file.execute("pragma synchronous = full")  # a commit has reached the disk when it returns
+    return file
+
+
+@contextlib.contextmanager
+def _one_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+        raise _unusable(path, getattr(error, "strerror", None) or str(error)) from None
+
+
+def _unusable(path: Path, reason: str) -> JournalError:
+    remedy = (
+        "restore it from a backup, or move it away to go on from the last checkpoint without its requests"
+    )
+    return JournalError(f"{path}: cannot be used: {reason}", kind="journal", remedy=remedy)

@@ -1,0 +1,385 @@
+"""The model of a server: learn, journal, checkpoint, and replay after a crash.
+
+Everything here is called by one thread (owner.py). What a request does to the model is a function of the
+model and of the requests before it, in the cuts that the journal has, so a replay ends in the same state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator.inputs import Columns
+from spidertensor.faults import EntryError
+from spidertensor.method import Update
+from spidertensor.service.answers import Answer, Answers
+from spidertensor.service.bodies import Entries, Wanted, entries
+from spidertensor.service.errors import ServiceError, noted, record
+from spidertensor.service.journal import Journal, JournalError, Row
+from spidertensor.service.scores import Scores
+
+KINDS = {kind.__name__: kind for kind in (SpiderRegressor, SpiderClassifier)}
+UNLIMITED = 2**62
+
+Estimator = SpiderRegressor | SpiderClassifier
+Outcome = bytes | ServiceError
+
+
+class NewModel(NamedTuple):
+    """What a model is made of, in JSON: the journal keeps it until the first checkpoint."""
+
+    kind: str
+    modes: list[str]
+    value: str
+    settings: dict[str, Any]
+
+    def made(self) -> Estimator:
+        settings: dict[str, Any] = {
+            name: tuple(each) if isinstance(each, list) else each for name, each in self.settings.items()
+        }
+        return KINDS[self.kind](**settings)
+
+
+class Request(NamedTuple):
+    """A request to learn, which was checked as far as that is possible without the model."""
+
+    entries: Entries
+    body: bytes
+    media_type: str
+    skip: bool = False
+    key: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
+
+
+class Learning:
+    read_only = False
+
+    def __init__(
+        self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
+    ) -> None:
+        self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
+        self.bins = [None] * len(modes)  # the service has none
+        self.journal = journal
+        span = journal.span()
+        self.sequence = span[1] if span else sequence  # of the last request in the journal
+        self.answers = Answers(path.with_name(f"{path.name}.answers"), journal.about["id"])
+        self.scores = Scores(estimator.likelihood, len(modes))
+        self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
+        self.saved_at: float | None = None  # by the monotonic clock
+        self.saved_entries = self.entries
+        self.trouble: dict[str, str] = {}  # what could not be written: "journal" or "checkpoint" -> why
+        if (state := self.answers.scores(sequence)) is not None:
+            try:
+                self.scores.restore(state)
+            except ValueError:  # of another version: they begin anew
+                self.scores = Scores(estimator.likelihood, len(modes))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever learned."""
+        return not self.estimator.__sklearn_is_fitted__()
+
+    @property
+    def entries(self) -> int:
+        return 0 if self.is_new else self.estimator.n_entries_
+
+    def warm_up(self) -> None:
+        """Compile what learning and predicting need, with a copy; also finds impossible settings."""
+        copy: Any = clone(self.estimator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one = [[0] * len(self.modes)]
+            update = copy.learn(one, [0.0])
+            copy.predict(one)
+            index = np.zeros((1, len(self.modes)), np.int64)
+            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+
+    # --- learning
+
+    def learn(self, requests: Sequence[Request]) -> list[Outcome]:
+        """What each request is answered. All of them are on the disk before the first is learned."""
+        outcomes: list[Outcome] = []
+        for group in _unrepeated(requests):
+            found = [self._repeated(request) for request in group]
+            fresh = [request for request, known in zip(group, found, strict=True) if known is None]
+            new = iter(self._learn_new(fresh))
+            outcomes += [next(new) if known is None else known for known in found]
+        return outcomes
+
+    def _repeated(self, request: Request) -> Outcome | None:
+        """What a request with this key was answered before; None if there was none."""
+        try:
+            known = self.answers.find(request.key) if request.key is not None else None
+        except sqlite3.Error as error:
+            return ServiceError(503, "journal", f"{self.answers.path}: {error}", retry=5)
+        if known is None:
+            return None
+        if known.digest != request.digest:
+            remedy = "use another key for another request"
+            return ServiceError(422, "key", "this Idempotency-Key had another request", remedy=remedy)
+        return orjson.dumps(orjson.loads(known.body) | {"repeated": True})
+
+    def _learn_new(self, requests: list[Request]) -> list[Outcome]:
+        if not requests:
+            return []
+        # A first call sets the scale of the values, so it must not depend on what else was waiting.
+        cuts = [requests[:1], requests[1:]] if self.is_new and requests[1:] else [requests]
+        rows, sequence = [], self.sequence
+        for cut in cuts:
+            first = sequence + 1
+            for each in cut:
+                sequence += 1
+                rows.append(Row(sequence, first, each.key, each.media_type, each.skip, each.body))
+        try:
+            self.journal.append(rows)
+        except JournalError as error:
+            self.trouble["journal"] = error.reason
+            remedy = "nothing of this request was learned: make room on the server's disk and repeat it"
+            failed = ServiceError(503, "journal", error.reason, retry=5, remedy=remedy)
+            return [failed] * len(requests)
+        self.trouble.pop("journal", None)
+        self.sequence = sequence
+        return [outcome for cut in cuts for outcome in self._learn_cut(cut)]
+
+    def _learn_cut(self, cut: list[Request]) -> list[Outcome]:
+        """Requests that are learned in one call. What follows depends only on them and on the model."""
+        outcomes = self._learned_together(cut)
+        self.learned += len(cut)
+        for request, outcome in zip(cut, outcomes, strict=True):
+            if request.key is not None and isinstance(outcome, bytes):
+                self.answers.add(request.key, Answer(request.digest, outcome))
+        return outcomes
+
+    def _learned_together(self, cut: list[Request]) -> list[Outcome]:
+        columns, values = _joined([request.entries for request in cut])
+        before = self.entries
+        try:
+            update, notes = self._advanced(columns, values)
+        except (
+            EntryError
+        ) as error:  # a value that only the model can judge, by its scale: nothing was learned
+            if len(cut) > 1:
+                return [self._learned_together([request])[0] for request in cut]
+            return [self._without_bad(cut[0], error)]
+        outcomes, at = [], 0
+        for request in cut:
+            end = at + len(request.entries.rows)
+            outcomes.append(self._answer(request.entries, update, slice(at, end), before + end, notes))
+            at = end
+        return outcomes
+
+    def _without_bad(self, request: Request, error: EntryError) -> Outcome:
+        found = request.entries
+        places = error.rows or (() if error.row is None else (error.row,))
+        faults = [
+            error.but(row=int(found.rows[place]), column=self.value, value=float(found.values[place]))
+            for place in places
+        ] or [error]
+        if not (request.skip and places):
+            return ServiceError(422, error.kind, error.reason, others=faults)
+        rest = found.without(places, faults)
+        return self._learned_together([request._replace(entries=rest)])[0]
+
+    def _advanced(self, ids: list[NDArray[Any]], values: NDArray[np.float64]) -> tuple[Update, list[Any]]:
+        # Names only for a new model: one that was saved without names learns its columns by position.
+        columns = Columns(ids, tuple(self.modes) if self.is_new else None)
+        with noted() as notes:
+            update, index = self.estimator.learn_numbered(columns, values)
+        if len(values):
+            self.scores.add(ids, index, values, update)
+        return update, notes
+
+    def _answer(
+        self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
+    ) -> bytes:
+        likelihood = self.estimator.likelihood
+        columns = {likelihood.mean_name: likelihood.expected(update.mean[part], update.var[part]).tolist()}
+        if likelihood.intervals:
+            columns["std"] = np.sqrt(update.var[part] + update.noise[part]).tolist()
+        predictions: list[Any] = _records(columns)
+        if found.bad:
+            every: list[Any] = [None] * found.n_rows
+            for row, each in zip(found.rows.tolist(), predictions, strict=True):
+                every[row] = each
+            predictions = every
+        # Without the values of bad rows: an answer may be kept with its key.
+        skipped = [record(each) | {"value": None} for each in found.bad]
+        answer = {"learned": len(found.rows), "entries": total, "predictions": predictions}
+        return orjson.dumps(answer | {"skipped": skipped, "notes": notes})
+
+    # --- files
+
+    def replay(self) -> int:
+        """Learn what the journal has behind the model's position; how many requests that were."""
+        wanted = Wanted(self.modes, self.value, self.estimator.likelihood, UNLIMITED)
+        n = 0
+        for rows in self.journal.cuts(self.learned):
+            try:
+                found = [entries(row.body, row.media_type, wanted) for row in rows]
+            except ServiceError as error:
+                reason = f"{self.journal.path}: request {rows[0].sequence} cannot be read: {error.reason}"
+                raise JournalError(reason, kind="journal") from None
+            pairs = zip(found, rows, strict=True)
+            self._learn_cut(
+                [Request(each, row.body, row.media_type, row.skip, row.key) for each, row in pairs]
+            )
+            n += len(rows)
+        return n
+
+    def checkpoint(self) -> None:
+        """Write the model with its position; from then on the journal is superfluous and removed."""
+        if self.is_new:
+            raise ServiceError(409, "nothing learned", "nothing was learned yet, so there is nothing to save")
+        position = self.estimator.position_ if isinstance(self.estimator.position_, dict) else {}
+        where = {
+            "value": self.value,
+            "service": {"journal": self.journal.about["id"], "sequence": self.learned},
+        }
+        try:
+            self.answers.write()  # first: once the model is saved, nothing else has them
+            self.estimator.save(self.path, position | where)
+            if self.learned > self.checkpointed or self.journal.bytes:
+                self.journal.begin_anew()
+            self.answers.write_scores(self.learned, self.scores.state())
+        except (OSError, sqlite3.Error, JournalError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or self.path}: {reason}"
+            raise ServiceError(503, "checkpoint", self.trouble["checkpoint"], retry=30) from error
+        self.trouble.pop("checkpoint", None)
+        self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), self.entries
+
+    def snapshot_file(self) -> int:
+        """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
+        if self.learned > self.checkpointed or not self.path.exists():
+            self.checkpoint()
+        return os.open(self.path, os.O_RDONLY)
+
+    def tick(self) -> None:
+        """There is nothing that this model does by itself."""
+
+    def close(self) -> None:
+        """Save, and leave nothing to replay."""
+        try:
+            if self.learned > self.checkpointed:
+                self.checkpoint()
+            if self.learned >= self.sequence:  # else it was never replayed, and is still needed
+                self.journal.remove()
+        finally:
+            self.journal.close()
+            self.answers.close()
+
+
+def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learning:
+    """The model of a file, or a new one, with the journal that a killed process may have left.
+
+    value: the name of the value column, for a model whose file does not tell it
+    """
+    place = path.with_name(f"{path.name}.journal")
+    left = Journal.opened(place) if place.exists() else None
+    span = left.span() if left else None
+    if path.exists():
+        estimator = load(path)
+        position = position_of(estimator, path)
+        identity, sequence = _place(position.get("service"))
+        modes, value = estimator.mode_names_, position.get("value") or value
+        if value is None:
+            raise JournalError(f"{path}: does not say which column has the value", kind="value")
+    else:
+        if left is not None and span is not None:
+            new = NewModel(*(left.about[name] for name in NewModel._fields))
+            identity = left.about["id"]
+        elif new is not None:
+            seed = new.settings.get("random_state", secrets.randbits(31))
+            new, identity = new._replace(settings=new.settings | {"random_state": seed}), None
+        else:
+            raise JournalError(f"{path}: no such model", kind="no model")
+        estimator, modes, value, sequence = new.made(), new.modes, new.value, 0
+    if left is not None and span is None:
+        left.remove()
+        left = None
+    if left is not None and span is not None:
+        _check_fits(left, span, identity, sequence, path)
+        if span[1] > sequence:
+            return Learning(path, estimator, modes, value, left, sequence)
+        left.remove()  # killed after the model was saved, before its journal was removed
+    made_of = new or NewModel(type(estimator).__name__, modes, value, {})
+    about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
+    learning = Learning(path, estimator, modes, value, Journal(place, about), sequence)
+    if identity is None and path.exists():
+        learning.checkpoint()  # from now on the model knows its journal
+    return learning
+
+
+def position_of(estimator: Estimator, path: Path) -> dict[str, Any]:
+    """What `spider fit` or a server has noted in the file."""
+    position = estimator.position_ if isinstance(estimator.position_, dict) else {}
+    if position.get("bins"):
+        remedy = "make the bins before the entries are sent, and fit the model with them as ids"
+        raise JournalError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
+    return position
+
+
+def _place(stored: Any) -> tuple[str | None, int]:
+    """Of the position that a model file has: whose journal goes on after which request. Files lie."""
+    match stored:
+        case {"journal": str(identity), "sequence": int(sequence)} if sequence >= 0:
+            return identity, sequence
+    return None, 0
+
+
+def _check_fits(journal: Journal, span: tuple[int, int], identity: Any, sequence: int, path: Path) -> None:
+    first, last = span
+    if journal.about["id"] != identity:
+        problem = (
+            f"has {last - first + 1} requests that {path} does not know, which has been written by others"
+        )
+    elif first > sequence + 1:
+        problem = f"goes on after request {first - 1}, but {path} is at request {sequence}: an older file?"
+    else:
+        return
+    remedy = "restore the model that belongs to it, or move the journal away to go on without its requests"
+    raise JournalError(f"{journal.path}: {problem}", kind="journal", remedy=remedy)
+
+
+def _unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """Cut where a key comes again: its first request has to be answered before."""
+    group: list[Request] = []
+    keys: set[str] = set()
+    for request in requests:
+        if request.key is not None and request.key in keys:
+            yield group
+            group, keys = [], set()
+        group.append(request)
+        keys |= set() if request.key is None else {request.key}
+    yield group
+
+
+def _joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
+    if len(parts) == 1:
+        return parts[0].columns, parts[0].values
+    columns = []
+    for column in zip(*(part.columns for part in parts), strict=True):
+        same = len({each.dtype for each in column}) == 1
+        columns.append(np.concatenate(column if same else [each.astype(object) for each in column]))
+    return columns, np.concatenate([part.values for part in parts])
+
+
+def _records(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    names = list(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

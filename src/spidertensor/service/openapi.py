@@ -1,0 +1,140 @@
+"""The interface as OpenAPI 3.1. docs/service.md explains it; tests hold it to the routes."""
+# ruff: noqa: E501 (a table)
+
+from __future__ import annotations
+
+from typing import Any
+
+import spidertensor
+from spidertensor.service.bodies import ARROW, JSON, NDJSON
+
+_ANY_ID = {
+    "description": 'An id keeps its type: 42 and "42" are different.',
+    "type": ["integer", "string", "number", "boolean"],
+}
+_NUMBER, _TEXT, _WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
+
+
+def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, **more}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _or_null(kind: str) -> dict[str, Any]:
+    return {"type": [kind, "null"]}
+
+
+def _refer(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_ROW = {
+    "type": "object",
+    "description": "One field per mode by its name; for learning also the value.",
+    "additionalProperties": True,
+}
+_PREDICTION = _object(
+    {"mean": _NUMBER, "std": _NUMBER, "probability": _NUMBER, "low": _NUMBER, "high": _NUMBER,
+     "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}},
+    description="mean and std of an observation, or the probability of a 1. null for a row that was skipped.",
+)  # fmt: skip
+_ERROR = _object(
+    {"kind": _TEXT, "message": _TEXT, "row": _or_null("integer"), "column": {"type": ["string", "null"]}, "value": {}, "remedy": _TEXT},
+    description="row is counted from 0 in the rows of the request.",
+)  # fmt: skip
+_SCHEMAS = {
+    "Row": _ROW,
+    "Prediction": _PREDICTION,
+    "Error": _ERROR,
+    "Refusal": _object({"error": _refer("Error"), "errors": _list(_refer("Error")), "count": _WHOLE}),
+    "Note": _object({"kind": _TEXT, "message": _TEXT, "remedy": _TEXT}),
+    "Learned": _object(
+        {"learned": _WHOLE, "entries": _WHOLE, "predictions": _list(_refer("Prediction")), "repeated": {"type": "boolean"},
+         "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}
+    ),
+    "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}),
+    "Recommendation": _object(
+        {"given": {"type": "object", "additionalProperties": _ANY_ID}, "over": _TEXT,
+         "n": {"type": "integer", "minimum": 1, "default": 10},
+         "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"},
+         "seed": _or_null("integer"), "interval": _or_null("number")},
+        required=["over"], additionalProperties=False,
+    ),
+    "Recommended": _object(
+        {"nodes": _list(_object({"id": _ANY_ID, "mean": _NUMBER, "std": _NUMBER, "low": _NUMBER, "high": _NUMBER})),
+         "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}, "notes": _list(_refer("Note"))}
+    ),
+    "Model": {"type": "object", "additionalProperties": True},
+}  # fmt: skip
+
+_ROWS = {
+    JSON: {"schema": _list(_refer("Row"))},
+    NDJSON: {"schema": {"type": "string", "description": "one object per line"}},
+    ARROW: {"schema": {"type": "string", "format": "binary", "description": "an Arrow stream, uncompressed"}},
+}
+_STATUS = {
+    "400": "not what its Content-Type says", "401": "no token, or a wrong one", "403": "another Host or Origin",
+    "405": "a follower does not learn", "408": "the body came too slowly", "409": "nothing was learned yet",
+    "413": "too large, or too many rows", "415": "unknown Content-Type", "422": "bad rows; nothing was learned",
+    "429": "too much is waiting: see Retry-After", "503": "not ready, or the disk cannot be written",
+}  # fmt: skip
+
+
+def _query(name: str, schema: dict[str, Any], about: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": about}
+
+
+_ON_BAD = _query(
+    "on_bad", {"enum": ["raise", "skip"], "default": "raise"}, "skip: leave bad rows out and list them"
+)
+_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "description": "a repeated request with this key is answered but not learned again"}  # fmt: skip
+
+
+def _operation(
+    summary: str,
+    answer: dict[str, Any] | str,
+    refusals: str = "401 403",
+    body: Any = None,
+    parameters: Any = (),
+) -> dict[str, Any]:
+    content = {answer: {}} if isinstance(answer, str) else {JSON: {"schema": answer}}
+    refused = {JSON: {"schema": _refer("Refusal")}}
+    responses = {"200": {"description": "done", "content": content}} | {
+        status: {"description": _STATUS[status], "content": refused} for status in refusals.split()
+    }
+    operation = {"summary": summary, "responses": responses, "parameters": list(parameters)}
+    return operation | ({} if body is None else {"requestBody": {"required": True, "content": body}})
+
+
+_OF_ROWS = "400 401 403 405 408 409 413 415 422 429 503"
+DESCRIPTION: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "spider serve", "version": spidertensor.__version__,
+             "summary": "A model that learns from a stream and predicts with uncertainty."},
+    "security": [{"bearer": []}, {"basic": []}, {}],
+    "paths": {
+        "/v1/learn": {"post": _operation("learn rows; answers what was predicted for each before", _refer("Learned"), _OF_ROWS,
+                                         _ROWS, [_ON_BAD, _KEY])},
+        "/v1/predict": {"post": _operation("predict rows", _refer("Predicted"), _OF_ROWS, _ROWS, [
+            _ON_BAD, _query("interval", _NUMBER, "add low and high of an interval of this coverage")])},
+        "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,
+                                             {JSON: {"schema": _refer("Recommendation")}})},
+        "/v1/checkpoint": {"post": _operation("save the model now", _object({"position": _WHOLE, "entries": _WHOLE}),
+                                              "401 403 405 409 429 503")},
+        "/v1/model": {"get": _operation("what the model has learned", _refer("Model"), "401 403 429 503")},
+        "/v1/model/file": {"get": _operation("the model as a file", "application/octet-stream", "401 403 409 429 503")},
+        "/v1/events": {"get": _operation("live events", "text/event-stream", "401 403 429")},
+        "/health/live": {"get": _operation("the process answers", _object({"live": {"type": "boolean"}}), "403")},
+        "/health/ready": {"get": _operation("the model answers", _object({"ready": {"type": "boolean"}}), "403 503")},
+        "/metrics": {"get": _operation("for Prometheus", "text/plain")},
+        "/openapi.json": {"get": _operation("this description", {"type": "object"})},
+    },
+    "components": {
+        "schemas": _SCHEMAS,
+        "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}, "basic": {"type": "http", "scheme": "basic"}},
+    },
+}  # fmt: skip

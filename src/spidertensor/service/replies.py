@@ -1,0 +1,34 @@
+"""Answers: everything but the page, the metrics and the model file is JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from spidertensor.service.errors import ServiceError
+
+
+def reply(content: Any, status: int = 200) -> Response:
+    body = content if isinstance(content, bytes) else orjson.dumps(content)
+    return Response(body, status, media_type="application/json")
+
+
+def refusal(error: ServiceError) -> Response:
+    answer = reply(error.body(), error.status)
+    if error.retry is not None:
+        answer.headers["Retry-After"] = str(error.retry)
+    if error.status == 401:
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="spider", Basic realm="spider", charset="UTF-8"'
+    return answer
+
+
+def id_of(raw: Any) -> Any:
+    """An id as JSON holds it; one that JSON has no type for, such as bytes, as a text."""
+    if isinstance(raw, bool | float) or (isinstance(raw, int) and -(2**63) <= raw < 2**64):
+        return raw
+    if isinstance(raw, int):
+        return hex(raw)  # str() refuses thousands of digits
+    text = raw if isinstance(raw, str) else str(raw)
+    return text.encode(errors="replace").decode()  # halves of surrogate pairs cannot be sent

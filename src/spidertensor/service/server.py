@@ -1,0 +1,103 @@
+"""From the start to SIGTERM: a socket, the owner's thread, and uvicorn between them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+
+from spidertensor.service.app import Limits, Service, make_app
+from spidertensor.service.guard import Guard
+from spidertensor.service.metrics import Metrics
+from spidertensor.service.owner import Owner
+
+GRACE = 20  # seconds in which requests are finished after a signal
+
+
+class Settings(NamedTuple):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = None
+    origins: Sequence[str] = ()
+    every_seconds: float = 30.0
+    every_entries: float = float("inf")
+    max_journal: int = 256 << 20  # bytes, from which on there is a checkpoint whatever the time
+    limits: Limits = Limits()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: Callable[[str], None], url: str) -> None:
+        super().__init__(config)
+        self._tell, self._url = started, url
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell(self._url)
+
+
+def run(served: Any, settings: Settings, started: Callable[[str], None]) -> None:
+    """Serve until a signal comes, then finish what is waiting and save. Raises what ended it otherwise.
+
+    started: called with the address as soon as clients can connect
+    """
+    listening = _bound(settings.host, settings.port)
+    host, port = listening.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server: _Server
+
+    def end() -> None:
+        server.should_exit = True
+
+    limits = settings.limits
+    owner = Owner(
+        served,
+        max_queue=limits.queue,
+        every_seconds=settings.every_seconds,
+        every_entries=settings.every_entries,
+        max_journal=settings.max_journal,
+        on_end=end,
+    )
+    service = Service(owner, limits, None, lambda: server.should_exit)  # pyright: ignore[reportArgumentType]
+    paths = [route.path for route in service.routes()]
+    service.metrics = Metrics(paths, served, lambda: owner.snapshots.latest)
+    app: Any = Guard(make_app(service), settings.token, settings.origins, service.metrics.observe)
+    if settings.origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
+        )
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        timeout_keep_alive=75, timeout_graceful_shutdown=GRACE, limit_concurrency=limits.connections,
+    )  # fmt: skip
+    server = _Server(config, started, url)
+    # uvicorn raises the signals that it got once more at its end: here they then do nothing.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: end())
+    owner.start()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        owner.stop()
+        owner.join()
+    if owner.failed is not None:
+        raise owner.failed
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        error.filename = f"{host}:{port}"
+        raise
+    return listening

@@ -1,0 +1,142 @@
+"""What the service tells about itself: once a second for /v1/events, and whenever /v1/model or /metrics ask.
+
+The owner's thread takes snapshots, everybody else reads the last one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+import orjson
+
+from spidertensor.service.scores import COVERAGE
+
+EVERY = 1.0  # seconds between two snapshots
+KEPT = 1800  # points of the history
+CURVES = ("time", "entries", "rate", "error", "floor_mean", "floor_biases", "coverage", "clipped", "noise")
+
+# When to raise an alarm
+ENOUGH = 1000  # entries, before which running numbers say little
+OFF = 0.05  # of the coverage
+CLIPPED = 0.05  # share of entries
+SILENCE = 60.0  # seconds without an entry
+
+
+class Snapshots:
+    def __init__(self, served: Any) -> None:
+        self._served = served
+        self.latest: dict[str, Any] = {}
+        self.number = 0  # of the latest
+        self.encoded = b""  # the latest, as JSON
+        self._history: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
+        self._taken = -math.inf  # by the monotonic clock, which never goes backwards
+        self._entries: int | None = None
+        self._moved = time.monotonic()  # when there were new entries
+        self._since: dict[str, float] = {}  # alarm -> when it began
+
+    def due(self) -> bool:
+        return time.monotonic() - self._taken >= EVERY
+
+    def take(self, owner: Any) -> None:
+        now = time.monotonic()
+        told = known(self._served)
+        entries = told["entries"]
+        passed = now - self._taken
+        before = entries if self._entries is None else self._entries
+        if entries != before:
+            self._moved = now
+        told["rate"] = (entries - before) / passed if math.isfinite(passed) and passed > 0 else 0.0
+        told["queue"] = owner.waiting
+        told["ready"] = owner.ready or not self.number
+        told["alarms"] = self._alarms(told, now)
+        self._taken, self._entries = now, entries
+        weights, nodes = [each["weight"] for each in told["members"]], told["nodes"]
+        self._history.append((*(told[name] for name in CURVES), weights, nodes))
+        self.latest, self.encoded = told, orjson.dumps(told)
+        self.number += 1
+
+    def history(self) -> bytes:
+        """The latest points in columns. Called by other threads: a copy of the points first."""
+        points = list(self._history)
+        names = (*CURVES, "weights", "nodes")
+        return orjson.dumps({name: [point[n] for point in points] for n, name in enumerate(names)})
+
+    def _alarms(self, told: dict[str, Any], now: float) -> list[dict[str, Any]]:
+        texts = dict(_problems(told, now - self._moved))
+        texts |= self._served.trouble
+        here: float = told["time"]
+        self._since = {kind: self._since.get(kind, here) for kind in texts}
+        return [{"kind": kind, "text": text, "since": self._since[kind]} for kind, text in texts.items()]
+
+
+def _problems(told: dict[str, Any], silence: float) -> list[tuple[str, str]]:
+    found = []
+    if not told["read_only"] and told["entries"] and silence > SILENCE:
+        found.append(("no data", f"nothing was learned for {silence:.0f} seconds"))
+    if (told["scored"] or 0) < ENOUGH:
+        return found
+    for floor, words in (("floor_mean", "the mean so far"), ("floor_biases", "one bias per node")):
+        if told["error"] is not None and told[floor] is not None and told["error"] > told[floor]:
+            text = f"the error {told['error']:.4g} is above the {told[floor]:.4g} of {words}"
+            found.append(("floor", text))
+    if told["clipped"] is not None and told["clipped"] > CLIPPED:
+        found.append(("clipped", f"{told['clipped']:.1%} of the entries are clipped"))
+    if told["coverage"] is not None and abs(told["coverage"] - COVERAGE) > OFF:
+        found.append(("coverage", f"90 % intervals cover {told['coverage']:.1%}"))
+    return found
+
+
+def known(served: Any) -> dict[str, Any]:
+    """What is known of a model, at this moment."""
+    estimator, scores = served.estimator, getattr(served, "scores", None)
+    fitted = estimator.__sklearn_is_fitted__()
+    noise = estimator.noise_ if fitted and hasattr(type(estimator), "noise_") else None
+    saved = served.saved_at
+    nothing = dict.fromkeys(("error", "floor_mean", "floor_biases", "coverage", "clipped", "scored"))
+    return {
+        "time": time.time(),
+        "model": served.path.name,
+        "kind": type(estimator).__name__,
+        "read_only": served.read_only,
+        "modes": served.modes,
+        "value": served.value,
+        "metric": "rmse" if estimator.likelihood.metric == "rmse" else "log_loss",
+        "entries": estimator.n_entries_ if fitted else 0,
+        **(nothing if scores is None else scores.running()),
+        "noise": None if noise is None else noise**0.5,
+        "members": _members(estimator) if fitted else [],
+        "nodes": list(estimator.n_nodes_) if fitted else [0] * len(served.modes),
+        "journal_bytes": 0 if served.read_only else served.journal.bytes,
+        "checkpoint_age": None if saved is None else max(0.0, time.monotonic() - saved),
+        "surprises": [] if scores is None else list(scores.surprises),
+    }
+
+
+def _members(estimator: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": ", ".join(f"{name} {each}" for name, each in member.own.items()) or "as set",
+         "weight": member.weight}
+        for member in estimator.members_
+    ]  # fmt: skip
+
+
+def described(served: Any) -> dict[str, Any]:
+    """For /v1/model: everything but the live parts, and what only the model's file has besides."""
+    told, estimator = known(served), served.estimator
+    for live in ("time", "surprises"):
+        del told[live]
+    told["nodes"] = dict(zip(told["modes"], told["nodes"], strict=True))
+    fitted = estimator.__sklearn_is_fitted__()
+    kinds = estimator.id_kinds_ if fitted else [()] * len(told["modes"])
+    told["id_kinds"] = dict(zip(told["modes"], kinds, strict=True))
+    told["log_evidence"] = estimator.log_evidence_ if fitted else None
+    told["settings"] = estimator.settings_ if fitted else None
+    told["position"] = getattr(served, "learned", None)
+    told["saved_position"] = getattr(served, "checkpointed", None)
+    counts = {"rejected": "n_rejected_", "refused": "n_refused_", "clipped_entries": "n_clipped_"}
+    for name, attribute in (counts | {"followed": "followed_"}).items():
+        told[name] = getattr(estimator, attribute, None) if fitted else None
+    return told

@@ -1,0 +1,126 @@
+"""Means of f alone, for many nodes at once, by matrix products: a third of the time of `predict`, which
+finds the variances as well.
+
+The sums have another order than in the engines, so the last digits differ: good for a shortlist, or for a
+draw, whose digits mean nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
+from threadpoolctl import ThreadpoolController
+
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import State
+
+ERROR = 1e-4  # bound of the difference from `predict`, in units of 1 + |f|; about 1e-6 was seen
+
+Floats = NDArray[np.floating]
+
+_lock = threading.Lock()
+_limited: list[Any] = []  # who has asked for one thread, and behind them the limit that ends with the last
+
+
+@cache
+def _pools() -> ThreadpoolController:
+    return ThreadpoolController()  # looks at all libraries of the process, which takes milliseconds
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Inside, matrix products use the thread that calls them: the threads that BLAS starts by itself wait for
+    each other after each of these small products, on a busy machine for most of the time.
+
+    The limit is the process's. Calls in several threads share one, and the last to end takes it back.
+    """
+    with _lock:
+        if not _limited:
+            _limited.append(_pools().limit(limits=1, user_api="blas"))
+        _limited.append(None)
+    try:
+        yield
+    finally:
+        with _lock:
+            _limited.pop()
+            if len(_limited) == 1:
+                _limited.pop().restore_original_limits()
+
+
+def _relu(a: Floats) -> Floats:
+    return np.maximum(a, 0, out=a)
+
+
+_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "relu": _relu,
+    "tanh": np.tanh,
+    "sigmoid": expit,
+    "softplus": lambda a: np.logaddexp(a, np.zeros((), a.dtype)),
+    "gelu": lambda a: a * ndtr(a),
+}
+
+
+def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int64]]) -> Floats:
+    """(n,) mean of f, in the member's units: scale and shift of its stream are not applied.
+
+    numbers: per mode, the nodes of n entries, or one node for all of them; -1 is an unseen one
+    """
+    factors = [
+        _rows(factor.mean, number) for factor, number in zip(state.posterior.factors, numbers, strict=True)
+    ]
+    f = _deep(state, network, factors)
+    if network.bias:
+        for factor in factors:
+            f = f + factor[:, 0]
+    if network.multilinear:
+        parts = [factor[:, int(network.bias) : network.deep_start] for factor in factors]
+        f = f + (_products(parts) if network.product else _pairs(parts))
+    return f
+
+
+def _rows(mean: Floats, number: NDArray[np.int64]) -> Floats:
+    if len(number) and number[0] >= 0 and (np.diff(number) == 1).all():
+        return mean[number[0] : number[-1] + 1]  # neighbours: nothing is copied
+    return np.where((number >= 0)[:, None], mean[number], np.zeros((), mean.dtype))
+
+
+def _deep(state: State, network: Network, factors: list[Floats]) -> Floats:
+    weights = [
+        weight.mean / np.sqrt(weight.mean.shape[1], dtype=weight.mean.dtype)
+        for weight in state.posterior.weights
+    ]
+    cuts = np.cumsum(network.ranks)[:-1]
+    first = np.split(weights[0][:, :-1], cuts, axis=1)
+    a = weights[0][:, -1]
+    for factor, weight in sorted(zip(factors, first, strict=True), key=lambda pair: len(pair[0])):
+        a = a + factor[:, network.deep_start :] @ weight.T  # those of one node first: they are added once
+    for weight in weights[1:]:
+        h = _ACTIVATIONS[network.activation](a)
+        a = h @ weight[:, :-1].T
+        a += weight[:, -1]
+    return a[:, 0]
+
+
+def _pairs(parts: list[Floats]) -> Floats:
+    """mathematics.md section 10: the sum over pairs of modes."""
+    first, *others = sorted(parts, key=len)
+    total, f = first, np.zeros(1, first.dtype)
+    for part in others:
+        f = f + (part @ total[0] if len(total) == 1 else np.einsum("ne,ne->n", total, part))
+        total = total + part
+    return f
+
+
+def _products(parts: list[Floats]) -> Floats:
+    """Section 9: the product over all modes."""
+    product = parts[0]
+    for part in parts[1:]:
+        product = product * part
+    return product.sum(axis=1)

@@ -1,0 +1,100 @@
+"""A real `spider serve` in a process of its own, for the tests of the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+import spidertensor
+
+RATINGS = ("--modes", "user,movie", "--value", "rating", "--seed", "1", "--committee", "2")
+SRC = str(Path(spidertensor.__file__).parents[1])
+PATIENCE = 120.0  # seconds; a slow machine must not fail a test
+
+
+class Server:
+    def __init__(self, folder: Path, *options: str, path: str = "") -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "spidertensor", "serve", "--port", "0", *options],
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{SRC}"},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert " at http://" in line, self.errors()
+        self.url = line.split(" at ")[1].split()[0]
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def until_ready(self) -> Server:
+        end = time.monotonic() + PATIENCE
+        while self.http.get("/health/ready").status_code != 200:
+            assert time.monotonic() < end, "not ready"
+            assert self.process.poll() is None, self.errors()
+            time.sleep(0.02)
+        return self
+
+    def learn(self, rows: Any, expect: int = 200, path: str = "/v1/learn", **headers: str) -> Any:
+        named = {name.replace("_", "-"): text for name, text in headers.items()}
+        return self._answer(self.http.post(path, json=rows, headers=named), expect)
+
+    def predict(self, rows: Any, expect: int = 200, query: str = "") -> Any:
+        return self._answer(self.http.post(f"/v1/predict{query}", json=rows), expect)
+
+    def get(self, path: str, expect: int = 200) -> Any:
+        return self._answer(self.http.get(path), expect)
+
+    @staticmethod
+    def _answer(response: httpx.Response, expect: int) -> Any:
+        assert response.status_code == expect, response.text[:500]
+        return response.json()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.http.close()
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self.process.stderr is not None:
+            self.said = self.process.stderr.read()
+            self.process.stderr.close()
+        return code
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Server]:
+    server = Server(folder, *options)
+    try:
+        yield server.until_ready()
+    finally:
+        if server.process.poll() is None:
+            server.stop(signal.SIGKILL)
+
+
+def rows(n: int, seed: int = 0) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    users, movies = rng.integers(20, size=n).tolist(), rng.integers(15, size=n).tolist()
+    values = (3 + np.sin(users) + np.cos(movies) + rng.normal(0, 0.2, n)).round(2).tolist()
+    return [
+        {"user": user, "movie": f"m{movie}", "rating": value}
+        for user, movie, value in zip(users, movies, values, strict=True)
+    ]
+
+
+def lines(rows: list[dict[str, Any]]) -> bytes:
+    return b"\n".join(json.dumps(row).encode() for row in rows)
