@@ -7,6 +7,7 @@
     all_text        per mode, whether "42" is a text; None as long as every source had types
     missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
     bins            per mode, null or the bins of its numbers: rule, edges; null if no mode has any
+    predictions     how many bytes of --predictions the rows up to `row` take; not there without that option
     before          the files that were learned before this source, latest first: source, head, row, bad, last
 
 The first five are a place: how far one source was learned.
@@ -56,6 +57,12 @@ def _is_place(place: Any) -> bool:
             possible = all(type(n) is int and 0 <= n < 2**63 for n in counts) and size <= HEAD
             return possible and isinstance(place.get("last"), str | None)
     return False
+
+
+def predicted(position: dict[str, Any]) -> int | None:
+    """Bytes of the file of predictions, if there was one."""
+    size = position.get("predictions")
+    return size if type(size) is int and 0 <= size < 2**63 else None
 
 
 def find(known: list[Place], source: Source) -> Place | None:

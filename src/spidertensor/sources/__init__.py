@@ -30,7 +30,15 @@ import pyarrow as pa
 
 from spidertensor.sources import encodings
 from spidertensor.sources.bins import Bins, binned
-from spidertensor.sources.columns import MISSING, MISSING_ID, to_bin_numbers, to_ids, to_numbers, with_missing
+from spidertensor.sources.columns import (
+    MISSING,
+    MISSING_ID,
+    to_bin_numbers,
+    to_ids,
+    to_labels,
+    to_numbers,
+    with_missing,
+)
 from spidertensor.sources.csv_lines import CSV, TSV
 from spidertensor.sources.json_lines import JSONL
 from spidertensor.sources.parquet_file import PARQUET
@@ -119,6 +127,7 @@ def read(
     quiet: float | None = None,
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
+    labels: tuple[str, str] | None = None,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks, as soon as they arrive.
 
@@ -132,11 +141,12 @@ def read(
                 id being MISSING_ID, a node of its own
     bins:       per mode, whether its numbers become bins; quantiles that are not known yet are taken from the
                 first rows and known afterwards
+    labels:     the texts that stand for the values 0 and 1; a row with another one is bad
     """
     bins = bins or [None] * len(modes)
     numbers = [name for name, each in zip(modes, bins, strict=True) if each is not None]
     all_text = all_text or [False] * len(modes)
-    wanted = Wanted(modes, value, likelihood, all_text, keep, quiet, missing, numbers)
+    wanted = Wanted(modes, value, likelihood, all_text, keep, quiet, missing, numbers, labels)
     chunks = _read(source, wanted, skip, last)
     return binned(chunks, bins) if numbers else chunks
 
@@ -189,7 +199,10 @@ def _checked(parsed: Parsed, wanted: Wanted, source: Source) -> Chunk:
         wrong = {place: f"{name} {reason}" for place, reason in not_ids.items()} | wrong
     values = None
     if wanted.value is not None:
-        values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood, source.decimal)
+        if wanted.labels is None:
+            values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood, source.decimal)
+        else:
+            values, no_number = to_labels(parsed.columns[-1], wanted.labels)
         wrong = {place: f"{wanted.value} {reason}" for place, reason in no_number.items()} | wrong
     left_out -= wrong.keys()
     rows, records, bad = parsed.rows, parsed.records, parsed.bad
