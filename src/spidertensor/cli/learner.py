@@ -204,8 +204,8 @@ def start(
     value: str | None,
     *,
     binary: bool,
-    classes: Classes | None,
     paper: bool,
+    classes: Classes | None = None,
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Learner:
@@ -271,8 +271,8 @@ def check_same(
     value: str | None,
     *,
     binary: bool,
-    classes: Classes | None,
     paper: bool,
+    classes: Classes | None = None,
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
