@@ -83,7 +83,7 @@ def test_a_loaded_model_is_not_judged_by_the_rest_of_its_stream(tmp_path):
 def test_a_failed_fit_leaves_the_notes_as_they_were():
     X, y = stream(100)
     model = SpiderClassifier(**SMALL).fit(X, y > 0)
-    with pytest.raises(ValueError, match="label 2"):
+    with pytest.raises(ValueError, match="all labels are 2"):
         model.fit(X, np.full(100, 2))
     assert kinds(lambda: [model.partial_fit(X, np.ones(100)) for _ in range(12)]) == []
 

@@ -20,7 +20,7 @@ pytest.importorskip("starlette")
 
 import spidertensor
 from serving import RATINGS, Server, lines, rows, serving
-from spidertensor import SpiderRegressor
+from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.service import openapi
 from spidertensor.service.guard import HEADERS
 from test_cli import fails, spider  # noqa: F401
@@ -412,7 +412,11 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0]).save(tmp_path / "unnamed.spider")
     binned = SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0])
     binned.save(tmp_path / "binned.spider", {"value": "v", "bins": [{"rule": "width:1"}, None]})
+    labelled = SpiderClassifier(committee=1).partial_fit([[1, 2]] * 3, ["no", "yes", "no"])
+    labelled.save(tmp_path / "labelled.spider", {"value": "v"})
     cases = [
+        (("--model", "labelled.spider"), "has labels of its own, which are not served"),
+        (("--follow", "labelled.spider"), "has labels of its own, which are not served"),
         (("--model", "binned.spider"), "has modes of bins, which are not served"),
         (("--follow", "binned.spider"), "has modes of bins, which are not served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),

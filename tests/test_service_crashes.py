@@ -57,7 +57,7 @@ class Client(threading.Thread):
     """Sends its requests one after the other, each until it is acknowledged, whatever the server does."""
 
     def __init__(self, number: int, requests: list[Any], server: dict[str, Server]) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # an interrupted test must not wait for it
         self.number, self.requests, self.server = number, requests, server
         self.answers: list[Any] = []
         self.wrong: list[str] = []
@@ -135,7 +135,6 @@ def test_sigterm_finishes_what_is_waiting_and_saves(tmp_path):
     server = {"now": Server(tmp_path, *MODEL, "--checkpoint-every", "never").until_ready()}
     clients = [Client(n, [rows(20, seed=100 * n + k) for k in range(10_000)], server) for n in range(3)]
     for client in clients:
-        client.daemon = True
         client.start()
     while sum(len(client.answers) for client in clients) < 30:
         time.sleep(0.01)

@@ -12,6 +12,7 @@ Importing the package loads nothing: a name is loaded when it is first used.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
+
+# What the package logs is shown if the program that uses it asks for it (docs/your-data.md).
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.2.0"
 __all__ = [

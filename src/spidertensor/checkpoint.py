@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import stat
@@ -26,7 +27,7 @@ from spidertensor.faults import Fault
 from spidertensor.writing import naming, replacing
 
 FORMAT_VERSION = 2  # what is written; all earlier versions are read
-SECTIONS = {"model", "committee", "position"}  # what this version of the package understands
+SECTIONS = {"model", "committee", "classes", "position"}  # what this version of the package understands
 MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and damaged by a transfer that converts line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
 ALIGN = 64
@@ -34,6 +35,7 @@ ALIGN = 64
 HEADER_LIMIT = 4 << 20
 MAX_NDIM = 32  # numpy 1; numpy 2 has 64
 
+_log = logging.getLogger(__name__)
 _FIXED = struct.Struct("<8sIQ")  # magic, version, length of the header
 _DIGEST = hashlib.sha256().digest_size
 _CHUNK = 1 << 20
@@ -72,6 +74,8 @@ def save(
             digest.update(part)
             handle.write(part)
         handle.write(digest.digest())
+        size = handle.tell()
+    _log.debug("saved %s, %d bytes", os.fspath(path), size)
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
@@ -90,6 +94,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             arrays = {name: _read(handle, start, record) for name, record in records.items()}
     except CheckpointError as error:
         raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from error.__cause__
+    _log.debug("loaded %s, %d bytes", os.fspath(path), size)
     return Checkpoint(arrays, sections, version)
 
 

@@ -23,13 +23,12 @@ from spidertensor.cli.output import note, say
 
 # Each in a file of its own, in the order of `spider --help`.
 COMMANDS = (
-    "fit", "predict", "recommend", "info", "serve", "forget", "evaluate", "methods", "data", "experiment",
-    "report", "demo", "warmup", "docs",
+    "fit", "predict", "recommend", "rollback", "info", "serve", "forget", "evaluate", "methods", "data",
+    "experiment", "report", "demo", "warmup", "docs",
 )  # fmt: skip
 
 app = typer.Typer(
     name="spider",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,12 @@ from spidertensor.cli.options import Engine
 Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 and 1: predict probabilities.")]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NO,YES", help="With --binary: the two labels, if not 0 and 1, the positive one last."
+    ),
+]
 Model = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The model file. By default SOURCE with the ending .spider."),
@@ -35,6 +42,16 @@ Force = Annotated[
     bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
 ]
 Every = Annotated[str, typer.Option(metavar="TIME", help="Time between saves: 30s, 5m, 1h or never.")]
+Keep = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Versions to keep of the model, from before the last N runs.")
+]
+PredictionsFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="csv, tsv or jsonl file for what was predicted for each row just before it was learned.",
+    ),
+]
 Rank = Annotated[
     str | None,
     typer.Option(metavar="N", help="Length of a node's factors: 8, or per mode: 8,4."),
@@ -98,12 +115,15 @@ def fit(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
+    labels: Labels = None,
     model: Model = None,
     resume: Resume = False,
     add: Add = False,
     again: Again = False,
     force: Force = False,
     checkpoint_every: Every = "30s",
+    keep: Keep = 0,
+    predictions: PredictionsFile = None,
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
     rejects: bad_rows.Rejects = None,
     format: options.Format = None,  # noqa: A002
@@ -140,6 +160,7 @@ def fit(
     \b
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
+    spider fit b.csv --modes user,shop --value bought --binary --labels no,yes
     spider fit tuesday.parquet --model week.spider --add
     spider fit a.csv --modes user,movie --value rating --network networks:costco
     spider fit a.csv --modes user,price --value sold --bin price=quantiles:20
@@ -173,6 +194,13 @@ def fit(
     again. How far it was read is stored in the model, not in the broker, so --resume learns no message twice
     and leaves none out.
 
+    --keep 5 keeps the model as it was before each of the last five runs that learned something, beside it;
+    spider rollback goes back to one.
+
+    --predictions writes what was predicted for each row before it was learned: row, ids, value, mean, std,
+    and below, the share of the calibrated prediction below the value; for binary values the probability.
+    --resume cuts the file to the rows that the model knows, and appends.
+
     One command at a time writes a model: a second one stops at once and says which process has it.
 
     The model keeps --missing-id and the bins of --bin for --resume, --add and spider predict. How a file is
@@ -184,10 +212,15 @@ def fit(
         raise CommandError("use only one of --resume, --add and --force")
     if again and not add:
         raise CommandError("--again is for --add")
+    if labels is not None and not binary:
+        raise CommandError("--labels is for --binary")
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
-    files.check_apart({"SOURCE": None if source == "-" else source, **written})
+    beside = {"SOURCE": None if source == "-" else source, "--predictions": predictions}
+    files.check_apart({**beside, **written})
+    if predictions is not None:
+        files.check_writable(predictions)
     for each in written.values():
         if not (resume or add or force):
             _check_new(each)
@@ -205,13 +238,15 @@ def fit(
     if max_nodes is not None:
         settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
-    from spidertensor.cli import learning  # imported late: slow, and mistakes above are found at once
+    # imported late: slow, and mistakes above are found at once
+    from spidertensor.cli import learning, text_labels
     from spidertensor.cli.learner import check_same, reopen, start
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
     dead = streams.dead_letters(dead_letter, broker_config)
     names = None if modes is None else options.words(modes)
+    kind = {"binary": binary, "classes": text_labels.named(labels), "paper": paper, "rules": rules}
     with files.locked(path):
         if not (resume or add or force):
             _check_new(path)  # again: another command may have written it until now
@@ -219,15 +254,18 @@ def fit(
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
             learner = reopen(path, opened, value, add=add, again=again, network=network)
-            check_same(learner, names, value, binary=binary, paper=paper, rules=rules, **settings)
+            check_same(learner, names, value, **kind, **settings)
         else:
             if network is not None:
                 settings["network"] = files.named_network(network)
-            learner = start(path, opened, names, value, binary=binary, paper=paper, rules=rules, **settings)
-        learner.missing = missing_id or learner.missing
+            learner = start(path, opened, names, value, **kind, **settings)
+        learner.missing, learner.keep = missing_id or learner.missing, keep
+        if predictions is not None:
+            learner.open_predictions(predictions, replace=force or (resume and learner.new))
         after = learner.row if resume else None
         rejected = BadRows(opened, on_bad, rejects, after=after, replace=force, dead_letters=dead)
-        raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
+        with learner.predictions or nullcontext():
+            raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
 
 
 def _check_new(path: Path) -> None:

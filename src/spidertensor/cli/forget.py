@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spidertensor.cli import files, options, output
+from spidertensor.cli import files, kept, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import naming
 
@@ -27,7 +27,8 @@ def forget(
 
     They are unknown from then on. What the weights of the network and the factors of other nodes have learned
     from their rows stays in the model. The rows themselves were never in it, but they are where they came
-    from, and perhaps in the file of rejected rows and in copies of the model.
+    from, and perhaps in the file of rejected rows, in the file of predictions, in the journal of a server
+    that was killed, and in copies of the model, such as those that fit --keep makes.
 
     An id that the model does not know is noted and changes nothing. Put -- before ids that begin with a dash.
 
@@ -52,6 +53,8 @@ def forget(
         forgotten = estimator.forget(number, parsed)
         if forgotten:
             estimator.save(model, estimator.position_)
+        for version in kept.versions(model).values():
+            output.note(f"note: {version} is an earlier version and was not changed")
     unknown = [text for text, known in zip(texts, seen, strict=True) if not known]
     record = {"model": str(model), "mode": mode, "forgotten": forgotten, "unknown": unknown}
     if as_json:

@@ -21,6 +21,7 @@ def info(
     spider info ratings.spider
     spider info ratings.spider --json
     """
+    from spidertensor.cli import text_labels
     from spidertensor.estimator import look
 
     estimator = look(model) if network is None else files.load_model(model, network)
@@ -30,6 +31,7 @@ def info(
         "kind": type(estimator).__name__,
         "modes": dict(zip(estimator.mode_names_, estimator.n_nodes_, strict=True)),
         "entries": entries,
+        "labels": None if (classes := text_labels.of(estimator)) is None else list(classes),
         "noise": getattr(estimator, "noise_", None),
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         **output.counts_of(estimator),
@@ -48,6 +50,11 @@ def info(
         [
             ("entries", f"{entries:,}"),
             *((f"nodes of {name}", f"{nodes:,}") for name, nodes in record["modes"].items()),
+            *(
+                []
+                if classes is None
+                else [("labels", f"{classes[0]!r}, and {classes[1]!r} is the positive one")]
+            ),
             *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
             ("evidence", f"{record['log_evidence']:.4f} per entry"),
             *output.pairs_of_counts(record),

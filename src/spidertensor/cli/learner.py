@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spidertensor import sources
-from spidertensor.cli import files, output, position
+from spidertensor.cli import files, kept, output, position, text_labels
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.notes import Notes
+from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, SpiderWarning
+from spidertensor.method import Update
 from spidertensor.sources import BadRow, Bins, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import PATIENCE, SAMPLE
 
@@ -46,6 +50,10 @@ class Learner:
     bins: list[Bins | None] = field(default_factory=list)
     skipped: int = 0  # rows that were left out because an id is missing
     bad_now: int = 0  # bad rows of this run
+    classes: Classes | None = None  # labels that are not 0 and 1
+    keep: int = 0  # versions to keep of the model: see kept.py
+    predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
+    predictions: Predictions | None = None
     tally: Tally = field(init=False)
     notes: Notes = field(init=False, default_factory=Notes)
 
@@ -60,7 +68,7 @@ class Learner:
     def chunks(self) -> Iterator[Chunk]:
         how = {
             "likelihood": self.estimator.likelihood, "all_text": self.all_text, "missing": self.missing,
-            "bins": self.bins,
+            "bins": self.bins, "labels": self._label_texts(),
         }  # fmt: skip
         if isinstance(self.source, Stream):
             self.opened = sources.open(self.source, self.modes, self.value, position=self.stream, **how)
@@ -106,15 +114,36 @@ class Learner:
             remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
             self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
 
+    def _label_texts(self) -> tuple[str, str] | None:
+        return self.classes and (text_labels.text(self.classes[0]), text_labels.text(self.classes[1]))
+
+    def _learned(self, chunk: Chunk) -> tuple[Update, NDArray[np.int64]]:
+        if self.classes is None or isinstance(self.estimator, SpiderRegressor):
+            return self.estimator.learn_numbered(self._ids(chunk), chunk.values)
+        return self.estimator.learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
+
+    def _labels(self, chunk: Chunk) -> list[Label]:
+        assert chunk.values is not None
+        assert self.classes is not None
+        return [self.classes[int(value)] for value in chunk.values]
+
+    def _take(self, chunk: Chunk, rejected: BadRows) -> None:
+        try:
+            rejected.take(chunk.bad, chunk.place)
+        except CommandError as error:
+            if self.estimator.likelihood.scaled or self.classes is not None:
+                raise
+            raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
+
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """All of a chunk or, after an error, nothing of it."""
         before, learned = rejected.count, None
-        rejected.take(chunk.bad, chunk.place)
+        self._take(chunk, rejected)
         while len(chunk.rows):
             assert chunk.values is not None
             try:
                 with self.notes.of_warnings():
-                    learned = self.estimator.learn_numbered(self._ids(chunk), chunk.values)
+                    learned = self._learned(chunk)
             except EntryError as error:  # values that only the estimator can judge, by their scale
                 if not error.rows:
                     raise
@@ -131,6 +160,9 @@ class Learner:
         self.bad_now += rejected.count - before
         if learned is not None:
             self.tally.add(chunk.values, *learned, self.estimator.shift_)
+            if self.predictions is not None:
+                value = chunk.values if self.classes is None else self._labels(chunk)
+                self.predictions.add(chunk.rows, chunk.columns, value, learned[0])
 
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""
@@ -148,6 +180,10 @@ class Learner:
         # Names only for a new model: one that was saved without names learns its columns by position.
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
+    def open_predictions(self, path: Path, *, replace: bool) -> None:
+        names, likelihood = [*self.modes, self.value], self.estimator.likelihood
+        self.predictions = Predictions(path, names, likelihood, size=self.predicted, replace=replace)
+
     def save(self) -> None:
         where = {
             "source": self.source.name if self.source.path is None else Path(self.source.path).name,
@@ -163,6 +199,11 @@ class Learner:
             "missing_id": str(self.missing),
             "bins": [each and each.to_json() for each in self.bins] if any(self.bins) else None,
         }
+        if self.predictions is not None:
+            where["predictions"] = self.predictions.flush()
+        if self.keep and self.tally.entries:
+            kept.before_run(self.path, self.keep)
+            self.keep = 0  # the next save replaces a checkpoint of this run
         self.estimator.save(self.path, where)
         if self.opened is not None and self.stream is not None:
             self.opened.commit(self.stream)
@@ -180,6 +221,7 @@ def start(
     *,
     binary: bool,
     paper: bool,
+    classes: Classes | None = None,
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Learner:
@@ -192,11 +234,12 @@ def start(
             raise CommandError(f"--{name} is for continuous values, not with --binary")
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
+    own = None if classes is None or are_zero_one(classes) else classes
     rules = rules or {}
     if unknown := [name for name in rules if name not in modes]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(rules[name]) if name in rules else None for name in modes]
-    return Learner(estimator, path, source, modes, value, texts, bins=bins)
+    return Learner(estimator, path, source, modes, value, texts, bins=bins, classes=own)
 
 
 def reopen(
@@ -221,7 +264,7 @@ def reopen(
     before = position.others(known, place)
     learner = Learner(
         estimator, path, source, estimator.mode_names_, value, texts, before=before, new=False,
-        missing=position.missing_id(stored), bins=files.bins(estimator),
+        missing=position.missing_id(stored), bins=files.bins(estimator), classes=text_labels.of(estimator),
     )  # fmt: skip
     if add:
         if not again:
@@ -236,6 +279,8 @@ def reopen(
         learner.stream = place["stream"]
         if learner.stream is not None and place["source"] != source.name:
             output.note(f"note: {path} was learned from {place['source']}, and goes on with {source.name}")
+        if stored is not None and place is known[0]:
+            learner.predicted = position.predicted(stored)
     return learner
 
 
@@ -246,6 +291,7 @@ def check_same(
     *,
     binary: bool,
     paper: bool,
+    classes: Classes | None = None,
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
@@ -258,13 +304,17 @@ def check_same(
         "modes": learner.modes,
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
+        "labels": text_labels.in_words(learner.classes),
         "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
         **estimator.get_params(),
     }
     given = settings
+    labels = classes and text_labels.in_words(classes)
     if paper:
         settings = type(estimator).paper(**settings).get_params()
-    said = {"modes": modes, "value": value, "binary": binary or None, "bin": rules}
+    said = {
+        "modes": modes, "value": value, "binary": binary or None, "labels": labels, "bin": rules,
+    }  # fmt: skip
     for name, wanted in {**said, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")

@@ -8,6 +8,7 @@
     stream          in a stream, the position that its broker understands (sources/stream.py); None for files
     missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
     bins            per mode, null or the bins of its numbers: rule, edges; null if no mode has any
+    predictions     how many bytes of --predictions the rows up to `row` take; not there without that option
     before          the files that were learned before this source, latest first: source, head, row, bad, last
     version         of this format: 2; positions without it are from before there were streams
 
@@ -65,6 +66,12 @@ def _is_place(place: Any) -> bool:
             possible = all(type(n) is int and 0 <= n < 2**63 for n in counts) and size <= HEAD
             return possible and isinstance(place.get("last"), str | None)
     return False
+
+
+def predicted(position: dict[str, Any]) -> int | None:
+    """Bytes of the file of predictions, if there was one."""
+    size = position.get("predictions")
+    return size if type(size) is int and 0 <= size < 2**63 else None
 
 
 def find(known: list[Place], source: Source | Stream) -> Place | None:

@@ -49,7 +49,8 @@ def predict(
 ) -> None:
     """Add predictions to the rows of a source.
 
-    The new columns are mean and std, or probability for a model of binary values. mean is the expected value,
+    The new columns are mean and std, or probability for a model of binary values (probability_of_yes if its
+    labels are not 0 and 1). mean is the expected value,
     std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
     far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
     id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
@@ -108,8 +109,13 @@ def predict(
 
 
 def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[str, Any]:
+    from spidertensor.cli import text_labels
+
     if hasattr(estimator, "predict_proba"):
-        return {"probability": estimator.predict_proba(ids)[:, 1]}
+        classes = text_labels.of(estimator)
+        name = f"probability_of_{text_labels.text(classes[1])}" if classes else "probability"
+        place = estimator.classes_.tolist().index(estimator.positive_)
+        return {name: estimator.predict_proba(ids)[:, place]}
     mean, std = estimator.predict(ids, return_std=True)
     columns = {"mean": mean, "std": std}
     if interval is not None:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -65,6 +65,16 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
                 yield _csv_writer(file, DELIMITERS[kind], spreadsheet_safe)
 
 
+def rows_writer(file: Any, kind: str, *, header: bool = True, names: Sequence[str] = ()) -> Any:
+    """A function that writes rows of csv, tsv or jsonl and columns beside them to an open text file.
+
+    header: False if the file has it already; names: of the columns, if there may be no rows
+    """
+    return (
+        _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind], False, header, names)
+    )
+
+
 def no_rows(records: Any, names: list[str]) -> Any:
     """A table without rows: with all its columns if they are known, else with those of `names`."""
     import pyarrow as pa
@@ -108,14 +118,17 @@ def _no_formula(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
-def _csv_writer(file: Any, delimiter: str, spreadsheet_safe: bool) -> Any:
+def _csv_writer(
+    file: Any, delimiter: str, spreadsheet_safe: bool, header: bool = True, given: Sequence[str] = ()
+) -> Any:
     writer = csv.writer(_Lines(file), delimiter=delimiter, lineterminator="\r\n")
     names: list[str] = []
 
     def write(records: Any, extra: dict[str, Any]) -> None:
         if not names:
-            names.extend(_names(records, extra))
-            writer.writerow([*(map(_no_formula, names) if spreadsheet_safe else names), *extra])
+            names.extend(given or _names(records, extra))
+            if header:
+                writer.writerow([*(map(_no_formula, names) if spreadsheet_safe else names), *extra])
         _checked(records, names)
         if isinstance(records, list):
             columns = [[record.get(name) for record in records] for name in names]

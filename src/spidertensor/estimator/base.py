@@ -25,6 +25,7 @@ from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_
 from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
+from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.notes import Notes, Noting
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
@@ -37,6 +38,7 @@ from spidertensor.estimator.parameters import (
 )
 from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes
 from spidertensor.estimator.threads import locked
+from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
@@ -93,7 +95,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
     position_: Any = None
 
-    @locked
+    @learns
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, then learn the entries in one pass, in their order."""
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
@@ -111,7 +113,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
             raise
         return self
 
-    @locked
+    @learns
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn the entries, in their order, on top of what is known.
 
@@ -120,12 +122,12 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         self._advance(X, y)
         return self
 
-    @locked
+    @learns
     def learn(self, X: Any, y: Any) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
         return self._advance(X, y)[0]
 
-    @locked
+    @learns
     def learn_numbered(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
         the same entries, which then needs no ids. With max_nodes a row may be another node's later."""
@@ -272,15 +274,19 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     def _index(self, X: Any) -> NDArray[np.int64]:
         return to_index(self._fitted().nodes, self._columns(X), add=False)
 
-    def _advance(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
+    def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes | None]:
+        """y as numbers, and the labels that they stand for, if any; `classes`: see SpiderClassifier."""
+        return inputs.values(y, n, self._likelihood), None
+
+    def _advance(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
         columns = self._columns(X)
-        value = inputs.values(y, columns.n_entries, self._likelihood)
+        value, classes = self._values(y, columns.n_entries, classes)
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
             return Update(*np.empty((4, 0)), rejected=0, below=below), np.empty(
                 (0, len(columns.ids)), np.int64
             )
-        fitted = self._learned or self._start(len(columns.ids), value)
+        fitted = self._learned or self._start(len(columns.ids), value)._replace(classes=classes)
         with eviction.unbroken(fitted.nodes):
             return self._learn(fitted, columns, value)
 

@@ -1,4 +1,4 @@
-"""SpiderClassifier: binary values."""
+"""SpiderClassifier: values of two kinds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from sklearn.base import ClassifierMixin
 
+from spidertensor.estimator import labels
 from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.threads import locked
+from spidertensor.estimator.unweighted import learns
+from spidertensor.method import Update
 from spidertensor.spider.likelihoods import PROBIT
 
 
 class SpiderClassifier(ClassifierMixin, Spider):
-    """Streaming Bayesian deep tensor factorization of binary values, 0 or 1, with a probit likelihood.
+    """Streaming Bayesian deep tensor factorization of values of two kinds, with a probit likelihood.
+
+    Labels are 0 and 1, or any two bools, whole numbers or texts, as in scikit-learn: `classes_` has them
+    sorted. The first call that learns decides which they are, so it must have both, or name both with
+    `classes`, unless they are 0 and 1 or False and True. Any other label is an EntryError from then on.
 
     Parameters as for SpiderRegressor; noise_memory and scaling do not exist here.
     """
@@ -28,30 +36,58 @@ class SpiderClassifier(ClassifierMixin, Spider):
         """The paper's settings, except for how the prior sites start (see SpiderRegressor.paper)."""
         return cls(**(PAPER | changes))
 
-    @locked
+    @learns
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn the entries, in their order. `classes`, which scikit-learn passes, can only be 0 and 1."""
-        if classes is not None and not set(classes) <= {0, 1}:
-            raise ValueError(f"the classes are 0 and 1, got {classes}")
-        return super().partial_fit(X, y)
+        """Learn the entries, in their order, on top of what is known.
+
+        classes: both labels, for the first call. The second is the positive one, whose probability
+                 `recommend` ranks by; by default that is the last in sorted order
+        """
+        self._advance(X, y, classes)
+        return self
+
+    @learns
+    def learn(self, X: Any, y: Any, classes: Any = None) -> Update:
+        """Like partial_fit, but returns what was predicted for each entry just before it was learned: mean
+        and variance of the f behind the probability of the positive label."""
+        return self._advance(X, y, classes)[0]
+
+    @learns
+    def learn_numbered(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
+        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`."""
+        return self._advance(X, y, classes)
 
     @property
     @locked
-    def classes_(self) -> NDArray[np.int64]:
-        self._fitted()
-        return np.array([0, 1])
+    def classes_(self) -> NDArray[Any]:
+        """Both labels, sorted."""
+        return np.array(labels.in_order(self._classes()))
+
+    @property
+    @locked
+    def positive_(self) -> labels.Label:
+        """The label whose probability `recommend` ranks by."""
+        return self._classes()[1]
 
     @locked
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities of 0 and of 1 at each row of X."""
+        """Probabilities of both labels at each row of X, in the order of classes_."""
         mean, var, _ = self._predict(X)
         t = mean / np.sqrt(1 + var)
-        return np.column_stack([ndtr(-t), ndtr(t)])
+        sides = (-t, t) if labels.in_order(self._classes())[1] == self.positive_ else (t, -t)
+        return np.column_stack([ndtr(side) for side in sides])
 
     @locked
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The more probable label at each row of X."""
-        return (self.predict_proba(X)[:, 1] > 0.5).astype(np.int64)
+        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(np.intp)]
+
+    def _classes(self) -> Classes:
+        return self._fitted().classes or labels.ZERO_ONE
+
+    def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
+        known = None if self._learned is None else self._classes()
+        return labels.encoded(y, n, labels.agreed(known, classes))
 
     def __sklearn_tags__(self):
         tags: Any = super().__sklearn_tags__()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.eviction import Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
+from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import Model, is_number, plain
 from spidertensor.method import Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
@@ -26,6 +27,7 @@ class Fitted(NamedTuple):
     state: CommitteeState
     nodes: list[NodeIndex]
     scaling: Scaling
+    classes: Classes | None = None  # the labels of a classifier
 
     @property
     def leading(self) -> int:

@@ -1,7 +1,8 @@
 """What an estimator has learned, as the sections of a file (docs/file-format.md).
 
 The section "model" is about the model itself: its JSON (here called `config`) and the ids of its nodes. The
-section "committee" has what its members have learned. The section "position" is the caller's.
+section "committee" has what its members have learned. The section "classes" has the labels of a classifier
+that are not 0 and 1. The section "position" is the caller's.
 
 Kernels do not validate: everything in a file is checked here, part against part, before it is used.
 """
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
+from spidertensor.estimator import labels
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
+from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import (
     OF_MEMBERS,
     Member,
@@ -41,7 +44,7 @@ from spidertensor.spider import committee, posterior
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.follow import DECIDE, WATCH
-from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods import PROBIT, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
@@ -131,7 +134,10 @@ def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> di
 
 def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
     members = [member.own for member in fitted.model.members]
-    return {"model": to_config(fitted, estimator, names), "committee": {"members": members}}
+    sections = {"model": to_config(fitted, estimator, names), "committee": {"members": members}}
+    if fitted.classes is not None and not labels.are_zero_one(fitted.classes):
+        sections["classes"] = list(fitted.classes)
+    return sections
 
 
 def to_params(fitted: Fitted) -> dict[str, Any]:
@@ -198,12 +204,23 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         _check_stream(member.stream, follows=params.get("clip") is not None)
         _check_reach(member, model.members[m], scaling)
     _check_committee(state)
-    return Fitted(params, model, state, nodes, scaling)
+    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood))
 
 
 def check(condition: Any, reason: str) -> None:
     if not condition:
         raise CheckpointError(reason)
+
+
+def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
+    """The labels of a classifier; a file that does not tell is about 0 and 1."""
+    stored = file.sections.get("classes", list(labels.ZERO_ONE))
+    if likelihood is not PROBIT:
+        check("classes" not in file.sections, "has classes, which only a classifier has")
+        return None
+    check(isinstance(stored, list) and labels.are_classes(stored), "the classes are not two labels")
+    check(type(stored[0]) is type(stored[1]), "the classes are of two types")
+    return stored[0], stored[1]
 
 
 def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> list[NodeIndex]:

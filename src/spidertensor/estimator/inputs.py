@@ -1,7 +1,7 @@
 """What users pass as X and y, checked once: ids in columns, values as numbers.
 
 X --columns--> Columns, one column of ids per mode --ids.to_index--> (n, K) node numbers
-y --values---> (n,) floats
+y --values---> (n,) floats, or labels by labels.py
 
 "row" is a row of X or y, counted from 0.
 """
@@ -20,8 +20,6 @@ from spidertensor.spider.likelihoods.base import Likelihood
 
 Column = NDArray[Any] | Sequence[Any]
 
-# scikit-learn's words about values that a likelihood does not take: its users and its checks know them.
-_ADVICE = {"probit": "Only binary classification is supported."}
 # What is no value although float() takes it: it would parse texts, drop imaginary parts, count nanoseconds.
 _NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
@@ -96,9 +94,7 @@ def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
         value = float(array[row])
         if not isfinite(value):
             raise EntryError(f"value {value:g} is not finite", row, kind="value", value=value)
-        noun = "value" if likelihood.scaled else "label" if value.is_integer() else "continuous value"
-        reason = f"{noun} {value:g} is not {likelihood.allowed}"
-        raise EntryError(reason, row, kind="value", value=value, remedy=_ADVICE.get(likelihood.name, ""))
+        raise EntryError(f"value {value:g} is not {likelihood.allowed}", row, kind="value", value=value)
     return array
 
 
@@ -115,6 +111,15 @@ def refuse(
 
 
 def _numbers(y: Any, n: int) -> NDArray[np.float64]:
+    array = one_column(y, n)
+    if array.dtype == object:
+        array = [number(value, row) for row, value in enumerate(array)]
+    with np.errstate(over="ignore"):  # a long double may become inf, which no likelihood allows
+        return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def one_column(y: Any, n: int) -> NDArray[Any]:
+    """y as n bools, numbers or, if it has anything else, objects."""
     if y is None:
         raise EntryError("learning requires y to be passed, but the target y is None")
     if isinstance(y, np.ma.MaskedArray):
@@ -135,10 +140,7 @@ def _numbers(y: Any, n: int) -> NDArray[np.float64]:
         raise EntryError(f"values must be 1-D, got shape {array.shape}")
     if len(array) != n:
         raise EntryError(f"{n} entries but {len(array)} values")
-    if array.dtype == object:
-        array = [_number(value, row) for row, value in enumerate(array)]
-    with np.errstate(over="ignore"):  # a long double may become inf, which no likelihood allows
-        return np.ascontiguousarray(array, dtype=np.float64)
+    return array
 
 
 def _raveled(column: NDArray[Any]) -> NDArray[Any]:
@@ -147,12 +149,12 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
     warnings.warn(
         "A column-vector y was passed when a 1d array was expected: pass y.ravel(), or one column of a frame",
         DataConversionWarning,
-        stacklevel=6,  # the caller of fit, partial_fit or learn
+        stacklevel=9,  # the caller of fit, partial_fit or learn
     )
     return column.ravel()
 
 
-def _number(value: Any, row: int) -> float:
+def number(value: Any, row: int | None) -> float:
     try:
         if isinstance(value, _NO_NUMBERS):
             raise TypeError

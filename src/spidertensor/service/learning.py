@@ -74,7 +74,7 @@ class Learning:
         self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
-        self.bins = [None] * len(modes)  # the service has none
+        self.bins, self.classes = [None] * len(modes), None  # the service has neither bins nor labels
         self.journal = journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
@@ -332,6 +332,14 @@ def position_of(estimator: Estimator, path: Path) -> dict[str, Any]:
     if position.get("bins"):
         remedy = "make the bins before the entries are sent, and fit the model with them as ids"
         raise JournalError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
+    numbers = not isinstance(estimator, SpiderClassifier) or (
+        estimator.classes_.tolist() == [0, 1] and estimator.positive_ == 1
+    )
+    if not numbers:
+        remedy = "fit a model with the labels 0 and 1"
+        raise JournalError(
+            f"{path}: has labels of its own, which are not served", kind="labels", remedy=remedy
+        )
     return position
 
 

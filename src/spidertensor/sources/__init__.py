@@ -40,7 +40,15 @@ import pyarrow as pa
 
 from spidertensor.sources import encodings
 from spidertensor.sources.bins import Bins, binned
-from spidertensor.sources.columns import MISSING, MISSING_ID, to_bin_numbers, to_ids, to_numbers, with_missing
+from spidertensor.sources.columns import (
+    MISSING,
+    MISSING_ID,
+    to_bin_numbers,
+    to_ids,
+    to_labels,
+    to_numbers,
+    with_missing,
+)
 from spidertensor.sources.csv_lines import CSV, TSV
 from spidertensor.sources.json_lines import JSONL
 from spidertensor.sources.open_stream import OpenStream
@@ -134,6 +142,7 @@ def read(
     quiet: float | None = None,
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
+    labels: tuple[str, str] | None = None,
 ) -> Iterator[Chunk]:
     """The rows after row number `skip`, in chunks, as soon as they arrive.
 
@@ -147,8 +156,9 @@ def read(
                 id being MISSING_ID, a node of its own
     bins:       per mode, whether its numbers become bins; quantiles that are not known yet are taken from the
                 first rows and known afterwards
+    labels:     the texts that stand for the values 0 and 1; a row with another one is bad
     """
-    wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins)
+    wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins, labels=labels)
     chunks = _read(source, wanted._replace(keep=keep, quiet=quiet), skip, last)
     return binned(chunks, bins) if bins and wanted.numbers else chunks
 
@@ -161,11 +171,12 @@ def _wanted(
     *,
     missing: str,
     bins: Sequence[Bins | None] | None,
+    labels: tuple[str, str] | None,
 ) -> Wanted:
     bins = bins or [None] * len(modes)
     numbers = [name for name, each in zip(modes, bins, strict=True) if each is not None]
     all_text = all_text or [False] * len(modes)
-    wanted = Wanted(modes, value, likelihood, all_text, False, None, missing, numbers)
+    wanted = Wanted(modes, value, likelihood, all_text, False, None, missing, numbers, labels)
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
     return wanted
@@ -200,6 +211,7 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
     all_text: Sequence[bool] | None = None,
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
+    labels: tuple[str, str] | None = None,
 ) -> OpenStream:
     """A stream in a broker: kafka://host:9092/topic, redis://host:6379/stream, nats://host:4222/STREAM.
 
@@ -212,11 +224,11 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
     config:    settings of the client, such as passwords and certificates, or a file with them
     on_gap:    "continue" to go on after messages that were deleted before they were read, else an error
     until_end: stop at the end that the stream has now, instead of waiting for more
-    likelihood, all_text, missing, bins: see `read`; what is polled has numbers where iterating makes bins
+    likelihood, all_text, missing, bins, labels: see `read`; poll gives numbers where iterating makes bins
     """
     if isinstance(url, str):
         url = stream_at(url, format, columns, config=config, on_gap=on_gap, until_end=until_end)
-    wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins)
+    wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins, labels=labels)
     return OpenStream(url, wanted, position, partial(_checked, wanted=wanted, source=url), bins)
 
 
@@ -252,7 +264,10 @@ def _checked(parsed: Parsed, wanted: Wanted, source: Source | Stream) -> Chunk:
         wrong = {place: f"{name} {reason}" for place, reason in not_ids.items()} | wrong
     values = None
     if wanted.value is not None:
-        values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood, source.decimal)
+        if wanted.labels is None:
+            values, no_number = to_numbers(parsed.columns[-1], wanted.likelihood, source.decimal)
+        else:
+            values, no_number = to_labels(parsed.columns[-1], wanted.labels)
         wrong = {place: f"{wanted.value} {reason}" for place, reason in no_number.items()} | wrong
     left_out -= wrong.keys()
     rows, records, bad = parsed.rows, parsed.records, parsed.bad

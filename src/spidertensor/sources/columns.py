@@ -119,6 +119,31 @@ def to_numbers(column: Any, likelihood: Likelihood, decimal: str = ".") -> tuple
     return found, wrong
 
 
+def to_labels(column: Any, labels: tuple[str, str]) -> tuple[NDArray[np.float64], Wrong]:
+    """0 where the first of two labels stands, 1 for the second, by their texts: 1 and true count as "1" and
+    "true"."""
+    if not isinstance(column, list):
+        column = column.to_pylist()
+    found, wrong, number = np.zeros(len(column)), {}, {labels[0]: 0.0, labels[1]: 1.0}
+    for place, raw in enumerate(column):
+        value = number.get(raw if isinstance(raw, str) else _label_text(raw))
+        if value is not None:
+            found[place] = value
+        elif raw is None or raw == "":
+            wrong[place] = "is missing"
+        else:
+            wrong[place] = f"{raw!r:.40} is not {labels[0]!r:.40} or {labels[1]!r:.40}"
+    return found, wrong
+
+
+def _label_text(raw: Any) -> str:
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, float) and raw.is_integer():
+        raw = int(raw)
+    return str(raw)
+
+
 def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDArray[np.float64], Wrong]:
     found, wrong = np.full(len(column), np.nan), {}
     for place, raw in enumerate(column):

@@ -112,8 +112,8 @@ class Source:
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text, missing, quiet: see `read`; keep: also give whole rows;
-    numbers: the modes whose columns hold numbers, which are to become bins."""
+    """modes, value: names of columns; all_text, missing, quiet, labels: see `read`; keep: also give whole
+    rows; numbers: the modes whose columns hold numbers, which are to become bins."""
 
     modes: Sequence[str]
     value: str | None
@@ -123,6 +123,7 @@ class Wanted(NamedTuple):
     quiet: float | None = None
     missing: str = "error"
     numbers: Sequence[str] = ()
+    labels: tuple[str, str] | None = None
 
     @property
     def columns(self) -> list[str]:
