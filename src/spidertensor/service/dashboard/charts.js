@@ -34,7 +34,7 @@ export function plans(snapshot) {
     },
     { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },
     members.length > 1 && { key: "weights", title: "Weights of the members", lines: lines(members.map((each) => each.name), "weights"), share: true, fromZero: true },
-    { key: "nodes", title: "Nodes per mode", lines: lines(modes, "nodes"), fromZero: true },
+    { key: "nodes", title: "Nodes per mode (log scale)", lines: lines(modes, "nodes"), log: true },
     regression && { key: "noise", title: "Noise (standard deviation)", lines: [["noise", curve("noise")]] },
   ].filter(Boolean);
 }
@@ -113,9 +113,9 @@ export class Charts {
         height: 190,
         scales: {
           x: { time: true, range: (_, least, most) => this.shown(least, most) },
-          y: { range: (_, least, most) => limits(least, most, plan) },
+          y: { distr: plan.log ? 3 : 1, range: (_, least, most) => limits(least, most, plan) },
         },
-        axes: [{ ...axis, space: 70, size: 32, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step < 60)) }, { ...axis, size: 58, values: (_, ticks) => ticks.map(write) }],
+        axes: [{ ...axis, space: 70, size: 32, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step < 60)) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : write(tick))) }],
         series: [
           { label: "time", value: (self, _, __, at) => clock(self.data[0][at ?? self.data[0].length - 1], true) },
           ...plan.lines.map(([label], n) => ({
@@ -159,7 +159,7 @@ export class Charts {
   draw() {
     if (this.points === null) return;
     for (const { plan, chart, told, write } of this.drawn) {
-      const lines = plan.lines.map(([, of]) => of(this.points));
+      const lines = plan.lines.map(([, of]) => (plan.log ? of(this.points).map((each) => each || null) : of(this.points)));
       chart.setData([this.points.time, ...lines]);
       const last = plan.lines.map(([name], n) => `${name} ${write(lines[n].at(-1) ?? NaN)}`);
       told.textContent = `Now: ${last.join(", ")}.`;
@@ -185,6 +185,7 @@ const clock = (seconds, exact) =>
 
 // Of the vertical axis: room around the lines, and 0 where a size is shown.
 function limits(least, most, plan) {
+  if (plan.log) return [1, 10 ** Math.ceil(Math.log10((most ?? 1) + 1))];
   if (least === null) return [0, 1];
   const from = plan.fromZero ? Math.min(0, least) : least;
   const room = (most - from) * 0.08 || Math.abs(most) * 0.1 || 0.5;
