@@ -279,3 +279,18 @@ def test_an_interrupt_leaves_members_and_committee_in_step():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted == 1500
+
+
+def test_labels_of_ones_own_and_bounded_nodes_go_the_general_way():
+    rows = [((u, m), "yes" if (u + m) % 3 else "no") for u in range(8) for m in range(6)] * 2
+    one, many = (SpiderClassifier(committee=2, rank=2, hidden=(4,), max_nodes=(5, None)) for _ in range(2))
+    one.partial_fit([rows[0][0]], [rows[0][1]], classes=["no", "yes"])
+    many.partial_fit([rows[0][0]], [rows[0][1]], classes=["no", "yes"])
+    for ids, label in rows[1:]:
+        assert one.learn_one(ids, label).mean == many.learn([ids], [label]).mean[0]
+        label_found, probability = one.predict_one(ids)
+        assert label_found == many.predict([ids])[0]
+        assert probability == many.predict_proba([ids])[0, 1]
+    assert one.n_evicted_ == many.n_evicted_ != (0, 0)
+    with pytest.raises(EntryError, match="perhaps"):
+        one.learn_one(rows[0][0], "perhaps")

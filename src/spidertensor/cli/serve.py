@@ -75,7 +75,7 @@ def serve(
     max_rows: MaxRows = 10_000,
     max_queue: MaxQueue = 1000,
 ) -> None:
-    """Serve a model over HTTP: it learns what it is sent, and answers questions meanwhile.
+    """Serve a model that learns and answers over HTTP.
 
     What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
     Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
