@@ -14,8 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
@@ -38,6 +36,7 @@ from spidertensor.estimator.parameters import (
     plain,
 )
 from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes
+from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
@@ -83,7 +82,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Known, Noting, BaseEstimator):
+class Spider(Parameters, Known, Noting, ScikitLearn):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -345,6 +344,8 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
+            from sklearn.utils import check_random_state  # imported here: slow, and a number needs it not
+
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
         return Fitted(params, model, state, nodes, scaling)
@@ -406,8 +407,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     @locked
     def __getstate__(self) -> dict[str, Any]:
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
-        state: Any = super().__getstate__()
-        state = dict(state)
+        state = vars(self).copy()
         del state["_lock"], state["_notes"]
         if (fitted := self._learned) is not None:
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
@@ -419,7 +419,7 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        vars(self).update(state)
         if (fitted := self._learned) is not None:
             members = fitted.model.members
             model = model_of(
@@ -435,9 +435,3 @@ class Spider(Parameters, Known, Noting, BaseEstimator):
     @locked
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags

@@ -8,19 +8,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from sklearn.base import ClassifierMixin
 
 from spidertensor.estimator import labels
 from spidertensor.estimator.base import PAPER, Spider
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.one_entry import EntryProbability
+from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.method import Update
 from spidertensor.spider.likelihoods import PROBIT
 
 
-class SpiderClassifier(ClassifierMixin, Spider):
+class SpiderClassifier(ScikitLearnClassifier, Spider):
     """Streaming Bayesian deep tensor factorization of values of two kinds, with a probit likelihood.
 
     Labels are 0 and 1, or any two bools, whole numbers or texts, as in scikit-learn: `classes_` has them
@@ -99,9 +99,3 @@ class SpiderClassifier(ClassifierMixin, Spider):
         t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
         of_second = float(ndtr(t if both[1] == self.positive_ else -t))
         return EntryProbability(both[of_second > 0.5], float(ndtr(t)))
-
-    def __sklearn_tags__(self):
-        tags: Any = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        tags.classifier_tags.poor_score = True  # scikit-learn's tests predict ids that were never learned
-        return tags

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
 
 from spidertensor.estimator import fitted_file
 from spidertensor.estimator.fitted import Fitted, units
@@ -170,6 +169,8 @@ class Known(Shared):
 
     def _fitted(self) -> Fitted:
         if self._learned is None:
+            from sklearn.exceptions import NotFittedError  # imported here: slow
+
             raise NotFittedError(
                 f"this {type(self).__name__} has learned nothing yet: call fit, partial_fit or learn first"
             )

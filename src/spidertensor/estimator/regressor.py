@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.one_entry import EntryPrediction
+from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
@@ -23,7 +23,7 @@ from spidertensor.spider.posterior import State
 
 
 @dataclass(eq=False, repr=False)
-class SpiderRegressor(RegressorMixin, Spider):
+class SpiderRegressor(ScikitLearnRegressor, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values.
 
     Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
@@ -156,11 +156,6 @@ class SpiderRegressor(RegressorMixin, Spider):
             )
             warnings.warn(warning, stacklevel=6)  # the caller of fit, partial_fit or learn
         return Scaling.of(first)
-
-    def __sklearn_tags__(self):
-        tags: Any = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # scikit-learn's tests predict ids that were never learned
-        return tags
 
 
 def _noise(member: State) -> float:

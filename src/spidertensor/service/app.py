@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import orjson
-from sklearn.exceptions import NotFittedError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -151,12 +150,12 @@ class Service:
         """What the model says to it, with its own errors as ours."""
         try:
             return await self.owner.ask(question, self.limits.answer_seconds)
-        except NotFittedError:
-            remedy = "learn some entries first"
-            raise ServiceError(409, "nothing learned", "nothing was learned yet", remedy=remedy) from None
         except EntryError as error:
             raise ServiceError(422, error.kind or "input", error.reason, row=error.row) from None
         except ValueError as error:
+            if not self.owner.served.estimator.__sklearn_is_fitted__():
+                remedy = "learn some entries first"
+                raise ServiceError(409, "nothing learned", "nothing was learned yet", remedy=remedy) from None
             raise ServiceError(422, "input", str(error)) from None
 
     # --- about the model

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
 from spidertensor.estimator.inputs import Columns
@@ -101,7 +100,7 @@ class Learning:
 
     def warm_up(self) -> None:
         """Compile what learning and predicting need, with a copy; also finds impossible settings."""
-        copy: Any = clone(self.estimator)
+        copy: Any = type(self.estimator)(**self.estimator.get_params())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
