@@ -265,7 +265,7 @@ def test_members_out_of_step_are_refused():
     def fails(state: Any, batch: Batch) -> tuple[Any, Update]:
         raise MemoryError
 
-    method = committee([inner[0], inner[1]._replace(update=fails), inner[2]], GAUSSIAN)
+    method = committee([inner[0], inner[1]._replace(update=fails, record=None), inner[2]], GAUSSIAN)
     state = method.init(0)
     grown = [
         posterior.grow(each, NETWORK, prior, np.array([20, 15]))

@@ -164,6 +164,23 @@ def test_bad_labels():
     assert model.n_entries_ == 2
 
 
+@pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no"), (1, 2), (2, 1), (False, True)])
+def test_labels_of_any_kind(classes):
+    """The second is the positive one."""
+    X = [("a", 1), ("b", 1)]
+    one, many = (SpiderClassifier(**SMALL).partial_fit(X, classes, classes=classes) for _ in range(2))
+    for i in range(20):
+        ids, label = X[i % 2], classes[i % 2]
+        assert one.learn_one(ids, label) == tuple(numbers(many.learn(np.array([ids], object), [label])))
+    assert_same_model(one, many)
+    for ids, label in zip(X, classes, strict=True):
+        predicted = one.predict_one(ids)
+        assert predicted.label == label == many.predict([ids])[0]
+        assert predicted.probability == many.predict_proba([ids])[0, list(many.classes_).index(classes[1])]
+    with pytest.raises(EntryError, match="label 'maybe' is not"):
+        one.learn_one(X[0], "maybe")
+
+
 def test_a_node_that_is_learned_is_the_last_to_be_evicted():
     """With max_nodes the order in which nodes were seen counts, and the short way does not keep it."""
     models = [SpiderRegressor(max_nodes=2, scaling=(0, 1), **SMALL) for _ in range(2)]
@@ -281,7 +298,7 @@ def test_an_interrupt_leaves_members_and_committee_in_step():
     assert interrupted == 1500
 
 
-def test_labels_of_ones_own_and_bounded_nodes_go_the_general_way():
+def test_labels_of_ones_own_beside_bounded_nodes():
     rows = [((u, m), "yes" if (u + m) % 3 else "no") for u in range(8) for m in range(6)] * 2
     one, many = (SpiderClassifier(committee=2, rank=2, hidden=(4,), max_nodes=(5, None)) for _ in range(2))
     one.partial_fit([rows[0][0]], [rows[0][1]], classes=["no", "yes"])

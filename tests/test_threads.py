@@ -29,7 +29,8 @@ def stream(kind, n=6_000):
 def readers(model, X) -> dict:
     """A call of every method and attribute that reads what was learned."""
     methods = {
-        "predict": (X[:50],), "predict_parts": (X[:50],), "seen": (X[:50],), "recommend": ({0: 3}, 1),
+        "predict": (X[:50],), "predict_parts": (X[:50],), "predict_one": (X[0],), "seen": (X[:50],),
+        "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1),
         "parse_id": (0, "3"), "parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
         "score": (X[:4], [0, 1] * 2),
     }  # fmt: skip
@@ -43,7 +44,8 @@ def readers(model, X) -> dict:
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
-        "fit", "partial_fit", "learn", "learn_numbered", "forget", "warn_at_end", "save", "load", "paper",
+        "fit", "partial_fit", "learn", "learn_numbered", "learn_one", "forget", "warn_at_end", "save", "load",
+        "paper",
         "get_params", "set_params", "get_metadata_routing", "position_",
         *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip
@@ -60,6 +62,7 @@ def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
         "learn": lambda: model.learn(X, y),
         "forget": lambda: model.forget(0, [3]),
         "learn_numbered": lambda: model.learn_numbered(X, y),
+        "learn_one": lambda: model.learn_one(X[0], y[0]),
         "warn_at_end": model.warn_at_end,
         "save": lambda: model.save(tmp_path / "model"),
     }

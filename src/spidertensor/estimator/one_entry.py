@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.fitted import Fitted, accepted
 from spidertensor.estimator.ids import plain_numbers
 from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.labels import ZERO_ONE, Label
+from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.method import Batch, Prediction, Update
 
@@ -101,10 +101,8 @@ def _learned(
     fitted: Fitted | None, notes: Notes, ids: Any, value: Any
 ) -> tuple[Update, NDArray[np.int64]] | None:
     """The Update of the method, in its units, and the nodes."""
-    if fitted is None or type(value) not in _NUMBERS or fitted.model.method.unit != "entry":
+    if fitted is None or fitted.model.method.unit != "entry":
         return None
-    if fitted.classes is not None and fitted.classes != ZERO_ONE:
-        return None  # the value is a label that stands for a number
     if fitted.params["max_nodes"] is not None:
         return None  # a node that is seen becomes the last to be evicted
     numbers, state = plain_numbers(fitted.nodes, ids), fitted.state
@@ -112,9 +110,8 @@ def _learned(
         return None
     if (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
-    try:
-        value = float(value)
-    except OverflowError:
+    value = _number(fitted, value)
+    if value is None:
         return None
     scaled = fitted.scaling.scaled_one(value)
     centre, farthest = accepted(fitted)
@@ -124,6 +121,18 @@ def _learned(
     _, update = fitted.model.method.update(state, Batch(index, np.array([scaled])))  # the state is the same
     notes.learned(fitted, np.array([value]), update, followed=False)
     return update, index
+
+
+def _number(fitted: Fitted, value: Any) -> float | None:
+    """A plain number, or a label as 0 or 1."""
+    if fitted.classes is not None and (type(value) is str or type(value) in _NUMBERS):
+        return {fitted.classes[0]: 0.0, fitted.classes[1]: 1.0}.get(value)
+    if type(value) not in _NUMBERS:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
