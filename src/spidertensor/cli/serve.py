@@ -254,8 +254,10 @@ def _consumed(
     if texts is None and not stream.format.typed:
         texts = [False] * len(served.modes) if served.is_new else files.all_text(served.estimator)
     about = {
-        "source": stream.name, "head": stream.head(), "bad": start["bad"], "last": None, "all_text": texts,
+        "source": stream.name, "head": stream.head(), "last": None, "all_text": texts,
         "version": position.VERSION, "before": position.others(known, place), "missing_id": "error",
     }  # fmt: skip
+    if not known or place is not known[0]:  # else the model goes on counting by itself
+        about["bad"] = start["bad"]
     how = {"likelihood": served.estimator.likelihood, "all_text": texts, "position": start["stream"]}
     return From(sources.open(stream, served.modes, served.value, **how), about)

@@ -66,7 +66,7 @@ class Rejects:
 
     def add(self, messages: Messages, rejected: list[tuple[BadRow, str | None]], stream: str) -> None:
         if self._file is None:
-            first = min([*messages.rows[:1], *(bad.row for bad, _ in messages.bad[:1])])
+            first = min([*messages.rows, *(bad.row for bad, _ in messages.bad)])
             self._file = self._opened(stream, first - 1)
         self._waiting += rejected
         with contextlib.suppress(OSError):  # a full disk: no checkpoint before they are written
@@ -83,15 +83,25 @@ def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes
     """A body for the journal: a line about the messages, then their rows as a list of objects."""
     assert chunk.values is not None
     assert chunk.place is not None
-    bad = [[*each, chunk.place(each.row)] for each in chunk.bad]
-    about = {"place": place, "rows": chunk.rows.tolist(), "bad": bad}
     raw = [*(column.tolist() for column in chunk.columns), chunk.values.tolist()]
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
+    numbers, bad = chunk.rows.tolist(), chunk.bad
     try:
         rows = orjson.dumps(objects)
-    except TypeError:  # an integer beyond 64 bits
-        rows = json.dumps(objects).encode()
+    except TypeError:  # an integer beyond 64 bits, or half of a character
+        wrong = {place for place, each in enumerate(objects) if not all(map(_is_writable, each.values()))}
+        bad = [*bad, *(BadRow(numbers[n], "text that is not Unicode", ascii(objects[n])) for n in wrong)]
+        numbers = [row for n, row in enumerate(numbers) if n not in wrong]
+        rows = json.dumps([each for n, each in enumerate(objects) if n not in wrong]).encode()
+    about = {"place": place, "rows": numbers, "bad": [[*each, chunk.place(each.row)] for each in bad]}
     return json.dumps(about, default=str).encode() + b"\n" + rows
+
+
+def _is_writable(raw: Any) -> bool:
+    try:
+        return not isinstance(raw, str) or raw.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def unpacked(body: bytes, wanted: Wanted) -> tuple[Entries, Messages]:

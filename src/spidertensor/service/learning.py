@@ -299,9 +299,9 @@ class Learning:
     def close(self) -> None:
         """Save, and leave nothing to replay."""
         try:
-            if self.learned > self.checkpointed:
+            if self.learned > self.checkpointed and not self.is_new:
                 self.checkpoint()
-            if self.learned >= self.sequence:  # else it was never replayed, and is still needed
+            if self.checkpointed >= self.sequence:  # else it has what the file has not
                 self.journal.remove()
         finally:
             self.journal.close()
