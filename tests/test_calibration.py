@@ -25,8 +25,10 @@ from spidertensor.spider.calibration import (
 PROBABILITIES = (0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995)
 
 
-def noted(histogram: Histogram, residual: np.ndarray) -> np.ndarray:
-    return note(histogram, residual, np.ones(len(residual), bool))
+def noted(histogram: Histogram, residual: np.ndarray, good: np.ndarray | None = None) -> np.ndarray:
+    below = np.empty(len(residual))
+    note(histogram.mass, residual, np.ones(len(residual), bool) if good is None else good, below)
+    return below
 
 
 def test_starts_as_the_normal_distribution():
@@ -70,9 +72,9 @@ def test_calls_may_be_cut_anywhere_and_entries_that_were_not_learned_are_ignored
     residual, good = rng.normal(size=400), rng.random(400) < 0.9
     residual[~good] = np.nan
     whole, cut, without = (calibration.start() for _ in range(3))
-    below = note(whole, residual, good)
+    below = noted(whole, residual, good)
     at = [1, 7, 300]
-    parts = [note(cut, *part) for part in zip(np.split(residual, at), np.split(good, at), strict=True)]
+    parts = [noted(cut, *part) for part in zip(np.split(residual, at), np.split(good, at), strict=True)]
     np.testing.assert_array_equal(np.concatenate(parts), below)
     np.testing.assert_array_equal(cut.mass, whole.mass)
     np.testing.assert_array_equal(noted(without, residual[good]), below[good])

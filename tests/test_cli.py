@@ -1183,7 +1183,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         ((*ranked, "--interval", "1"), "a probability between 0 and 1"),
         (("recommend", "m.spider", "--given", "user", "--over", "movie"), "takes mode=id"),
         (("recommend", "m.spider", "--given", "who=1", "--over", "movie"), "has no mode 'who'"),
-        (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "--given is missing for: movie"),
+        (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "cannot be both given and ranked"),
         (("evaluate", "netflix"), "unknown data set 'netflix'"),
         (("evaluate", "synthetic", "--method", "magic"), "choose one of spider-paper, spider-pa"),
         (("evaluate", "synthetic", "--method", "static-biases", "--protocol", "prequential"), "no prequ"),

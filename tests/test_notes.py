@@ -301,7 +301,7 @@ def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
     assert "their leading zeros differ" in err
     spider("fit", "zeros.csv", *FIT, "--model", "z")
     out, err = spider("recommend", "z", "--given", "user=7", "--over", "movie", "--json")
-    assert [note["kind"] for note in json.loads(out)["notes"]] == ["unseen", "unseen user"]
+    assert [note["kind"] for note in json.loads(out)["notes"]] == ["unseen user", "unseen"]
     assert "('7' and '00007')" in err
 
 

@@ -101,12 +101,19 @@ class QuantileFunction(Protocol):
         ...
 
 
+class RecordFunction(Protocol):
+    def __call__(self, state: Any, /) -> Any:
+        """The state as the compiled loop of the sequential engine wants it (spider/sequential_record.py)."""
+        ...
+
+
 class Method(NamedTuple):
     init: InitFunction
     update: UpdateFunction
     predict: PredictFunction
     unit: Unit = "entry"
     quantile: QuantileFunction | None = None  # None: its residuals are taken as normal
+    record: RecordFunction | None = None  # None: it can only be run by its own update and predict
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:

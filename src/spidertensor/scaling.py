@@ -6,7 +6,7 @@ value = shift + scale * (the value that a method sees)
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,17 @@ class Scaling(NamedTuple):
         with np.errstate(over="ignore"):
             return (value - self.shift) / self.scale
 
-    def user_units(
-        self, mean: NDArray[np.float64], var: NDArray[np.float64], noise: NDArray[np.float64]
-    ) -> Prediction:
-        """What a method predicts, in the units of the values."""
+    def scaled_one(self, value: float) -> float:
+        """`scaled` of one value."""
+        return (value - self.shift) / self.scale
+
+    def user_units(self, mean: Any, var: Any, noise: Any) -> Prediction:
+        """What a method predicts, (n,) arrays or numbers, in the units of the values."""
         square = self.scale**2
         return Prediction(self.shift + self.scale * mean, square * var, square * noise)
 
-    def log_density(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The log density of values from that of the scaled values."""
+    def log_density(self, scaled: Any) -> Any:
+        """The log density of values from that of the scaled values, (n,) or a number."""
         return scaled - math.log(self.scale)
 
 

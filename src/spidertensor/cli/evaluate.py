@@ -120,7 +120,7 @@ def evaluate(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score a method on a file or a data set, next to simple baselines.
+    """Score a method on a file or a data set, beside baselines.
 
     \b
     spider evaluate ratings.csv --modes user,movie --value rating

@@ -90,7 +90,7 @@ def serve(
     max_rows: MaxRows = 10_000,
     max_queue: MaxQueue = 1000,
 ) -> None:
-    """Serve a model over HTTP: it learns what it is sent, and answers questions meanwhile.
+    """Serve a model that learns and answers over HTTP.
 
     With --from it also learns what comes in a stream, each message once. Bad messages go to
     MODEL.rejects.jsonl.

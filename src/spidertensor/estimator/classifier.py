@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.base import ClassifierMixin
 from spidertensor.estimator import labels
 from spidertensor.estimator.base import PAPER, Spider
 from spidertensor.estimator.labels import Classes
+from spidertensor.estimator.one_entry import EntryProbability
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.method import Update
@@ -88,6 +90,15 @@ class SpiderClassifier(ClassifierMixin, Spider):
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))
+
+    @locked
+    def predict_one(self, ids: Any) -> EntryProbability:
+        """The more probable label and the probability of the positive one, for one entry: what `predict` and
+        `predict_proba` say, several times as fast. ids: see learn_one."""
+        mean, var, _ = self._predict_one(ids)
+        t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
+        of_second = float(ndtr(t if both[1] == self.positive_ else -t))
+        return EntryProbability(both[of_second > 0.5], float(ndtr(t)))
 
     def __sklearn_tags__(self):
         tags: Any = super().__sklearn_tags__()

@@ -32,7 +32,7 @@ class Fitted(NamedTuple):
     @property
     def leading(self) -> int:
         """The member of the greatest weight."""
-        return int(np.argmax(self.state.weights))
+        return int(self.state.weights.argmax())
 
     @property
     def leader(self) -> State:
@@ -45,17 +45,28 @@ def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.floa
     A model that clips can take far more: its scale may have been that of other values. It is the scale that
     the leading member has followed the values to.
     """
-    scaled, stream = fitted.scaling.scaled(value), fitted.leader.stream
-    limit = FARTHEST if fitted.params.get("clip") is None else FARTHEST_CLIPPED
-    now = units(fitted)
-    refuse(
-        value,
-        np.abs(scaled - stream.shift) > limit * stream.scale,
-        f"is more than {limit:g} times the scale {now.scale:g} away from {now.shift:g}",
-        kind="too far",
-        remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
-    )
+    scaled, (centre, farthest) = fitted.scaling.scaled(value), accepted(fitted)
+    far = np.abs(scaled - centre) > farthest
+    if far.any():
+        limit, now = _limit(fitted), units(fitted)
+        refuse(
+            value,
+            far,
+            f"is more than {limit:g} times the scale {now.scale:g} away from {now.shift:g}",
+            kind="too far",
+            remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
+        )
     return scaled
+
+
+def accepted(fitted: Fitted) -> tuple[float, float]:
+    """Scaled values are accepted around the one up to the other."""
+    stream = fitted.leader.stream
+    return float(stream.shift), _limit(fitted) * float(stream.scale)
+
+
+def _limit(fitted: Fitted) -> float:
+    return FARTHEST if fitted.params.get("clip") is None else FARTHEST_CLIPPED
 
 
 def units(fitted: Fitted) -> Scaling:

@@ -30,6 +30,7 @@ BLOCK = (
 MAX_DEPTH = 32  # of nested tuples
 
 _PLAIN = frozenset({int, str, bytes, bool})  # exactly these types: nothing to convert, nothing to check
+_ROWS = frozenset({tuple, list})  # what the ids of one entry come in, of nothing else
 _EXACT = {  # a subclass may redefine str(x) but not str.__str__(x); bool first, since a bool is an int
     bool: bool,
     int: int.__int__,
@@ -183,6 +184,19 @@ class NodeIndex:
             grown[: len(self._table)] = self._table
             self._table, self._last = grown, np.uint64(len(grown) - 1)
         self._table[ids] = numbers
+
+
+def plain_numbers(nodes: Sequence[NodeIndex], ids: Any) -> list[int] | None:
+    """The numbers of one entry's ids, -1 for an unseen one. None if anything has to be converted or checked:
+    then it is for `to_index`."""
+    if type(ids) not in _ROWS or len(ids) != len(nodes):
+        return None
+    numbers = []
+    for mode, raw in zip(nodes, ids):  # noqa: B905 (equally long, and strict takes time)
+        if type(raw) not in _PLAIN:
+            return None
+        numbers.append(mode._numbers.get(raw, -1))
+    return numbers
 
 
 def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from sklearn.base import RegressorMixin
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.inputs import refuse
+from spidertensor.estimator.one_entry import EntryPrediction
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
@@ -91,6 +92,13 @@ class SpiderRegressor(RegressorMixin, Spider):
         """Mean of an observation at each row of X, and with return_std its standard deviation."""
         mean, var, noise = self._predict(X)
         return (mean, np.sqrt(var + noise)) if return_std else mean
+
+    @locked
+    def predict_one(self, ids: Any) -> EntryPrediction:
+        """Mean and standard deviation of an observation, for one entry: what `predict` says, several times as
+        fast. ids: see learn_one; an id that was never learned is predicted from the prior."""
+        mean, var, noise = self._predict_one(ids)
+        return EntryPrediction(mean, math.sqrt(var + noise))
 
     @locked
     def predict_interval(

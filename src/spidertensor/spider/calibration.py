@@ -6,6 +6,7 @@ histogram that forgets. Its quantiles take the place of the normal distribution'
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +33,6 @@ def start() -> Histogram:
     return Histogram(START * np.diff(cdf))
 
 
-def note(histogram: Histogram, residual: NDArray[np.float64], good: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Take in the residuals that are `good`, one by one: (n,) the share of the mass that lay below each."""
-    below = np.empty(len(residual))
-    _note(histogram.mass, np.clip(residual, -OUTER, OUTER), good, below)
-    return below
-
-
 def quantile(histogram: Histogram, probability: float) -> float:
     """Where the mass below is this share; inside a bin it is spread evenly."""
     cdf = np.concatenate([[0.0], np.cumsum(histogram.mass)])
@@ -46,19 +40,23 @@ def quantile(histogram: Histogram, probability: float) -> float:
 
 
 @kernel(**COMPILE)
-def _note(mass, residual, good, below):
+def note(mass, residual, good, below):
+    """Take in the residuals that are `good`, one by one; below (n,): the share of the mass that lay below."""
     keep = 1 - 1 / MEMORY
     for i in range(len(residual)):
         if not good[i]:
             below[i] = np.nan
             continue
-        b = min(np.searchsorted(EDGES, residual[i], side="right") - 1, N_BINS - 1)
+        r = residual[i]
+        if abs(r) > OUTER:
+            r = math.copysign(OUTER, r)
+        b = min(np.searchsorted(EDGES, r, side="right") - 1, N_BINS - 1)
         lower, total = 0.0, 0.0
         for k in range(b):
             lower += mass[k]
         for k in range(N_BINS):
             total += mass[k]
             mass[k] *= keep
-        inside = (residual[i] - EDGES[b]) / (EDGES[b + 1] - EDGES[b])
+        inside = (r - EDGES[b]) / (EDGES[b + 1] - EDGES[b])
         below[i] = (lower + inside * mass[b] / keep) / total
         mass[b] += 1

@@ -17,16 +17,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update
-from spidertensor.spider import calibration
-from spidertensor.spider.calibration import Histogram
+from spidertensor.spider import calibration, together
+from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.mixture import moments
+from spidertensor.spider.sequential import LAYOUT
+from spidertensor.spider.together import Together
 
 RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
 SLOWING = 1000  # entries over which it begins to fall
@@ -41,6 +45,8 @@ OUT_OF_STEP = (
     "an error stopped an earlier call while some members had learned its entries and others had not: "
     "load the model from its last file"
 )
+
+_NO_HISTOGRAM = np.empty(0)
 
 T = TypeVar("T")
 
@@ -79,6 +85,11 @@ def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
     )
 
 
+def rejections(state: CommitteeState) -> int:
+    """Elements whose update was not made, of all members so far."""
+    return sum(int(each.counts.rejected) for each in state.members)
+
+
 def committee(
     members: Sequence[Method],
     likelihood: Likelihood,
@@ -100,32 +111,58 @@ def committee(
         return start(states, likelihood)
 
     def update(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
-        if any(
-            each.counts.entries != state.counts.entries for each in state.members if hasattr(each, "counts")
-        ):
+        entries = int(state.counts.entries)
+        if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
             raise RuntimeError(OUT_OF_STEP)
+        if len(batch.value) < ENOUGH and (ready := prepared(state)) is not None:
+            before, parts = rejections(state), np.empty((len(members), 4, len(batch.value)))
+            # An interrupt takes effect when a compiled call has ended: never between two members, but
+            # perhaps between them and the committee. (To make it wait takes longer than an entry.)
+            try:
+                if together.learn(ready, batch, entries, parts):
+                    return state, concluded(state, batch, parts, rejections(state) - before)
+            except BaseException:
+                if int(state.members[0].counts.entries) != int(state.counts.entries):
+                    concluded(state, batch, parts, 0)
+                raise
         with interrupts_wait():  # no member may learn less than the others
             return learn(state, batch)
 
     def learn(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
-        n = len(batch.value)
-        results = run(lambda m: members[m].update(state.members[m], batch), n)
+        results = run(lambda m: members[m].update(state.members[m], batch), len(batch.value))
         state = state._replace(members=tuple(after for after, _ in results))
-        updates = [update for _, update in results]
-        log_p = np.stack([each.log_evidence for each in updates])
-        weights, log_evidence, good = np.empty_like(log_p), np.empty(n), np.empty(n, np.bool_)
-        stack(state.weights, state.counts, log_p, weights, log_evidence, good)
-        predicted = mixed(weights, [Prediction(*each[:3]) for each in updates])
-        refused, clipped, below = n - int(np.count_nonzero(good)), 0, None
-        if state.residuals:
-            residual = (batch.value - predicted.mean) / np.sqrt(predicted.var + predicted.noise)
-            clipped = int(np.count_nonzero(np.abs(residual[good]) > clip))
-            below = calibration.note(state.residuals, residual, good)
-        state.counts.clipped[()] += clipped
-        rejected = sum(each.rejected for each in updates)
-        return state, Update(*predicted, log_evidence, rejected, refused, clipped, below)
+        parts = np.array([update[:4] for _, update in results])
+        batch = batch._replace(value=np.require(batch.value, np.float64, LAYOUT))
+        return state, concluded(state, batch, parts, sum(update.rejected for _, update in results))
+
+    def concluded(state: CommitteeState, batch: Batch, parts: NDArray[np.float64], rejected: int) -> Update:
+        """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
+        n = len(batch.value)
+        told, weights = np.empty((6, n)), np.empty((len(parts), n))
+        mass = state.residuals[0] if state.residuals else _NO_HISTOGRAM
+        refused, clipped = conclude(
+            state.weights, state.counts, mass, parts, batch.value, clip, weights, told
+        )
+        mean, var, noise, log_evidence, below, _ = told
+        if not state.residuals:
+            below, (mean, var, noise) = None, mixed(weights, parts)
+        return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
+
+    known: Any = (), None  # states of members, and the same for compiled calls: see `together`
+
+    def prepared(state: CommitteeState) -> Together | None:
+        nonlocal known
+        of, ready = known
+        if not (of and all(map(is_, of, state.members))):
+            ready = together.together(members, state.members)
+            known = state.members, ready
+        return ready
 
     def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
+        if len(index) < ENOUGH and (ready := prepared(state)) is not None:
+            parts = together.predict(ready, index)
+            if parts is not None:
+                return mixed(state.weights[:, None], parts)
         predicted = []
         for start in range(0, max(len(index), 1), BLOCK):
             rows = index[start : start + BLOCK]
@@ -140,8 +177,8 @@ def committee(
         n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
         return in_threads(work, len(members), n)
 
-    def mixed(weights: NDArray[np.float64], parts: list[Prediction]) -> Prediction:
-        return parts[0] if len(parts) == 1 else likelihood.mixture(weights, parts)
+    def mixed(weights: NDArray[np.float64], parts: Sequence[Prediction] | NDArray[np.float64]) -> Prediction:
+        return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
     return Method(init, update, predict, unit, quantile if likelihood.intervals else None)
@@ -219,6 +256,32 @@ def stack(weights, counts, log_p, before, log_evidence, good):
             new_sum += weights[m]
         for m in range(members):
             weights[m] /= new_sum
+
+
+@kernel(**COMPILE | {"fastmath": False})
+def conclude(weights, counts, mass, parts, value, clip, before, told):
+    """What the committee makes of the entries of a call after its members have learned them.
+
+    parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
+    see `stack`; told (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
+    distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
+    evidence. Returns how many entries were refused, and how many clipped.
+    """
+    n = len(value)
+    good, clipped = np.empty(n, np.bool_), 0
+    stack(weights, counts, parts[:, 3], before, told[3], good)
+    refused = n
+    for i in range(n):
+        refused -= good[i]
+    if len(mass):
+        moments(before, parts, told)
+        for i in range(n):
+            residual = (value[i] - told[0, i]) / math.sqrt(told[1, i] + told[2, i])
+            clipped += good[i] and abs(residual) > clip
+            told[5, i] = residual
+        note(mass, told[5], good, told[4])
+        counts.clipped[()] += clipped
+    return refused, clipped
 
 
 @contextmanager

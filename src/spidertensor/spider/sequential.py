@@ -18,7 +18,7 @@ from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
-from spidertensor.spider.sequential_memory import Settings, elements, load, pack, places, scratch, unpack
+from spidertensor.spider.sequential_memory import Settings, elements, load, pack, scratch, unpack
 from spidertensor.spider.sequential_passes import (
     bend_weights,
     curvature_pass,
@@ -28,18 +28,68 @@ from spidertensor.spider.sequential_passes import (
     move_log_noise,
     narrow_weights,
 )
+from spidertensor.spider.sequential_record import (
+    Record,
+    counts_of,
+    noise_of,
+    places_of,
+    record_of,
+    settings_of,
+    stream_of,
+)
 from spidertensor.spider.spike_slab import refine
 
 
 @kernel(**COMPILE)
-def _run(learning, start, index, value, places, noise, counts, stream, settings, like, out):
-    """The entries of a call from `start` on, in order: predicted and then, if `learning`, learned.
+def run_models(learning, start, index, value, records, like, out):
+    """The entries of a call from `start` on, by each of the models that `records` are of: `_entries`.
+
+    out (models, 4, n). Returns where the last of them stopped; -1, and nothing was done, if a model has no
+    room for a node that is to be learned. This is the only way from Python into the loop: one entry and many,
+    one model and several run the same machine code, so they agree bit for bit.
+    """
+    if learning and not _have_room(index, records):
+        return -1
+    stopped = start
+    for m in range(len(records)):
+        r = records[m]
+        counts, stream = counts_of(r), stream_of(r)
+        is_packed = r.packed != 0 and r.packed_at == counts.entries[()]
+        stopped = _entries(
+            learning, start, index, value, places_of(r), noise_of(r), counts, stream, settings_of(r),
+            r.packed, is_packed, like, out[m],
+        )  # fmt: skip
+        if r.packed:
+            r.packed_at = -1 if stream.watching[()] == DECIDE else counts.entries[()]
+    return stopped
+
+
+@kernel(**PART)
+def _have_room(index, records):
+    for m in range(len(records)):
+        nodes = counts_of(records[m]).nodes
+        for n in range(index.shape[0]):
+            for k in range(index.shape[1]):
+                if not 0 <= index[n, k] < nodes[k]:
+                    return False
+    return True
+
+
+@kernel(inline="always", **PART)  # into its one caller, before compilation: else it is optimised twice
+def _entries(
+    learning, start, index, value, places, noise, counts, stream, settings, packed, is_packed, like, out
+):
+    """In order: predicted and then, if `learning`, learned.
 
     One function for both, because both need nearly all of the code and each function compiles for seconds.
     Refines the prior sites whenever `refine_every` entries are full. Returns where it stopped: at the end, or
     behind an entry after which `follow` has to decide.
+
+    packed: 0, or where the packed weights stay between calls; is_packed: they are there already
     """
-    c = scratch(places, settings, like)
+    c = scratch(settings, packed, like)
+    if not is_packed:
+        pack(places, settings, c)
     real = c.s.dtype.type
     gaussian = settings.likelihood == GAUSSIAN
     robust = gaussian and settings.clip < np.inf
@@ -147,11 +197,6 @@ LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # an array of another layout is ano
 SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
 
 
-def _copy(arrays: Any) -> Any:
-    """A NamedTuple of arrays, copied."""
-    return type(arrays)(*map(np.array, arrays))
-
-
 def _told(state: State) -> NDArray[np.int64]:
     """The counts that an Update reports."""
     return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
@@ -219,18 +264,21 @@ def sequential(
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed, node_noise=node_noise)
 
-    known: Any = None, None, None  # a posterior, its sites and their places: finding them takes 50 us
+    known: Any = None, None  # a state and its record: making it takes 100 us
+
+    def record(state: State) -> Record:
+        nonlocal known
+        of, found = known
+        if of is not state:
+            found = record_of(state, settings, shapes)
+            known = state, found
+        return found
 
     def run(learning: bool, state: State, start: int, index, value, out) -> int:
-        noise, counts, stream = state.posterior.noise, state.counts, state.stream
-        if not learning:  # the state may be read-only, which is another type too
-            noise, counts, stream = map(_copy, (noise, counts, stream))
-        like = np.empty(0, state.posterior.weights[0].mean.dtype)
-        nonlocal known
-        if known[0] is not state.posterior or known[1] is not state.sites:  # else all is where it was
-            known = state.posterior, state.sites, places(state, shapes)
-        at = known[2]
-        return _run(learning, start, index, value, at, noise, counts, stream, settings, like, out)
+        found = record(state)
+        if learning and not found.writable:
+            raise ValueError("this state is read-only, and learning works in place: copy it first")
+        return run_models(learning, start, index, value, found.record, found.like, out[None])
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)
@@ -256,4 +304,4 @@ def sequential(
         run(False, state, 0, index, np.empty(0), out)
         return Prediction(*out[:3])
 
-    return Method(init, update, predict)
+    return Method(init, update, predict, record=record)

@@ -20,6 +20,7 @@ from spidertensor.spider.compiled import HOT, PART, kernel
 from spidertensor.spider.posterior import State
 from spidertensor.spider.sequential_simd import LANES
 
+carray: Callable[..., Any] = getattr(numba, "carray")  # noqa: B009 (not declared as exported)
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
 
@@ -131,40 +132,61 @@ class Scratch(NamedTuple):
 
 @kernel(**PART)
 def _zeros(first, second, third, like):
-    """An array that starts on a cache line: a vector load that straddles two lines costs twice."""
-    size = first * second * third
-    raw = np.zeros(size + 16, like.dtype)
-    skip = (-raw.ctypes.data % 64) // like.itemsize
-    return raw[skip : skip + size].reshape(first, second, third)
+    room = _memory(first * second * third, np.int64(0), like)
+    room[:] = 0
+    return room.reshape(first, second, third)
 
 
 @kernel(**PART)
-def scratch(places, settings, like):
-    """Fresh working memory of the dtype of the array `like`, with the weights packed into it."""
-    inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
-    wide = np.zeros(L, np.int64)
+def _memory(size, address, like):
+    """An array that starts on a cache line: a vector load that straddles two lines costs twice. At an address
+    that is a multiple of 64, or fresh and with anything in it if that is 0."""
+    if address:
+        return carray(elements(address, like), (size,))
+    raw = np.empty(size + 16, like.dtype)
+    skip = (-raw.ctypes.data % 64) // like.itemsize
+    return raw[skip : skip + size]
+
+
+@kernel(**PART)
+def packed_sizes(inputs):
+    """Words of 64 inputs that every layer has room for, and the outputs of the widest, padded.
+
+    Packed weights take 2L matrices (words * 64, outputs) and the two vectors of the output layer.
+    """
     # loops, because the methods of arrays take half a second each to compile
-    outputs, most, rank = np.int64(0), np.int64(0), np.int64(0)  # a literal is a type of its own
+    outputs, most = np.int64(0), np.int64(0)  # a literal is a type of its own
+    for m in range(len(inputs)):
+        most = max(most, inputs[m])
+        if m:
+            outputs = max(outputs, -(-inputs[m] // LANES) * LANES)
+    return most // 64 + 1, outputs  # + 1: room for the constant
+
+
+@kernel(**PART)
+def scratch(settings, packed, like):
+    """Working memory of the dtype of the array `like`, fresh but for the packed weights, if there is an
+    address of such (else 0)."""
+    inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
+    wide, rank = np.zeros(L, np.int64), np.int64(0)
     for m in range(L):
         wide[m] = -(-inputs[m + 1] // LANES) * LANES
-        outputs = max(outputs, wide[m])
-    for m in range(L + 1):
-        most = max(most, inputs[m])
     for k in range(K):
         rank = max(rank, settings.ranks[k])
-    words = most // 64 + 1  # + 1: room for the constant
-    vectors = _zeros(np.int64(14), L + 1, words * 64, like)
-    matrices = _zeros(2 * L, words * 64, outputs, like)
-    matrices[L:] = 1  # variances of the padding: positive like all others, or the guard would count them
+    words, outputs = packed_sizes(inputs)
+    vectors = _zeros(np.int64(12), L + 1, words * 64, like)
+    size = 2 * L * words * 64 * outputs
+    memory = _memory(size + 2 * words * 64, packed, like)
+    matrices, ends = memory[:size].reshape(2 * L, words * 64, outputs), memory[size:].reshape(2, words * 64)
     parts = _zeros(np.int64(4), K, settings.bias + settings.multilinear + rank, like)
     s = np.empty(L + 1, like.dtype)
     for m in range(L + 1):
         s[m] = 1 / math.sqrt(inputs[m] + 1)
     c = Scratch(
-        wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=vectors[0, 0], v=vectors[1, 0], h=vectors[2],
-        h2=vectors[3], slope=vectors[4], bend=vectors[5], live=np.zeros((L + 1, words), np.int64),
-        p=vectors[6], delta=vectors[7], back=vectors[8], R_h=vectors[9], R_a=vectors[10],
-        R_delta=vectors[11], R_back=vectors[12], delta2=vectors[13, 0], q=vectors[13, L],
+        wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=ends[0], v=ends[1], h=vectors[0],
+        h2=vectors[1], slope=vectors[2], bend=vectors[3], live=np.zeros((L + 1, words), np.int64),
+        p=vectors[4], delta=vectors[5], back=vectors[6], R_h=vectors[7], R_a=vectors[8],
+        R_delta=vectors[9], R_back=vectors[10], delta2=vectors[11, 0], q=vectors[11, L],
         u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3], log_noise=np.zeros(K), log_noise_var=np.zeros(K),
     )  # fmt: skip
     for m in range(L + 1):
@@ -172,13 +194,20 @@ def scratch(places, settings, like):
         c.h2[m, inputs[m]] = 1
     for j in range(inputs[0] + 1):  # factors are never dead
         c.live[0, j // 64] |= np.int64(1) << (j % 64)
-    pack(places, settings, c)
     return c
 
 
 @kernel(**PART)
 def pack(places, settings, c):
-    """Weights from the state into the scratch."""
+    """Weights from the state into the scratch, and the padding around them."""
+    c.w[:], c.v[:] = 0, 0
+    for m in range(len(settings.inputs) - 1):
+        for j in range(settings.inputs[m] + 1):
+            for i in range(settings.inputs[m + 1], c.wide[m]):
+                c.W[m, j, i], c.V[m, j, i] = (
+                    0,
+                    1,
+                )  # positive like all variances, or the guard would count them
     for m in range(len(settings.inputs)):
         mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
         columns = settings.inputs[m] + 1

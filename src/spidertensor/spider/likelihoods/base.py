@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spidertensor.method import Prediction
+from spidertensor.spider.likelihoods.mixture import moments
 
 
 class Likelihood(ABC):
@@ -54,12 +55,17 @@ class Likelihood(ABC):
     def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
         """(n,) mean of an observation, for f ~ N(mean, var)."""
 
-    def mixture(self, weights: NDArray[np.float64], parts: Sequence[Prediction]) -> Prediction:
-        """The (n,) moments of a mixture of M predictions; weights (M, n) or (M, 1)."""
-        mean = weighted(weights, [part.mean for part in parts])
-        noise = weighted(weights, [part.noise for part in parts])
-        var = weighted(weights, [part.var + (part.mean - mean) ** 2 for part in parts])
-        return Prediction(mean, var, noise)
+    def mixture(
+        self, weights: NDArray[np.float64], parts: Sequence[Prediction] | NDArray[np.float64]
+    ) -> Prediction:
+        """The (n,) moments of a mixture of M predictions, or of an array (M, 3 or more, n) with these.
+
+        weights (M, n) or (M, 1)
+        """
+        parts = np.ascontiguousarray(parts)
+        out = np.empty((3, parts.shape[2]))
+        moments(np.ascontiguousarray(weights), parts, out)
+        return Prediction(*out)
 
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"
@@ -69,7 +75,7 @@ class Likelihood(ABC):
         return self.name.upper()
 
 
-def weighted(weights: NDArray[np.float64], parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def weighted(weights: NDArray[np.float64], parts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of w_m part_m, one after the other: np.sum adds few entries in another order than many."""
     total = weights[0] * parts[0]
     for weight, part in zip(weights[1:], parts[1:], strict=True):

@@ -14,6 +14,7 @@ CODE = 1
 _LOG_2PI = math.log(2 * math.pi)
 _SMALLEST = 1e-300  # of a probability
 _SQRT_HALF = math.sqrt(0.5)
+_SIDES = np.array([[1.0], [-1.0]])  # of a 1, of a 0
 
 
 class Probit(Likelihood):
@@ -38,8 +39,9 @@ class Probit(Likelihood):
     def mixture(self, weights, parts):
         """The mean is such that the probability of a 1 is exactly that of the mixture (section 14)."""
         moments = super().mixture(weights, parts)
-        ts = [_t(part.mean, part.var) for part in parts]
-        one, zero = (weighted(weights, [ndtr(side * t) for t in ts]) for side in (1, -1))
+        parts = np.asarray(parts)
+        t = _t(parts[:, :1], parts[:, 1:2])
+        one, zero = weighted(weights[:, None], ndtr(_SIDES * t))
         # By the smaller of the two, which has all its digits. Below _SMALLEST neither has any.
         t = np.where(one < zero, 1.0, -1.0) * ndtri(np.maximum(np.minimum(one, zero), _SMALLEST))
         return moments._replace(mean=t * np.sqrt(1 + moments.var))
