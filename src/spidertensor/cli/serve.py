@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from spidertensor.cli import files, options, output
+from spidertensor.cli import files, options, output, streams
+from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 Model = Annotated[Path | None, typer.Option(metavar="FILE", help="The model file: opened, or made.")]
@@ -52,6 +53,15 @@ AllowOrigin = Annotated[
 MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Largest body of a request.")]
 MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Most rows of a request.")]
 MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait.")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="URL", help="Also learn from a stream: kafka://, redis:// or nats://host:port/name."
+    ),
+]
+Format = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help="Of the messages of --from: json, csv, tsv, fields.")
+]
 Demo = Annotated[bool, typer.Option("--demo", help="Play a year of flights through a server, to watch.")]
 
 
@@ -66,6 +76,11 @@ def serve(
     checkpoint_every: Every = "30s",
     follow: Follow = None,
     demo: Demo = False,
+    from_: From = None,
+    format: Format = None,  # noqa: A002
+    columns: options.Columns = None,
+    on_gap: streams.OnGapOption = streams.OnGap.RAISE,
+    broker_config: streams.BrokerConfig = None,
     scaling: Scaling = None,
     memory: Memory = None,
     committee: Committee = None,
@@ -77,12 +92,16 @@ def serve(
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
+    With --from it also learns what comes in a stream, each message once. Bad messages go to
+    MODEL.rejects.jsonl.
+
     What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
     Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
     /openapi.json. Needs the extra serve: pip install 'spidertensor[serve]'.
 
     \b
     spider serve --model ratings.spider --modes user,movie --value rating
+    spider serve --model ratings.spider --from redis://localhost:6379/ratings
     spider serve --follow ratings.spider --port 8081
     spider serve --model r.spider --host 0.0.0.0 --token-file token
     spider serve --demo
@@ -91,6 +110,10 @@ def serve(
     """
     if (model is not None) + (follow is not None) + demo != 1:
         raise CommandError("use one of --model, --follow and --demo")
+    if from_ is None and (format or columns or broker_config or on_gap != streams.OnGap.RAISE):
+        raise CommandError("--format, --columns, --on-gap and --broker-config are for --from")
+    if from_ is not None and model is None:
+        raise CommandError("--from needs a model that learns: --model")
     every = _every(checkpoint_every)
     given = {
         "scaling": None if scaling is None else options.numbers("--scaling", scaling, float),
@@ -124,7 +147,14 @@ def serve(
         files.check_writable(model)
         with files.locked(model):
             served = _opened(model, None if modes is None else options.words(modes), value, binary, given)
-            run(served, settings, _announce(model))
+            try:
+                consumed = None
+                if from_ is not None:
+                    consumed = _consumed(served, from_, format, columns, on_gap, broker_config)
+            except BaseException:
+                served.close()
+                raise
+            run(served, settings, _announce(model), consumed)
 
 
 def _demo(settings: Any, given: dict[str, Any]) -> None:
@@ -162,6 +192,7 @@ def _opened(
     path: Path, modes: list[str] | None, value: str | None, binary: bool, given: dict[str, Any]
 ) -> Any:
     from spidertensor.cli.learner import check_same
+    from spidertensor.service.from_stream import Rejects
     from spidertensor.service.learning import NewModel, opened
 
     kind = "SpiderClassifier" if binary else "SpiderRegressor"
@@ -171,9 +202,62 @@ def _opened(
     if modes is not None and len({*modes, value}) != len(modes) + 1:
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
+    # Also without --from: the journal may have messages of a stream.
+    served.rejects = Rejects(lambda stream, after: _rejects(path, stream, after))
     try:
         check_same(served, modes, value, binary=binary, paper=False, **given)
     except CommandError:
         served.close()
         raise
     return served
+
+
+def _rejects(path: Path, stream: str, after: int) -> BadRows:
+    from spidertensor import sources
+
+    source = sources.stream_at(stream, "json")  # only its name is used
+    return BadRows(source, OnBad.FILE, path.with_suffix(".rejects.jsonl"), after=after)
+
+
+def _consumed(
+    served: Any,
+    url: str,
+    format: str | None,  # noqa: A002
+    columns: str | None,
+    on_gap: streams.OnGap,
+    config: Path | None,
+) -> Any:
+    """The stream, opened where the model is with it."""
+    from spidertensor import sources
+    from spidertensor.cli import position
+    from spidertensor.service.consumer import From
+
+    if not sources.is_url(url):
+        raise CommandError(f"--from takes the URL of a stream, not {url!r}")
+    names = None if columns is None else options.words(columns)
+    stream = sources.stream_at(url, format, names, config=config, on_gap=on_gap.value)
+    stored = position.of(served.position_after_replay(), len(served.modes))
+    known = position.places(stored)
+    place = position.find(known, stream)
+    if place is None and known and known[0]["stream"] is not None:
+        raise CommandError(
+            f"{served.path}: has learned another stream ({known[0]['source']}): to go on with {stream.name}, "
+            "learn that on top of it first, with spider fit --add --until-end"
+        )
+    start = place or {"row": 0, "bad": 0, "stream": None}
+    if place is not None and place["source"] != stream.name:
+        output.note(f"note: {served.path} was learned from {place['source']}, and goes on with {stream.name}")
+    path = served.path.with_suffix(".rejects.jsonl")
+    files.check_writable(path)
+    _rejects(served.path, stream.name, start["row"])  # fails now if the file holds anything else
+    texts = (stored or {}).get("all_text")
+    if texts is None and not stream.format.typed:
+        texts = [False] * len(served.modes) if served.is_new else files.all_text(served.estimator)
+    about = {
+        "source": stream.name, "head": stream.head(), "last": None, "all_text": texts,
+        "version": position.VERSION, "before": position.others(known, place), "missing_id": "error",
+    }  # fmt: skip
+    if not known or place is not known[0]:  # else the model goes on counting by itself
+        about["bad"] = start["bad"]
+    how = {"likelihood": served.estimator.likelihood, "all_text": texts, "position": start["stream"]}
+    return From(sources.open(stream, served.modes, served.value, **how), about)

@@ -162,7 +162,9 @@ class Service:
 
     async def model(self, request: Request) -> Response:
         told = await self._asked(lambda: described(self.owner.served))
-        return reply(told | {"alarms": self.owner.snapshots.latest.get("alarms", [])})
+        snapshots = self.owner.snapshots
+        more = {"stream": snapshots.of_stream(), "alarms": snapshots.latest.get("alarms", [])}
+        return reply(told | more)
 
     async def model_file(self, request: Request) -> Response:
         served = self.owner.served

@@ -27,6 +27,7 @@ from spidertensor.method import Update
 from spidertensor.service.answers import Answer, Answers
 from spidertensor.service.bodies import Entries, Wanted, entries
 from spidertensor.service.errors import ServiceError, noted, record
+from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of, unpacked
 from spidertensor.service.journal import Journal, JournalError, Row
 from spidertensor.service.scores import Scores
 
@@ -60,6 +61,7 @@ class Request(NamedTuple):
     media_type: str
     skip: bool = False
     key: str | None = None
+    messages: Messages | None = None  # if it came from a stream
 
     @property
     def digest(self) -> bytes:
@@ -83,6 +85,9 @@ class Learning:
         self.saved_at: float | None = None  # by the monotonic clock
         self.saved_entries = self.entries
         self.trouble: dict[str, str] = {}  # what could not be written: "journal" or "checkpoint" -> why
+        self.position: dict[str, Any] = estimator.position_ if isinstance(estimator.position_, dict) else {}
+        self.saved_stream: Any = None  # how far a stream was read, at the last checkpoint
+        self.rejects: Rejects | None = None  # for messages of a stream
         if (state := self.answers.scores(sequence)) is not None:
             try:
                 self.scores.restore(state)
@@ -163,7 +168,17 @@ class Learning:
         for request, outcome in zip(cut, outcomes, strict=True):
             if request.key is not None and isinstance(outcome, bytes):
                 self.answers.add(request.key, Answer(request.digest, outcome))
+            if request.messages is not None:
+                self._has_read(request.messages, request.entries, outcome)
         return outcomes
+
+    def _has_read(self, messages: Messages, found: Entries, outcome: Outcome) -> None:
+        """The position goes on together with the model."""
+        rejected = messages.rejected(found, outcome)
+        self.position = self.position | messages.place
+        self.position["bad"] = self.position.get("bad", 0) + len(rejected)
+        if self.rejects is not None:
+            self.rejects.add(messages, rejected, self.position["source"])
 
     def _learned_together(self, cut: list[Request]) -> list[Outcome]:
         columns, values = _joined([request.entries for request in cut])
@@ -179,7 +194,10 @@ class Learning:
         outcomes, at = [], 0
         for request in cut:
             end = at + len(request.entries.rows)
-            outcomes.append(self._answer(request.entries, update, slice(at, end), before + end, notes))
+            if request.messages is None:
+                outcomes.append(self._answer(request.entries, update, slice(at, end), before + end, notes))
+            else:  # nobody looks at predictions
+                outcomes.append(orjson.dumps({"skipped": _skipped(request.entries)}))
             at = end
         return outcomes
 
@@ -217,10 +235,8 @@ class Learning:
             for row, each in zip(found.rows.tolist(), predictions, strict=True):
                 every[row] = each
             predictions = every
-        # Without the values of bad rows: an answer may be kept with its key.
-        skipped = [record(each) | {"value": None} for each in found.bad]
         answer = {"learned": len(found.rows), "entries": total, "predictions": predictions}
-        return orjson.dumps(answer | {"skipped": skipped, "notes": notes})
+        return orjson.dumps(answer | {"skipped": _skipped(found), "notes": notes})
 
     # --- files
 
@@ -230,29 +246,35 @@ class Learning:
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
-                found = [entries(row.body, row.media_type, wanted) for row in rows]
+                requests = [_journaled(row, wanted) for row in rows]
             except ServiceError as error:
                 reason = f"{self.journal.path}: request {rows[0].sequence} cannot be read: {error.reason}"
                 raise JournalError(reason, kind="journal") from None
-            pairs = zip(found, rows, strict=True)
-            self._learn_cut(
-                [Request(each, row.body, row.media_type, row.skip, row.key) for each, row in pairs]
-            )
+            self._learn_cut(requests)
             n += len(rows)
         return n
+
+    def position_after_replay(self) -> dict[str, Any]:
+        """Where a stream has to be opened, which is needed before the journal is replayed."""
+        position = self.position | {"value": self.value}
+        for rows in self.journal.cuts(self.learned):
+            for row in rows:
+                position |= place_of(row.body) if row.media_type == MESSAGES else {}
+        return position
 
     def checkpoint(self) -> None:
         """Write the model with its position; from then on the journal is superfluous and removed."""
         if self.is_new:
             raise ServiceError(409, "nothing learned", "nothing was learned yet, so there is nothing to save")
-        position = self.estimator.position_ if isinstance(self.estimator.position_, dict) else {}
         where = {
             "value": self.value,
             "service": {"journal": self.journal.about["id"], "sequence": self.learned},
         }
         try:
             self.answers.write()  # first: once the model is saved, nothing else has them
-            self.estimator.save(self.path, position | where)
+            if self.rejects is not None:
+                self.rejects.write()
+            self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
             self.answers.write_scores(self.learned, self.scores.state())
@@ -262,6 +284,7 @@ class Learning:
             raise ServiceError(503, "checkpoint", self.trouble["checkpoint"], retry=30) from error
         self.trouble.pop("checkpoint", None)
         self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), self.entries
+        self.saved_stream = self.position.get("stream")
 
     def snapshot_file(self) -> int:
         """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
@@ -275,9 +298,9 @@ class Learning:
     def close(self) -> None:
         """Save, and leave nothing to replay."""
         try:
-            if self.learned > self.checkpointed:
+            if self.learned > self.checkpointed and not self.is_new:
                 self.checkpoint()
-            if self.learned >= self.sequence:  # else it was never replayed, and is still needed
+            if self.checkpointed >= self.sequence:  # else it has what the file has not
                 self.journal.remove()
         finally:
             self.journal.close()
@@ -375,6 +398,19 @@ def _unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
         group.append(request)
         keys |= set() if request.key is None else {request.key}
     yield group
+
+
+def _journaled(row: Row, wanted: Wanted) -> Request:
+    if row.media_type == MESSAGES:
+        found, messages = unpacked(row.body, wanted)
+        return Request(found, row.body, row.media_type, row.skip, row.key, messages)
+    found = entries(row.body, row.media_type, wanted)
+    return Request(found, row.body, row.media_type, row.skip, row.key)
+
+
+def _skipped(found: Entries) -> list[dict[str, Any]]:
+    """Without the values of bad rows: an answer may be kept with its key."""
+    return [record(each) | {"value": None} for each in found.bad]
 
 
 def _joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:

@@ -55,6 +55,8 @@ class Metrics:
         if scores is not None:
             clipped = int(scores.sums.n_clipped)
             yield _one(CounterMetricFamily, "spider_clipped_entries", "entries that were clipped", clipped)
+        if told["stream"] is not None:
+            yield from _of_stream(told["stream"])
         floors = {name: told[f"floor_{name}"] for name in ("mean", "biases")}
         yield _each("spider_floor_error", "running error of a floor", "floor", floors)
         nodes = dict(zip(told["modes"], told["nodes"], strict=True))
@@ -62,6 +64,18 @@ class Metrics:
         weights = {str(n): member["weight"] for n, member in enumerate(told["members"])}
         yield _each("spider_member_weight", "weight of a member of the committee", "member", weights)
         yield _each("spider_alarm", "an alarm", "kind", {each["kind"]: 1 for each in told["alarms"]})
+
+
+def _of_stream(told: dict[str, Any]) -> Iterator[Any]:
+    if told["lag"] is not None:
+        about = "messages of the stream that are still to be read"
+        yield _one(GaugeMetricFamily, "spider_stream_lag", about, told["lag"])
+    about = "whether the broker of the stream can be reached"
+    yield _one(GaugeMetricFamily, "spider_stream_connected", about, int(told["connected"]))
+    about = "connections to the broker that were made again"
+    yield _one(CounterMetricFamily, "spider_stream_reconnects", about, told["reconnects"])
+    about = "messages of the stream that could not be learned"
+    yield _one(CounterMetricFamily, "spider_stream_bad_messages", about, told["bad"])
 
 
 def _one(family: Any, name: str, about: str, value: float) -> Any:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from spidertensor.service.errors import ServiceError
@@ -45,7 +46,7 @@ class _Waiting:
 
     __slots__ = ("future", "what")
 
-    def __init__(self, what: Request | Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, what: Request | Callable[[], Any], future: asyncio.Future[Any] | Future[Any]) -> None:
         self.what, self.future = what, future
 
 
@@ -84,17 +85,29 @@ class Owner(threading.Thread):
             raise ServiceError(503, "starting", "the model is being loaded", retry=1)
         if self.waiting >= self._max_queue:
             raise ServiceError(429, "queue", f"{self.waiting} requests are waiting", retry=1)
-        waiting = _Waiting(what, asyncio.get_running_loop().create_future())
-        with self._changed:
-            if self._stopping or self.failed:
-                raise ServiceError(503, "stopping", "the server is stopping", retry=5)
-            (self._requests if isinstance(what, Request) else self._questions).append(waiting)
-            self._changed.notify()
+        future = asyncio.get_running_loop().create_future()
+        self._put(_Waiting(what, future))
         try:
-            return await asyncio.wait_for(waiting.future, timeout)
+            return await asyncio.wait_for(future, timeout)
         except TimeoutError:  # the future is cancelled: it is left out if its turn has not come yet
             remedy = "repeat it with the same Idempotency-Key: it may have been learned"
             raise ServiceError(503, "time", f"no answer in {timeout:g} s", retry=5, remedy=remedy) from None
+
+    def learn(self, request: Request) -> Outcome:
+        """For a thread that waits: the outcome, however long it takes."""
+        future: Future[Outcome] = Future()
+        try:
+            self._put(_Waiting(request, future))
+            return future.result()
+        except ServiceError as error:
+            return error
+
+    def _put(self, waiting: _Waiting) -> None:
+        with self._changed:
+            if self._stopping or self.failed:
+                raise ServiceError(503, "stopping", "the server is stopping", retry=5)
+            (self._requests if isinstance(waiting.what, Request) else self._questions).append(waiting)
+            self._changed.notify()
 
     def stop(self) -> None:
         """Do what is waiting, save, and end."""
@@ -166,9 +179,12 @@ class Owner(threading.Thread):
 
     def _deliver(self, answers: list[tuple[_Waiting, Any]]) -> None:
         """All at once: waking the loop costs more than an answer."""
-        if answers:
+        _give([each for each in answers if isinstance(each[0].future, Future)])
+        loops = [each[0].future.get_loop() for each in answers if not isinstance(each[0].future, Future)]
+        if loops:
+            rest = [each for each in answers if not isinstance(each[0].future, Future)]
             with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
-                answers[0][0].future.get_loop().call_soon_threadsafe(_give, answers)
+                loops[0].call_soon_threadsafe(_give, rest)
 
     def _refuse_all(self) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from spidertensor.service.app import Limits, Service, make_app
+from spidertensor.service.consumer import Consumer, From
 from spidertensor.service.guard import Guard
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
@@ -39,10 +40,13 @@ class _Server(uvicorn.Server):
         self._tell(self._url)
 
 
-def run(served: Any, settings: Settings, started: Callable[[str], None]) -> None:
+def run(
+    served: Any, settings: Settings, started: Callable[[str], None], consumed: From | None = None
+) -> None:
     """Serve until a signal comes, then finish what is waiting and save. Raises what ended it otherwise.
 
-    started: called with the address as soon as clients can connect
+    started:  called with the address as soon as clients can connect
+    consumed: a stream to learn from beside the requests
     """
     listening = _bound(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
@@ -61,6 +65,8 @@ def run(served: Any, settings: Settings, started: Callable[[str], None]) -> None
         max_journal=settings.max_journal,
         on_end=end,
     )
+    consumer = None if consumed is None else Consumer(owner, consumed)
+    owner.snapshots.stream = consumer
     service = Service(owner, limits, None, lambda: server.should_exit)  # pyright: ignore[reportArgumentType]
     paths = [route.path for route in service.routes()]
     service.metrics = Metrics(paths, served, lambda: owner.snapshots.latest)
@@ -81,9 +87,14 @@ def run(served: Any, settings: Settings, started: Callable[[str], None]) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end())
     owner.start()
+    if consumer is not None:
+        consumer.start()
     try:
         server.run(sockets=[listening])
     finally:
+        if consumer is not None:  # first: the owner finishes what it still gives
+            consumer.stop()
+            consumer.join()
         owner.stop()
         owner.join()
     if owner.failed is not None:

@@ -29,6 +29,7 @@ SILENCE = 60.0  # seconds without an entry
 class Snapshots:
     def __init__(self, served: Any) -> None:
         self._served = served
+        self.stream: Any = None  # whoever reads a stream: consumer.Consumer
         self.latest: dict[str, Any] = {}
         self.number = 0  # of the latest
         self.encoded = b""  # the latest, as JSON
@@ -51,6 +52,7 @@ class Snapshots:
             self._moved = now
         told["rate"] = (entries - before) / passed if math.isfinite(passed) and passed > 0 else 0.0
         told["queue"] = owner.waiting
+        told["stream"] = self.of_stream()
         told["ready"] = owner.ready or not self.number
         told["alarms"] = self._alarms(told, now)
         self._taken, self._entries = now, entries
@@ -58,6 +60,11 @@ class Snapshots:
         self._history.append((*(told[name] for name in CURVES), weights, nodes))
         self.latest, self.encoded = told, orjson.dumps(told)
         self.number += 1
+
+    def of_stream(self) -> dict[str, Any] | None:
+        if self.stream is None:
+            return None
+        return self.stream.told | {"bad": self._served.position.get("bad", 0)}
 
     def history(self) -> bytes:
         """The latest points in columns. Called by other threads: a copy of the points first."""
@@ -68,6 +75,8 @@ class Snapshots:
     def _alarms(self, told: dict[str, Any], now: float) -> list[dict[str, Any]]:
         texts = dict(_problems(told, now - self._moved))
         texts |= self._served.trouble
+        if self.stream is not None and self.stream.trouble is not None:
+            texts["stream"] = self.stream.trouble
         here: float = told["time"]
         self._since = {kind: self._since.get(kind, here) for kind in texts}
         return [{"kind": kind, "text": text, "since": self._since[kind]} for kind, text in texts.items()]

@@ -74,6 +74,11 @@ function showNumbers(snapshot) {
   tiles.push(["nodes", number(snapshot.nodes.reduce((sum, each) => sum + each, 0)), snapshot.modes.map((mode, n) => `${mode} ${number(snapshot.nodes[n])}`).join(", ")]);
   const age = snapshot.checkpoint_age;
   tiles.push(["last saved", age === null ? "–" : ago(age), readOnly ? "" : `${number(snapshot.queue)} waiting, journal ${bytes(snapshot.journal_bytes)}`]);
+  const stream = snapshot.stream;
+  if (stream) {
+    const state = stream.connected ? `${number(stream.reconnects)} reconnects, ${number(stream.bad)} bad messages` : "not connected";
+    tiles.push(["stream lag", stream.lag === null ? "–" : number(stream.lag), state, stream.connected ? "" : "worse"]);
+  }
   const list = byId("numbers");
   while (list.children.length > tiles.length) list.lastChild.remove();
   tiles.forEach(([name, value, note, mark], n) => {

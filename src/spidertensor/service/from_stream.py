@@ -1,0 +1,127 @@
+"""Messages of a stream as the journal has them: the place after them, and the rows that a request would have.
+
+The broker keeps messages too, but not their order among the requests of clients. With both in one journal a
+replay ends in the same state, and says how far the stream was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from spidertensor.faults import Fault
+from spidertensor.service.bodies import JSON, Entries, Wanted, entries
+from spidertensor.service.errors import ServiceError
+from spidertensor.sources import BadRow, Chunk
+
+MESSAGES = "application/x-spider-messages"  # never accepted from a client
+
+Where = Callable[[int], str]
+
+
+class Messages(NamedTuple):
+    """What a request that came from a stream knows besides its entries.
+
+    place: what the model's position becomes: `row`, the number of the last message, and `stream`
+    rows:  the number of the message that each row was
+    bad:   messages that were no rows, and where in the broker each is
+    where: where in the broker any message is, while that is known
+    """
+
+    place: dict[str, Any]
+    rows: list[int]
+    bad: list[tuple[BadRow, str]]
+    where: Where | None = None
+
+    def rejected(self, found: Entries, outcome: bytes | ServiceError) -> list[tuple[BadRow, str | None]]:
+        """All messages that were not learned, each with where it is."""
+        if isinstance(outcome, ServiceError):
+            refused = dict.fromkeys(range(len(self.rows)), outcome.reason)
+        else:
+            refused = {each["row"]: each["message"] for each in orjson.loads(outcome)["skipped"]}
+        raw = {int(row): place for place, row in enumerate(found.rows)}
+        faults = {fault.row: fault for fault in found.bad}
+        left: list[tuple[BadRow, str | None]] = list(self.bad)
+        for row, reason in refused.items():
+            number = self.rows[row]
+            content = _raw(found, raw[row]) if row in raw else _shown(faults.get(row))
+            left.append((BadRow(number, reason, content), self.where and self.where(number)))
+        return sorted(left, key=lambda each: each[0].row)
+
+
+class Rejects:
+    """Where messages go that cannot be learned.
+
+    opened: makes a file of rejected rows, given the name of the stream and the number of a message; what the
+            file has of later messages is removed first, because it comes again
+    """
+
+    def __init__(self, opened: Callable[[str, int], Any]) -> None:
+        self._opened, self._file = opened, None
+        self._waiting: list[tuple[BadRow, str | None]] = []
+
+    def add(self, messages: Messages, rejected: list[tuple[BadRow, str | None]], stream: str) -> None:
+        if self._file is None:
+            first = min([*messages.rows, *(bad.row for bad, _ in messages.bad)])
+            self._file = self._opened(stream, first - 1)
+        self._waiting += rejected
+        with contextlib.suppress(OSError):  # a full disk: no checkpoint before they are written
+            self.write()
+
+    def write(self) -> None:
+        if self._file is not None:
+            places = {bad.row: where for bad, where in self._waiting}
+            self._file.take([bad for bad, _ in self._waiting], places.get)
+            self._waiting = []
+
+
+def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes:
+    """A body for the journal: a line about the messages, then their rows as a list of objects."""
+    assert chunk.values is not None
+    assert chunk.place is not None
+    raw = [*(column.tolist() for column in chunk.columns), chunk.values.tolist()]
+    objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
+    numbers, bad = chunk.rows.tolist(), chunk.bad
+    try:
+        rows = orjson.dumps(objects)
+    except TypeError:  # an integer beyond 64 bits, or half of a character
+        wrong = {place for place, each in enumerate(objects) if not all(map(_is_writable, each.values()))}
+        bad = [*bad, *(BadRow(numbers[n], "text that is not Unicode", ascii(objects[n])) for n in wrong)]
+        numbers = [row for n, row in enumerate(numbers) if n not in wrong]
+        rows = json.dumps([each for n, each in enumerate(objects) if n not in wrong]).encode()
+    about = {"place": place, "rows": numbers, "bad": [[*each, chunk.place(each.row)] for each in bad]}
+    return json.dumps(about, default=str).encode() + b"\n" + rows
+
+
+def _is_writable(raw: Any) -> bool:
+    try:
+        return not isinstance(raw, str) or raw.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def unpacked(body: bytes, wanted: Wanted) -> tuple[Entries, Messages]:
+    about, rows = _about(body)
+    bad = [(BadRow(row, reason, raw), where) for row, reason, raw, where in about["bad"]]
+    return entries(rows, JSON, wanted), Messages(about["place"], about["rows"], bad)
+
+
+def place_of(body: bytes) -> dict[str, Any]:
+    return _about(body)[0]["place"]
+
+
+def _about(body: bytes) -> tuple[dict[str, Any], bytes]:
+    line, _, rows = body.partition(b"\n")
+    return json.loads(line), rows
+
+
+def _raw(found: Entries, place: int) -> list[Any]:
+    return [*(column[place : place + 1].tolist()[0] for column in found.columns), float(found.values[place])]
+
+
+def _shown(fault: Fault | None) -> Any:
+    return None if fault is None else fault.value
