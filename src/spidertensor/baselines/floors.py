@@ -108,10 +108,11 @@ def biases(n_modes: int, likelihood: Likelihood) -> Method:
         # The kernel gets all modes in one array: a tuple of arrays is compiled anew for each number of modes.
         columns = list(zip(state.nodes, batch.index.T, strict=True))
         place = np.stack([_places(rows, len(node.mean)) for node, rows in columns], axis=1)
-        place += len(batch.value) * np.arange(n_modes)
+        place = np.ascontiguousarray(place + len(batch.value) * np.arange(n_modes))
         mean = np.concatenate([node.mean[rows] for node, rows in columns])
         var = np.concatenate([node.var[rows] for node, rows in columns])
-        _learn(place, batch.value, state.offset, mean, var, state.noise, state.counts, code, out)
+        value = np.require(batch.value, np.float64, ["C", "W"])  # read-only values would be another type
+        _learn(place, value, state.offset, mean, var, state.noise, state.counts, code, out)
         for (node, rows), where in zip(columns, place.T, strict=True):
             node.mean[rows], node.var[rows] = mean[where], var[where]
         rejected, refused = int(state.counts.rejected) - before[0], int(state.counts.refused) - before[1]

@@ -199,6 +199,8 @@ class Learner:
             "missing_id": str(self.missing),
             "bins": [each and each.to_json() for each in self.bins] if any(self.bins) else None,
         }
+        if isinstance(known := self.estimator.position_, dict) and "service" in known:
+            where["service"] = known["service"]  # a server finds its journal and its answers by it
         if self.predictions is not None:
             where["predictions"] = self.predictions.flush()
         if self.keep and self.tally.entries:

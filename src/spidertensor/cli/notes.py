@@ -17,6 +17,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, Any], dict[str, str]] = {}
+        self._others: set[tuple[str, str]] = set()  # warnings of other packages
 
     def tell(self, note: Fault) -> None:
         key = (note.kind, note.column)
@@ -34,7 +35,8 @@ class Notes:
         for each in caught:
             if isinstance(each.message, Fault):
                 self.tell(each.message)
-            else:
+            elif (key := (each.category.__name__, str(each.message))) not in self._others:
+                self._others.add(key)
                 output.note(f"note: {each.message}")
 
     @property

@@ -142,7 +142,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         Returns what was predicted just before, as numbers: mean, var, noise, std, log_evidence and others.
         """
         if type(ids) is not tuple:
-            ids = one_entry.as_row(ids, getattr(self, "feature_names_in_", None))
+            names = getattr(self, "feature_names_in_", None)
+            ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
             update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), [value])[0])
@@ -368,7 +369,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         """mean, var and noise of one entry, as predict_parts gives them."""
         fitted = self._fitted()
         if type(ids) is not tuple:
-            ids = one_entry.as_row(ids, getattr(self, "feature_names_in_", None))
+            names = getattr(self, "feature_names_in_", None)
+            ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         found = one_entry.predict_shortly(fitted, ids)
         if found is None:
             mean, var, noise = self._predict(one_entry.as_rows(ids))

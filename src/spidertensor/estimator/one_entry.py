@@ -19,6 +19,7 @@ from spidertensor.estimator.ids import plain_numbers
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
+from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
@@ -57,8 +58,11 @@ class EntryProbability(NamedTuple):
     probability: float
 
 
-def as_row(ids: Any, names: Sequence[str] | None) -> Any:
+def as_row(ids: Any, names: Sequence[str] | None, *, learned: bool) -> Any:
     """The ids of one entry in the order of the modes, if they came by name: {"user": "anna", ...}."""
+    if isinstance(ids, Mapping) and names is None and learned:
+        remedy = "pass them in the order of the modes"
+        raise EntryError("ids by name, but the model has learned no names", kind="names", remedy=remedy)
     if isinstance(ids, Mapping) and names is not None and len(ids) == len(names):
         try:
             return [ids[name] for name in names]

@@ -21,7 +21,7 @@ from spidertensor.estimator.fitted import Fitted, intervals
 from spidertensor.method import Prediction
 from spidertensor.spider import posterior
 from spidertensor.spider.committee import cores, in_threads
-from spidertensor.spider.network import Network
+from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.quick_means import ERROR, one_blas_thread, quick_means
 
 EXPLORE = ("mean", "ucb", "thompson")
@@ -164,7 +164,7 @@ def _drawn_scores(
         block = posterior.with_drawn(drawn, state, member.network, member.prior, over, rows[over], rng)
         now = _of(own, places)
         now[over] = np.arange(len(places))
-        if isinstance(member.network, Network):
+        if not isinstance(member.network, CustomSizes):
             f = quick_means(block, member.network, now).astype(np.float64)
         else:
             f = member.method.predict(block, _index(now)).mean
@@ -185,7 +185,7 @@ def _recommendations(
 
 def _means_rank(fitted: Fitted) -> bool:
     """Whether means alone give the order, and can be found without an engine."""
-    built_in = all(isinstance(member.network, Network) for member in fitted.model.members)
+    built_in = all(not isinstance(member.network, CustomSizes) for member in fitted.model.members)
     return built_in and fitted.model.likelihood.ranked_by_mean
 
 

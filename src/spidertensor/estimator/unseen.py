@@ -74,10 +74,15 @@ def _sample(column: Column, rows: NDArray[np.int64]) -> list[Any]:
 def _another_mode(
     mode: int, nodes: Sequence[NodeIndex], unseen: Mapping[int, list[Any]], names: Sequence[str] | None
 ) -> str:
-    """The ids are those of a mode whose own ids are unseen, too. If those were seen, the columns may well be
-    in order: two modes of integers share many ids."""
+    """The ids are those of a mode whose own unseen ids are those of this one. Numbers must be many: two modes
+    of integers share ids, and a few new ones prove nothing."""
+
+    def are_of(ids: list[Any], other: int) -> bool:
+        enough = len(ids) >= MANY or not all(isinstance(each, int | float) for each in ids)
+        return enough and _most(int((nodes[other].find(ids) >= 0).sum()), ids)
+
     for other in unseen:
-        if other != mode and _most(int((nodes[other].find(unseen[mode]) >= 0).sum()), unseen[mode]):
+        if other != mode and are_of(unseen[mode], other) and are_of(unseen[other], mode):
             name = f"mode {other}" if names is None else names[other]
             return f"they are ids of {name}: check the order of the columns"
     return ""

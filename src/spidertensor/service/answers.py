@@ -39,6 +39,8 @@ class Answers:
         self._recent: dict[str, Answer] = {}
         try:
             self._file = self._opened()
+        except sqlite3.OperationalError:  # locked, or a disk that is full: nothing is wrong with the file
+            raise
         except sqlite3.DatabaseError:  # damaged: only repeats of old requests would need it
             for ending in ("-wal", "-shm", ""):
                 Path(f"{path}{ending}").unlink(missing_ok=True)

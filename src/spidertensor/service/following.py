@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from spidertensor.checkpoint import CheckpointError
 from spidertensor.estimator import load
 from spidertensor.service.errors import ServiceError
+from spidertensor.service.journal import JournalError
 from spidertensor.service.learning import Outcome, Request, position_of
 
 READ_ONLY = "this server follows a model that another process writes"
@@ -24,12 +26,11 @@ class Following:
         self.trouble: dict[str, str] = {}
         self.saved_at: float | None = None
         self._stamp = _stamp(path)
-        self.estimator = load(path)
-        self._take_over()
+        self._take(load(path))
 
-    def _take_over(self) -> None:
-        self.modes = self.estimator.mode_names_
-        self.value = position_of(self.estimator, self.path).get("value")
+    def _take(self, estimator: Any) -> None:
+        self.value = position_of(estimator, self.path).get("value")  # first: it may refuse the model
+        self.estimator, self.modes = estimator, estimator.mode_names_
         # How old the file was when it was read, by a clock that never goes backwards.
         self.saved_at = time.monotonic() - max(0.0, time.time() - self._stamp[0] / 1e9)
 
@@ -38,13 +39,11 @@ class Following:
         try:
             stamp = _stamp(self.path)
             if stamp != self._stamp:
-                self.estimator, self._stamp = load(self.path), stamp
-                self._take_over()
+                found, self._stamp = load(self.path), stamp
+                self._take(found)
             self.trouble.clear()
-        except (
-            OSError,
-            CheckpointError,
-        ) as error:  # moved away, or replaced by something else: go on as before
+        except (OSError, CheckpointError, JournalError) as error:
+            # moved away, or replaced by something else: go on as before
             self.trouble["checkpoint"] = f"{self.path}: {getattr(error, 'strerror', None) or error}"
 
     def snapshot_file(self) -> int:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -91,7 +91,7 @@ class Guard:
 
     def _refused(self, path: str, headers: Headers) -> ServiceError | None:
         origin, host = headers.get("origin"), headers.get("host", "")
-        if origin is not None and origin not in self.origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in self.origins and _parts(origin).netloc != host:
             remedy = "start the server with --allow-origin"
             return ServiceError(
                 403, "origin", f"pages of {origin[:100]} may not use this server", remedy=remedy
@@ -99,13 +99,21 @@ class Guard:
         if path in ("/health/live", "/health/ready"):
             return None
         if self.digest is None:
-            name = urlsplit(f"//{host}").hostname or ""
+            name = _parts(f"//{host}").hostname or ""
             if not is_loopback(name):
                 return ServiceError(403, "host", f"this server is not called {name[:100]!r}")
         elif not hmac.compare_digest(self.digest, _digest(_given(headers.get("authorization", "")))):
             remedy = "send the header Authorization: Bearer TOKEN"
             return ServiceError(401, "token", "the token is missing or wrong", remedy=remedy)
         return None
+
+
+def _parts(url: str) -> SplitResult:
+    """Of a header; of one that is no URL, nothing."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def _digest(token: bytes) -> bytes:

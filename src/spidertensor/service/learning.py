@@ -79,7 +79,11 @@ class Learning:
         self.journal = journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
-        self.answers = Answers(path.with_name(f"{path.name}.answers"), journal.about["id"])
+        place = path.with_name(f"{path.name}.answers")
+        try:
+            self.answers = Answers(place, journal.about["id"])
+        except sqlite3.OperationalError as error:
+            raise JournalError(f"{place}: {error}", kind="answers") from None
         self.scores = Scores(estimator.likelihood, len(modes))
         self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
         self.saved_at: float | None = None  # by the monotonic clock

@@ -21,10 +21,12 @@ SECONDS = 10  # within which a server answers
 # A server that starts, or a replica that takes over, refuses for a while.
 LATER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
 
+TEXTS = ("username", "password", "client_name")  # also if they look like numbers
+
 
 def _client(stream: Stream) -> redis.Redis:
     host, _, port = stream.hosts.partition(":")
-    settings = {name: _typed(value) for name, value in stream.config.items()}
+    settings = {name: value if name in TEXTS else _typed(value) for name, value in stream.config.items()}
     if "," in stream.hosts or not (port or "6379").isdigit():
         raise SourceError(f"{stream.name}: a stream of Redis has one host: redis://host:6379/name")
     fixed = {

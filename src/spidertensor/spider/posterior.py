@@ -244,7 +244,7 @@ def sample(
     factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
     weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)
     log_noise = tuple(
-        Gaussian(mean[row], var[row])
+        Gaussian(_taken(mean, row), _taken(var, row))
         for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
     )
     return state._replace(
@@ -266,7 +266,7 @@ def with_drawn(
     factors, log_noise = list(drawn.posterior.factors), list(drawn.posterior.log_noise)
     factors[mode] = _draw_factors(state, network, prior, mode, row, rng)
     if log_noise:
-        log_noise[mode] = Gaussian(*(part[row] for part in state.posterior.log_noise[mode]))
+        log_noise[mode] = Gaussian(*(_taken(part, row) for part in state.posterior.log_noise[mode]))
     nodes = drawn.counts.nodes.copy()
     nodes[mode] = len(row)
     return drawn._replace(
@@ -279,8 +279,13 @@ def _draw_factors(
     state: State, network: Network, prior: Prior, mode: int, row: NDArray[np.int64], rng: np.random.Generator
 ) -> Gaussian:
     factor, seen = state.posterior.factors[mode], (row >= 0)[:, None]
-    mean = np.where(seen, factor.mean[row], 0).astype(factor.mean.dtype)
-    return _draw(mean, np.where(seen, factor.var[row], factor_prior_var(network, prior, mode)), rng)
+    mean = np.where(seen, _taken(factor.mean, row), 0).astype(factor.mean.dtype)
+    return _draw(mean, np.where(seen, _taken(factor.var, row), factor_prior_var(network, prior, mode)), rng)
+
+
+def _taken(part: NDArray[np.floating], row: NDArray[np.int64]) -> NDArray[np.floating]:
+    """part[row], where the rows of unseen nodes, -1, are anything; a mode may have no nodes at all."""
+    return part[row] if len(part) else np.zeros((len(row), *part.shape[1:]), part.dtype)
 
 
 def _draw(mean: NDArray[np.floating], var: NDArray[np.floating], rng: np.random.Generator) -> Gaussian:

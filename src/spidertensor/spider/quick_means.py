@@ -88,6 +88,8 @@ def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int
 def _rows(mean: Floats, number: NDArray[np.int64]) -> Floats:
     if len(number) and number[0] >= 0 and (np.diff(number) == 1).all():
         return mean[number[0] : number[-1] + 1]  # neighbours: nothing is copied
+    if not len(mean):  # all nodes of the mode were forgotten
+        return np.zeros((len(number), mean.shape[1]), mean.dtype)
     return np.where((number >= 0)[:, None], mean[number], np.zeros((), mean.dtype))
 
 
