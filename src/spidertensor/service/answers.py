@@ -10,6 +10,8 @@ The file also keeps the running scores of the last checkpoint, so that a restart
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import sqlite3
 import zlib
 from pathlib import Path
@@ -24,6 +26,8 @@ _TABLES = """
     create table if not exists scores (sequence integer not null, state blob not null);
     create table if not exists about (identity text not null)
 """
+
+_log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -41,7 +45,8 @@ class Answers:
             self._file = self._opened()
         except sqlite3.OperationalError:  # locked, or a disk that is full: nothing is wrong with the file
             raise
-        except sqlite3.DatabaseError:  # damaged: only repeats of old requests would need it
+        except sqlite3.DatabaseError as error:  # only repeats of old requests would need it
+            _log.warning("%s: %s: begins anew, and does not know earlier requests if repeated", path, error)
             for ending in ("-wal", "-shm", ""):
                 Path(f"{path}{ending}").unlink(missing_ok=True)
             self._file = self._opened()
@@ -52,6 +57,7 @@ class Answers:
                 self._file.execute("insert into about values (?)", (identity,))
 
     def _opened(self) -> sqlite3.Connection:
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # private, as the journal is
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
         file.execute("pragma journal_mode = wal")
         file.execute("pragma synchronous = full")

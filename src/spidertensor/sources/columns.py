@@ -157,9 +157,14 @@ def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDAr
     return found, wrong
 
 
+_WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*", re.ASCII)
+
+
 def _hint(raw: Any, number: Callable[[Any], float]) -> str:
     if number is _comma_number and isinstance(raw, str) and "." in raw:
         return " with a decimal comma; separators of thousands are not read"
+    if number is _text_number and isinstance(raw, str) and _WITH_COMMA.fullmatch(raw):
+        return ": if it has a decimal comma, say so (--decimal ,)"
     return ""
 
 

@@ -164,7 +164,7 @@ def not_text(source: Source) -> str:
     """The reason of a row that has bytes which its encoding does not have."""
     if source.encoding != "utf-8":
         return f"not {source.encoding} text"
-    return "not UTF-8 text: if the whole file is in another encoding, name that"
+    return "not UTF-8 text: if the whole file is in another encoding, name it (--encoding latin-1)"
 
 
 def shown(line: bytes) -> str:
