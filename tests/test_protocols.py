@@ -274,7 +274,8 @@ def knows_its_residuals():
     def update(state, batch):
         predicted = always_0(state, batch.index)
         log_evidence = stats.norm.logpdf(batch.value)
-        below = calibration.note(state, batch.value.copy(), np.isfinite(batch.value))
+        below = np.empty(len(batch.value))
+        calibration.note(state.mass, batch.value.copy(), np.isfinite(batch.value), below)
         return state, Update(*predicted, log_evidence, rejected=0, below=below)
 
     return Method(lambda seed: calibration.start(), update, always_0, "entry", calibration.quantile)
@@ -320,7 +321,7 @@ def test_calibrated_intervals_of_held_out_values_have_the_quantiles_of_the_state
         assert row[f"calibrated_{percent}"] == pytest.approx(percent / 100, abs=0.01)
     assert len({id(state) for state in states}) == 1
     learned = calibration.start()
-    calibration.note(learned, train.value.copy(), np.ones(1_000, bool))
+    calibration.note(learned.mass, train.value.copy(), np.ones(1_000, bool), np.empty(1_000))
     np.testing.assert_array_equal(states[0].mass, learned.mass)  # after all of the training entries
 
 

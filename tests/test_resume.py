@@ -26,7 +26,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spidertensor
-from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor import (
+    CheckpointError,
+    EntryError,
+    SpiderClassifier,
+    SpiderRegressor,
+    SpiderWarning,
+    checkpoint,
+)
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -698,7 +705,7 @@ def test_the_largest_noise_of_a_node_is_allowed(name, value, content, tmp_path):
     assert np.isfinite(model.predict(stream()[0], return_std=True)).all()
 
 
-def test_a_mode_without_nodes(content, tmp_path):
+def test_a_mode_without_nodes_is_one_whose_nodes_were_all_forgotten(content, tmp_path):
     arrays = dict(content.arrays)
     for name in content.arrays:
         if "/factors/1/" in name or "/log_noise/1/" in name:
@@ -707,7 +714,11 @@ def test_a_mode_without_nodes(content, tmp_path):
             arrays[name] = filled(0)(arrays[name])
     arrays |= {"model/nodes/1/utf8": np.zeros(0, np.uint8), "model/nodes/1/offsets": np.zeros(1, np.int64)}
     checkpoint.save(tmp_path / "model", arrays, content.sections)
-    refused(tmp_path / "model", "a mode has no nodes")
+    model = spidertensor.load(tmp_path / "model")
+    assert model.n_nodes_[1] == 0
+    with pytest.warns(SpiderWarning, match="never learned"):
+        mean, std = model.predict([[f"new {n}", f"new {n}"] for n in range(20)], return_std=True)
+    assert np.isfinite([mean, std]).all()
 
 
 def many_modes(arrays, sections):
