@@ -53,7 +53,7 @@ def killed(*arguments: str, model: str, kills: int, seed: int, most: int = 128) 
         process = start(*arguments, "--resume", "--checkpoint-every", "0s", "--model", model, most=most)
         while process.is_alive() and not (path.exists() and os.stat(path).st_ino != before):
             time.sleep(0.002)
-        time.sleep(rng.random() * 0.1)
+        time.sleep(rng.random() * 0.05)
         process.kill()
         done += finish(process) < 0
     return done
