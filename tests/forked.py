@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import signal
 import sys
-import time
-from pathlib import Path
+import threading
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
@@ -16,17 +16,18 @@ _context.set_forkserver_preload(
 )
 
 
-def start(*arguments: str, most: int = 8192) -> Any:
+def start(*arguments: str, most: int = 8192, kill: tuple[int, float] | None = None) -> Any:
     """A process that runs `spider`, in this folder; what it prints is in output.txt.
 
     most: messages of a stream that it reads at once
+    kill: (n, seconds): it gets a SIGKILL so long after it has saved n times
     """
-    process = _context.Process(target=_run, args=(arguments, os.getcwd(), most))
+    process = _context.Process(target=_run, args=(arguments, os.getcwd(), most, kill))
     process.start()
     return process
 
 
-def _run(arguments: tuple[str, ...], folder: str, most: int) -> None:
+def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, float] | None) -> None:
     from spidertensor import cli
     from spidertensor.sources import kafka_topic, nats_stream, redis_stream
 
@@ -37,7 +38,25 @@ def _run(arguments: tuple[str, ...], folder: str, most: int) -> None:
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     kafka_topic.MOST = nats_stream.MOST = redis_stream.MOST = most
     kafka_topic.ROUND = min(most, kafka_topic.ROUND)
+    if kill is not None:
+        _kill_after(*kill)
     cli.main(arguments)
+
+
+def _kill_after(saves: int, seconds: float) -> None:
+    """By a timer of its own: another process may be held up until the run is over."""
+    from spidertensor.cli.learner import Learner
+
+    save, times = Learner.save, 0
+
+    def counted(learner: Learner) -> None:
+        nonlocal times
+        save(learner)
+        times += 1
+        if times == saves:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    Learner.save = counted
 
 
 def finish(process: Any) -> int:
@@ -47,13 +66,9 @@ def finish(process: Any) -> int:
 
 def killed(*arguments: str, model: str, kills: int, seed: int, most: int = 128) -> int:
     """Run the command so many times, each killed at a random moment after it has saved; how many were."""
-    rng, path, done = random.Random(seed), Path(model), 0
+    rng, done = random.Random(seed), 0
     for _ in range(kills):
-        before = os.stat(path).st_ino if path.exists() else None
-        process = start(*arguments, "--resume", "--checkpoint-every", "0s", "--model", model, most=most)
-        while process.is_alive() and not (path.exists() and os.stat(path).st_ino != before):
-            time.sleep(0.002)
-        time.sleep(rng.random() * 0.05)
-        process.kill()
-        done += finish(process) < 0
+        moment = rng.randint(1, 6), rng.random() * 0.02
+        how = ("--resume", "--checkpoint-every", "0s", "--model", model)
+        done += finish(start(*arguments, *how, most=most, kill=moment)) == -signal.SIGKILL
     return done
