@@ -69,30 +69,12 @@ OnEngine = Annotated[
     ),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="Use the settings of the paper.")]
-Scaling = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SHIFT,SCALE",
-        help="Shift and scale of the values: 3.5,1.1. By default from the first values.",
-    ),
-]
-Memory = Annotated[
-    float | None,
-    typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
-]
 MaxNodes = Annotated[
     str | None,
     typer.Option(
         metavar="N",
         help="Nodes that a mode may have: 100000, or per mode: 100000,none. A new id takes the place of the "
         "node longest unseen. By default there is no limit.",
-    ),
-]
-Committee = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Models that learn side by side and predict together: 4 by default. 1 learns faster.",
     ),
 ]
 Clip = Annotated[
@@ -106,7 +88,6 @@ Clip = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -143,13 +124,13 @@ def fit(
     network: options.NetworkName = None,
     engine: OnEngine = None,
     paper: Paper = False,
-    scaling: Scaling = None,
-    memory: Memory = None,
+    scaling: options.Scaling = None,
+    memory: options.Memory = None,
     max_nodes: MaxNodes = None,
-    committee: Committee = None,
+    committee: options.Committee = None,
     clip: Clip = None,
     batch_size: BatchSize = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     quiet: Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -78,6 +78,25 @@ BinRules = Annotated[
         "price=edges:1,5,10. Repeat for other modes.",
     ),
 ]
+Scaling = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHIFT,SCALE",
+        help="Shift and scale of the values: 3.5,1.1. By default from the first values.",
+    ),
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
+]
+Committee = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Models that learn side by side and predict together: 4 by default. 1 learns faster.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
 NetworkName = Annotated[
     str | None,
     typer.Option(

@@ -33,19 +33,6 @@ Follow = Annotated[
     Path | None,
     typer.Option(metavar="MODEL", help="Only predict, from a file that another process writes."),
 ]
-Scaling = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SHIFT,SCALE", help="Shift and scale of the values: 3.5,1.1. By default from the first."
-    ),
-]
-Memory = Annotated[
-    float | None, typer.Option(metavar="N", help="A node forgets over so many entries of its own.")
-]
-Committee = Annotated[
-    int | None, typer.Option(metavar="N", help="Models that learn side by side: 4 by default.")
-]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
 AllowOrigin = Annotated[
     list[str] | None,
     typer.Option(metavar="ORIGIN", help="Pages of this origin may use the service: https://example.org."),
@@ -81,10 +68,10 @@ def serve(
     columns: options.Columns = None,
     on_gap: streams.OnGapOption = streams.OnGap.RAISE,
     broker_config: streams.BrokerConfig = None,
-    scaling: Scaling = None,
-    memory: Memory = None,
-    committee: Committee = None,
-    seed: Seed = None,
+    scaling: options.Scaling = None,
+    memory: options.Memory = None,
+    committee: options.Committee = None,
+    seed: options.Seed = None,
     allow_origin: AllowOrigin = None,
     max_body: MaxBody = 8 << 20,
     max_rows: MaxRows = 10_000,
@@ -160,7 +147,7 @@ def serve(
 def _demo(settings: Any, given: dict[str, Any]) -> None:
     """A model in a folder that is removed at the end, and a client that sends it the flights."""
     from spidertensor.cli import playing
-    from spidertensor.service.learning import NewModel, opened
+    from spidertensor.service.opening import NewModel, opened
     from spidertensor.service.server import run
 
     if settings.token is not None:
@@ -193,7 +180,7 @@ def _opened(
 ) -> Any:
     from spidertensor.cli.learner import check_same
     from spidertensor.service.from_stream import Rejects
-    from spidertensor.service.learning import NewModel, opened
+    from spidertensor.service.opening import NewModel, opened
 
     kind = "SpiderClassifier" if binary else "SpiderRegressor"
     new = None if modes is None or value is None else NewModel(kind, modes, value, given)

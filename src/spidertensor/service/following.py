@@ -12,7 +12,8 @@ from spidertensor.checkpoint import CheckpointError
 from spidertensor.estimator import load
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.journal import JournalError
-from spidertensor.service.learning import Outcome, Request, position_of
+from spidertensor.service.learning import Outcome, Request
+from spidertensor.service.opening import position_of
 
 READ_ONLY = "this server follows a model that another process writes"
 REMEDY = "send it to the server that learns"
