@@ -20,7 +20,7 @@ from spidertensor.method import Batch, Method, Update, check_batch, joined
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.keyed import uniform
-from spidertensor.spider.popularity import Popularity, add, before, node_at, total
+from spidertensor.spider.popularity import Popularity, add, before, node_at
 
 BLOCK = 1024  # events whose negatives are drawn at once
 
@@ -79,7 +79,7 @@ def restart(draws: Draws, rule: Rule, mode: int, rows: NDArray[np.int64]) -> Non
 def trimmed(draws: Draws) -> Draws:
     """Without room for more nodes, for a file."""
     of = zip(draws.popularity, draws.seen.tolist(), strict=False)
-    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[: n + 1]) for each, n in of))
+    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[:n]) for each, n in of))
 
 
 def events(method: Method, rule: Rule) -> Method:
@@ -154,7 +154,7 @@ def draw_by_popularity(key, number, nodes, times, tree, power, turn, drawn):
     """The same by popularity, which counts these events in."""
     for i in range(len(nodes)):
         own = add(times, tree, nodes[i], power)
-        others, below = total(tree) - own, before(tree, nodes[i])
+        others, below = before(tree, len(tree)) - own, before(tree, nodes[i])
         for j in turn:
             node = np.int64(-1)
             if others > 0:
