@@ -117,7 +117,7 @@ def committee(
         n = len(batch.value)
         told, weights = np.empty((6, n)), np.empty((len(parts), n))
         refused, clipped = conclude(
-            state.weights, state.counts, mass_of(state), parts, batch.value, clip, weights, told
+            state.weights, tuple(state.counts), mass_of(state), parts, batch.value, clip, weights, told
         )
         mean, var, noise, log_evidence, below, _ = told
         if not state.residuals:

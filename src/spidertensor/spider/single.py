@@ -29,7 +29,7 @@ class Single:
         mass = mass_of(state)
         self._calibrated, self._weights = len(mass) > 0, state.weights[:, None]
         self._concluding = (
-            *(state.weights, state.counts, mass),
+            *(state.weights, tuple(state.counts), mass),
             *(self._parts, self._value, clip, self._before, self._out),
         )
 

@@ -84,12 +84,13 @@ def stack(weights, counts, log_p, before, log_evidence, good):
 def conclude(weights, counts, mass, parts, value, clip, before, told):
     """What the committee makes of the entries of a call after its members have learned them.
 
+    counts: of the committee, as a plain tuple: to look at a NamedTuple takes numba a microsecond
     parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
     see `stack`; told (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
     distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
     evidence. Returns how many entries were refused, and how many clipped.
     """
-    n = len(value)
+    n, counts = len(value), CommitteeCounts(*counts)
     good, clipped = np.empty(n, np.bool_), 0
     stack(weights, counts, parts[:, 3], before, told[3], good)
     refused = n
