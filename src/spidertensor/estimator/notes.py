@@ -62,7 +62,9 @@ class Notes:
     _entries: int = 0
     _first: float = 0.0  # value
     _vary: bool = False
-    _values: list[Sequence[float] | Floats] = field(default_factory=list)  # of the part that is not yet judged
+    _values: list[Sequence[float] | Floats] = field(
+        default_factory=list
+    )  # of the part that is not yet judged
     _in_part: int = 0
     _clipped: int = 0
     _refused: int = 0
@@ -86,7 +88,9 @@ class Notes:
             self._judge_unclipped(fitted, np.array([value]))
         self._count(fitted, (value,), 1, clipped, refused)
 
-    def _count(self, fitted: Fitted, value: Sequence[float] | Floats, n: int, clipped: int, refused: int) -> None:
+    def _count(
+        self, fitted: Fitted, value: Sequence[float] | Floats, n: int, clipped: int, refused: int
+    ) -> None:
         self._entries += n
         if not self._vary and self._entries >= MANY_EQUAL:
             self._judge_variety(fitted)

@@ -116,9 +116,9 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, value: Any) -> tuple[EntryU
         return None
     mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
     notes.learned_one(fitted, value, clipped=clipped, refused=refused)
-    mean, var, noise = scaling.user_units(mean, var, noise)
+    in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
     log_evidence = scaling.log_density(log_evidence)
-    return EntryUpdate(mean, var, noise, log_evidence, rejected, refused, clipped, below), nodes
+    return EntryUpdate._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
 
 
 def _single(fitted: Fitted) -> Single | None:

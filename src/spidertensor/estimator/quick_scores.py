@@ -1,12 +1,12 @@
 """Between what the scores of candidates lie: quickly, to find out which can be among the best.
 
-Quick means and moments have other last digits than `predict` (quick_means.py): each score comes with bounds, and
-those that may be among the best are then scored by what `predict` says.
+Quick means and moments have other last digits than `predict` (quick_means.py): each score comes with bounds.
+Those that may be among the best are then scored by what `predict` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -31,12 +31,19 @@ ROUNDING = 1e-12  # of probabilities: candidates whose scores are equal must not
 
 def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
     """What bounds the scores of "mean" or "ucb"; None if nothing is faster than `predict`."""
-    networks = [member.network for member in fitted.model.members]
-    if explore == "mean" and fitted.model.likelihood.ranked_by_mean:
+    networks, by_mean = (
+        [each.network for each in fitted.model.members],
+        fitted.model.likelihood.ranked_by_mean,
+    )
+    if explore == "mean" and by_mean:
         return None if any(isinstance(network, CustomSizes) for network in networks) else mean_bounds
     if not all(map(has_quick_moments, networks)):
         return None
-    return ucb_bounds if explore == "ucb" else expected_bounds
+    if explore == "mean":
+        return expected_bounds
+    return (
+        ucb_bounds if by_mean else None
+    )  # of probabilities, the mean of f is not that of the members' means
 
 
 def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
@@ -45,38 +52,36 @@ def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
     def mean(member: Member, state: State) -> tuple[Floats, Floats]:
         return _in_units(state, quick_means(state, member.network, numbers))
 
-    found = _of_members(fitted, mean)
-    total = sum(weight * mean for weight, (mean, _) in found)
-    error = sum(weight * error for weight, (_, error) in found)
+    total, error = _weighted(_of_members(fitted, mean))
     return total - error, total + error
 
 
 def ucb_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
     """Of the mean of f plus two standard deviations."""
     found = _of_members(fitted, _moments(numbers))
-    mean = sum(weight * each for weight, (each, _, _) in found)
-    error = sum(weight * each for weight, (_, _, each) in found)
-    var, var_error = np.zeros(1), np.zeros(1)
-    for weight, (own_mean, own_var, own_error) in found:
+    mean, error, *_ = _weighted(found)
+    least, most = np.zeros(1), np.zeros(1)  # of the variance of the mixture
+    for weight, (own_mean, own_error, low, high) in found:
         off, off_error = np.abs(own_mean - mean), own_error + error
-        var = var + weight * (own_var + off * off)
-        var_error = var_error + weight * (ERROR * own_var + off_error * (2 * off + off_error))
-    low, high = (np.sqrt(np.maximum(var + side * var_error, 0)) for side in (-1, 1))
-    return mean - error + 2 * low, mean + error + 2 * high
+        least = least + weight * (low + np.square(np.maximum(off - off_error, 0)))
+        most = most + weight * (high + np.square(off + off_error))
+    return mean - error + 2 * np.sqrt(least), mean + error + 2 * np.sqrt(most)
 
 
 def expected_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
-    """Of the mean of an observation, which may depend on the variance of f as well: a probability."""
+    """Of the mean of an observation that depends on the variance of f as well: of a probability, which is
+    drawn to 1/2, as it is where f = 0, by a greater variance."""
     moments, expected = _moments(numbers), fitted.model.likelihood.expected
 
     def bounds(member: Member, state: State) -> tuple[Floats, Floats]:
-        mean, var, error = moments(member, state)
-        error = error + ERROR * np.abs(mean)  # as much as an error of the variance could do
-        return expected(mean - error, var), expected(mean + error, var)
+        mean, error, low, high = moments(member, state)
+        least, most = mean - error, mean + error
+        return (
+            expected(least, np.where(least > 0, high, low)),
+            expected(most, np.where(most > 0, low, high)),
+        )
 
-    found = _of_members(fitted, bounds)
-    low = sum(weight * each for weight, (each, _) in found)
-    high = sum(weight * each for weight, (_, each) in found)
+    low, high = _weighted(_of_members(fitted, bounds))
     return low - ROUNDING, high + ROUNDING
 
 
@@ -87,18 +92,29 @@ def _of_members(fitted: Fitted, work: Callable[[Member, State], T]) -> list[tupl
     return list(zip(fitted.state.weights.tolist(), found, strict=True))
 
 
-def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats, Floats]]:
-    """What gives the mean and the variance of a member's f, and the error of the mean."""
+def _weighted(found: Sequence[tuple[float, Sequence[Floats]]]) -> list[Floats]:
+    """The weighted sums over the members of each of their arrays."""
+    return [
+        np.sum([weight * each[part] for weight, each in found], axis=0) for part in range(len(found[0][1]))
+    ]
 
-    def moments(member: Member, state: State) -> tuple[Floats, Floats, Floats]:
-        f, var = quick_moments(state, member.network, member.prior, numbers)
-        mean, error = _in_units(state, f)
-        return mean, float(state.stream.scale) ** 2 * var.astype(np.float64), error
+
+def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats, Floats, Floats]]:
+    """What gives the mean of a member's f and its error, and bounds of the variance of f."""
+
+    def moments(member: Member, state: State) -> tuple[Floats, Floats, Floats, Floats]:
+        f, low, high = quick_moments(state, member.network, member.prior, numbers)
+        square = float(state.stream.scale) ** 2
+        return *_in_units(state, f), square * (1 - ERROR) * _double(low), square * (1 + ERROR) * _double(high)
 
     return moments
 
 
+def _double(array: NDArray[np.floating]) -> Floats:
+    return array.astype(np.float64)
+
+
 def _in_units(state: State, f: NDArray[np.floating]) -> tuple[Floats, Floats]:
     """A member's means in the units of the committee, and how far those of `predict` may be from them."""
-    f, scale = f.astype(np.float64), float(state.stream.scale)
+    f, scale = _double(f), float(state.stream.scale)
     return float(state.stream.shift) + scale * f, scale * ERROR * (1 + np.abs(f))

@@ -3,8 +3,8 @@
 Candidates are scored in blocks, which bounds the memory, and the best so far are kept. Equal scores keep the
 order of the candidates, as if all were ranked at once.
 
-Of many candidates, most can be ruled out by what is found quickly (quick_scores.py). The others make a shortlist,
-which is then ranked by what `predict` says.
+Of many candidates, most are ruled out by what is found quickly (quick_scores.py). The others make a
+shortlist, which is then ranked by what `predict` says.
 """
 
 from __future__ import annotations

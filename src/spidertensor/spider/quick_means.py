@@ -73,14 +73,17 @@ def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int
     numbers: per mode, the nodes of n entries, or one node for all of them; -1 is an unseen one
     """
     factors = [
-        factor_rows(factor.mean, number, 0) for factor, number in zip(state.posterior.factors, numbers, strict=True)
+        factor_rows(factor.mean, number, 0)
+        for factor, number in zip(state.posterior.factors, numbers, strict=True)
     ]
     f = _deep(state, network, factors)
     if network.bias:
         for factor in factors:
             f = f + factor[:, 0]
     if network.multilinear:
-        f = f + multilinear([factor[:, int(network.bias) : network.deep_start] for factor in factors], network)
+        f = f + multilinear(
+            [factor[:, int(network.bias) : network.deep_start] for factor in factors], network
+        )
     return f
 
 

@@ -1,6 +1,12 @@
-"""Means and variances of f, for many nodes at once: matrix products, and compiled loops between them.
+"""Means of f and bounds of its variance, for many nodes at once: matrix products, and compiled loops between.
 
-Half of the time of `predict`. The sums have another order than in the engines, as in quick_means.py.
+The variance is that of `predict`, but for what the uncertainty of a hidden layer's weights adds to it: the
+sum over its outputs i of delta_i² sum_j V_ij h_j². That would take another matrix product for each layer, and
+is little where there are many entries. It lies between the same sums with the least and with the greatest
+V_ij of all i, which take no such product.
+
+Little more than half of the time of `predict`. The sums have another order than in the engines, as in
+quick_means.py.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from numpy.typing import NDArray
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Prior, State, factor_prior_var
+from spidertensor.spider.posterior import Gaussian, Prior, State, factor_prior_var
 from spidertensor.spider.quick_means import Floats, factor_rows, multilinear
 
 
@@ -24,8 +30,9 @@ def has_quick_moments(network: Network) -> bool:
 
 def quick_moments(
     state: State, network: Network, prior: Prior, numbers: Sequence[NDArray[np.int64]]
-) -> tuple[Floats, Floats]:
-    """(n,) mean of f and (n,) its variance. Units and numbers: see quick_means."""
+) -> tuple[Floats, Floats, Floats]:
+    """(n,) mean of f, and (n,) bounds of its variance, from below and from above. Units and numbers: see
+    quick_means."""
     modes = list(zip(state.posterior.factors, numbers, strict=True))
     mean = [factor_rows(factor.mean, number, 0) for factor, number in modes]
     var = [
@@ -33,47 +40,62 @@ def quick_moments(
         for mode, (factor, number) in enumerate(modes)
     ]
     deep = slice(network.deep_start, None)
-    f, f_var = _deep(state, network, [each[:, deep] for each in mean], [each[:, deep] for each in var])
+    f, (low, high), slopes = _deep(state, network, [each[:, deep] for each in mean])
+    of_factors = sum(_dot(np.square(slope), each[:, deep]) for slope, each in zip(slopes, var, strict=True))
     if network.bias:
-        for each_mean, each_var in zip(mean, var, strict=True):
-            f, f_var = f + each_mean[:, 0], f_var + each_var[:, 0]
+        f = f + sum(each[:, 0] for each in mean)
+        of_factors = of_factors + sum(each[:, 0] for each in var)
     if network.multilinear:
         columns = slice(int(network.bias), network.deep_start)
         parts = [each[:, columns] for each in mean]
         f = f + multilinear(parts, network)
-        for mode, each_var in enumerate(var):
-            others = sum(part for other, part in enumerate(parts) if other != mode)  # df/du of this mode
-            f_var = f_var + _dot(np.square(others), each_var[:, columns])
-    return f, f_var
+        for mode, each in enumerate(var):
+            slope = sum(part for other, part in enumerate(parts) if other != mode)
+            of_factors = of_factors + _dot(np.square(slope), each[:, columns])
+    return f, low + of_factors, high + of_factors
 
 
-def _deep(state: State, network: Network, mean: list[Floats], var: list[Floats]) -> tuple[Floats, Floats]:
-    """mathematics.md section 3, in its order and with its names. mean, var: of the factors that enter the
-    network, (n, rank) of each mode, or (1, rank) if all entries have the same node."""
+def _deep(state: State, network: Network, mean: list[Floats]) -> tuple[Floats, Floats, list[Floats]]:
+    """What the network adds to f (n,); (2, n) bounds of what its weights add to the variance; and the slopes
+    of f over the factors of each mode. mathematics.md section 3, with its names.
+
+    mean: of the factors, (n, rank) of each mode, or (1, rank) if all entries have the same node
+    """
     cuts = np.cumsum(network.ranks)[:-1]
-    W = [each.mean / np.sqrt(each.mean.shape[1], dtype=each.mean.dtype) for each in state.posterior.weights]
-    V = [each.var / each.var.dtype.type(each.var.shape[1]) for each in state.posterior.weights]
-    h, h2 = [mean], [[np.square(each) for each in mean]]  # of the first layer in parts, one of each mode
-    p = []  # s² sum_j V[i,j] h[j]², and a constant
-    for weight, weight_var in zip(W[:-1], V[:-1], strict=True):
-        p.append(_affine(h2[-1], weight_var, cuts))
-        a, constant = _affine(h[-1], weight, cuts)
-        squares = np.empty_like(a)
-        _relu(a, constant, squares)
-        h.append([a])
-        h2.append([squares])
-    f, f_var = (sum(_affine(*each, cuts))[:, 0] for each in ((h[-1], W[-1]), (h2[-1], V[-1])))
-    back = W[-1][:, :-1]
-    for (unit_var, constant), weight, (unit,) in zip(p[::-1], W[-2::-1], h[:0:-1], strict=True):
-        _through_relu(back, unit, constant, unit_var, f_var)
-        back = unit_var @ weight[:, :-1]
-    for slope, each_var in zip(np.split(back, cuts, axis=1), var, strict=True):
-        f_var = f_var + _dot(np.square(slope), each_var)
-    return f, f_var
+    W, V = zip(*(_scaled(weight) for weight in state.posterior.weights), strict=True)
+    ends = [np.stack([each.min(axis=0), each.max(axis=0)]) for each in V]  # (2, inputs + 1) of each layer
+    h = mean
+    units, bounds = [], [_sum(*_affine([np.square(each) for each in mean], ends[0], cuts))]
+    for weight, end in zip(W[:-1], ends[1:], strict=True):
+        a, constant = _affine(h, weight, cuts)
+        bound = np.empty((len(a), 2), a.dtype)
+        _relu(a, constant, end, bound)
+        h = [a]
+        units.append(a)
+        bounds.append(bound)
+    f = _sum(*_affine(h, W[-1], cuts))[:, 0]
+    var, back = bounds.pop().T, W[-1][:, :-1]
+    for unit, bound, weight in zip(units[::-1], bounds[::-1], W[-2::-1], strict=True):
+        delta, steep = np.empty_like(unit), np.empty(len(unit), unit.dtype)
+        _through_relu(back, unit, delta, steep)
+        var = var + steep * bound.T
+        back = delta @ weight[:, :-1]
+    return f, var, np.split(back, cuts, axis=1)
+
+
+def _scaled(weight: Gaussian) -> tuple[Floats, Floats]:
+    """Mean and variance of the weights times s, which is 1/sqrt(inputs + 1)."""
+    columns = weight.mean.dtype.type(weight.mean.shape[1])
+    return weight.mean / np.sqrt(columns), weight.var / columns
+
+
+def _sum(products: Floats, constant: Floats) -> Floats:
+    return products + constant
 
 
 def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """(n, outputs) and (outputs,), whose sum is: inputs side by side, and a 1, times weight (outputs, inputs + 1)."""
+    """weight (outputs, inputs + 1) times the inputs side by side and a 1, as two parts to add: (n, outputs), and
+    (outputs,) of what is the same for all entries."""
     parts = np.split(weight[:, :-1], cuts, axis=1) if len(inputs) > 1 else [weight[:, :-1]]
     n, constant = max(map(len, inputs)), weight[:, -1].copy()
     products = []
@@ -96,23 +118,30 @@ def _dot(squares: Floats, var: Floats) -> Floats:
 
 
 @kernel(**COMPILE)
-def _relu(a, constant, squares):
-    """a (n, units) becomes h = relu(a + constant); squares, to fill: h²."""
+def _relu(a, constant, ends, bound):
+    """a (n, units) becomes h = relu(a + constant). bound (n, 2), to fill: sums of ends * h² and of its last
+    column."""
+    units, zero = a.shape[1], a.dtype.type(0)
     for n in range(a.shape[0]):
-        for i in range(a.shape[1]):
+        low, high = zero, zero
+        for i in range(units):
             h = a[n, i] + constant[i]
-            h = h if h > 0 else np.float32(0)
-            a[n, i], squares[n, i] = h, h * h
+            h = h if h > 0 else zero
+            a[n, i] = h
+            low += ends[0, i] * (h * h)
+            high += ends[1, i] * (h * h)
+        bound[n, 0], bound[n, 1] = low + ends[0, units], high + ends[1, units]
 
 
 @kernel(**COMPILE)
-def _through_relu(back, h, constant, p, var):
-    """p (n, units) becomes delta = back where h > 0, and var (n,) grows by the sum of delta² (p + constant).
-    back may have one row for all."""
+def _through_relu(back, h, delta, steep):
+    """To fill: delta (n, units), which is back where h > 0, and steep (n,), the sum of delta². back may have
+    one row for all."""
+    zero = h.dtype.type(0)
     for n in range(h.shape[0]):
-        row, total = min(n, back.shape[0] - 1), np.float32(0)
+        row, total = min(n, back.shape[0] - 1), zero
         for i in range(h.shape[1]):
-            delta = back[row, i] if h[n, i] > 0 else np.float32(0)
-            total += delta * delta * (p[n, i] + constant[i])
-            p[n, i] = delta
-        var[n] += total
+            slope = back[row, i] if h[n, i] > 0 else zero
+            total += slope * slope
+            delta[n, i] = slope
+        steep[n] = total

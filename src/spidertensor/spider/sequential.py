@@ -44,9 +44,10 @@ from spidertensor.spider.spike_slab import refine
 def run_models(learning, start, index, value, records, like, out):
     """The entries of a call from `start` on, by each of the models that `records` are of: `_entries`.
 
-    out (models, 4, n). Returns where the last of them stopped, and how many elements all have rejected; -1 and
-    0, and nothing was done, if the models are not in step or have no room for a node to be learned. This is the only way from Python into the loop: one entry and many,
-    one model and several run the same machine code, so they agree bit for bit.
+    out (models, 4, n). Returns where the last of them stopped, and how many elements all have rejected; -1
+    and 0, and nothing was done, if the models are not in step or have no room for a node to be learned. This
+    is the only way from Python into the loop: one entry and many, one model and several run the same machine
+    code, so they agree bit for bit.
     """
     if learning and not _can_learn(index, records):
         return np.int64(-1), np.int64(0)

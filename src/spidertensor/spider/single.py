@@ -36,8 +36,8 @@ class Single:
     def learn(
         self, nodes: Sequence[int], value: float
     ) -> tuple[float, float, float, float, int, int, int, float | None] | None:
-        """The numbers of an Update, in its order. None, and nothing was learned, where `together.learn` cannot
-        either, or where members are out of step: then `Method.update` knows what to do."""
+        """The numbers of an Update, in its order. None, and nothing was learned, where `together.learn` gives
+        None or members are out of step: then `Method.update` knows what to do."""
         ready, entries = self._ready, self._entries.item()
         if (entries + 1) % ready.refine_every == 0 or self._of_members.item() != entries:
             return None

@@ -1,8 +1,9 @@
 """The members of a committee in one compiled call, for calls of few entries.
 
-What Python does around a call of each member takes longer than a few entries do, and so does preparing working
-memory and packing the weights into it: it stays from call to call, beside the weights in the state, which are
-always up to date. They are packed anew when the state has learned elsewhere, which its count of entries tells.
+What Python does around a call of each member takes longer than a few entries do, and so does preparing
+working memory and packing the weights into it. So it stays from call to call, beside the weights in the
+state, which are always up to date. They are packed anew when the state has learned elsewhere, which its count
+of entries tells.
 
 Only the sequential engine can be run so (`Method.record`).
 """

@@ -45,7 +45,7 @@ class Likelihood(ABC):
 
     def allows_one(self, value: float) -> bool:
         """`allows` of one value."""
-        return bool(self.allows(np.float64(value)))
+        return bool(self.allows(np.array(value)))
 
     @abstractmethod
     def log_evidence(

@@ -19,7 +19,7 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @kernel(**COMPILE | {"fastmath": False})  # for the reason of `moments`
 def mix(weights, parts, out):
-    """`moments`, but the mean is such that the probability of a 1 is exactly that of the mixture: section 14."""
+    """`moments`, but the mean is such that the probability of a 1 is that of the mixture: section 14."""
     moments(weights, parts, out)
     members, n = parts.shape[0], parts.shape[2]
     if members == 1:
@@ -42,9 +42,7 @@ def _quantile(p):
     """t with Phi(t) = p, for p of at most 1/2."""
     x = math.sqrt(-2 * math.log(p))
     # Abramowitz and Stegun 26.2.23, off by less than 4.5e-4; each of Halley's steps takes the cube of that
-    t = (2.515517 + x * (0.802853 + x * 0.010328)) / (
-        1 + x * (1.432788 + x * (0.189269 + x * 0.001308))
-    ) - x
+    t = (2.515517 + x * (0.802853 + x * 0.010328)) / (1 + x * (1.432788 + x * (0.189269 + x * 0.001308))) - x
     for _ in range(2):
         off = (0.5 * math.erfc(-t * _SQRT_HALF) - p) * math.exp(0.5 * t * t + 0.5 * _LOG_2PI)
         t -= off / (1 + 0.5 * t * off)
