@@ -94,8 +94,8 @@ def _sum(products: Floats, constant: Floats) -> Floats:
 
 
 def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """weight (outputs, inputs + 1) times the inputs side by side and a 1, as two parts to add: (n, outputs), and
-    (outputs,) of what is the same for all entries."""
+    """weight (outputs, inputs + 1) times the inputs side by side and a 1, as two parts to add: (n, outputs),
+    and (outputs,) of what is the same for all entries."""
     parts = np.split(weight[:, :-1], cuts, axis=1) if len(inputs) > 1 else [weight[:, :-1]]
     n, constant = max(map(len, inputs)), weight[:, -1].copy()
     products = []
