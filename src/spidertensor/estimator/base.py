@@ -148,7 +148,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
-            y = None if value is None else [value]
+            is_event = value is None and getattr(self, "negatives", None) is not None
+            y = None if is_event else [value]
             update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), y)[0])
         return update
 
