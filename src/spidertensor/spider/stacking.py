@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from spidertensor.method import HUGE
 from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods.mixture import moments
 
 RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
@@ -30,6 +31,7 @@ class CommitteeState(NamedTuple):
     weights: NDArray[np.float64]  # (M,), of sum 1
     counts: CommitteeCounts
     residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
+    draws: Draws | tuple[()] = ()  # of the negatives of a model of events
 
 
 _NO_HISTOGRAM = np.empty(0)
