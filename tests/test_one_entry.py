@@ -79,7 +79,8 @@ def test_one_by_one_is_the_whole_stream(kind, committee):
 def test_other_networks_one_by_one(settings):
     """What an entry does not move is not written back, so this must be nothing else."""
     entries = stream(SpiderRegressor, 200)
-    one, whole = (SpiderRegressor(**SMALL | {"batch_size": 1000} | settings) for _ in range(2))
+    settings = SMALL | {"batch_size": 1000, "scaling": (0, 1)} | settings
+    one, whole = SpiderRegressor(**settings), SpiderRegressor(**settings)
     one.fit(*map(list, zip(*entries[:150], strict=True)))
     for ids, value in entries[150:]:
         one.learn_one(ids, value)

@@ -20,7 +20,7 @@ from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
-from spidertensor.method import Prediction, Update
+from spidertensor.method import Batch, Prediction, Update
 from spidertensor.spider.single import Single
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
@@ -100,20 +100,23 @@ def learn_rows(
     return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below), index
 
 
-def _learned(fitted: Fitted, notes: Notes, ids: Any, value: Any) -> tuple[EntryUpdate, list[int]] | None:
+def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
     """What was told of the entry, in the units of the values, and its nodes."""
     if fitted.params["max_nodes"] is not None:
         return None  # a node that is seen becomes the last to be evicted
-    if fitted.model.rule:
-        return None  # an event is several entries
-    single, nodes, value = _single(fitted), plain_numbers(fitted.nodes, ids), _number(fitted, value)
-    if single is None or nodes is None or -1 in nodes or value is None:
+    if fitted.pairs is not None:
+        return None  # which have to be remembered
+    nodes = plain_numbers(fitted.nodes, ids)
+    if nodes is None or -1 in nodes:
+        return None
+    value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
+    if value is None or (fitted.model.rule and value != 1):
         return None
     scaling, (centre, farthest) = fitted.scaling, accepted(fitted)
     scaled = scaling.scaled_one(value)
     if not fitted.model.likelihood.allows_one(value) or abs(scaled - centre) > farthest:
         return None
-    learned = single.learn(nodes, scaled)
+    learned = _updated(fitted, nodes, scaled)
     if learned is None:
         return None
     mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
@@ -121,6 +124,17 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, value: Any) -> tuple[EntryU
     in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
     log_evidence = scaling.log_density(log_evidence)
     return EntryUpdate._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
+
+
+def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
+    """The numbers of the method's Update, in its units; None if the general way has to learn the entry."""
+    state, method = fitted.state, fitted.model.method
+    if fitted.model.rule is None and (single := _single(fitted)) is not None:  # an event is several entries
+        return single.learn(nodes, scaled)
+    if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
+        return None  # where the prior is refined a member may follow a change, which is told
+    _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
+    return numbers_of(update)
 
 
 def _single(fitted: Fitted) -> Single | None:
@@ -142,10 +156,15 @@ def _number(fitted: Fitted, value: Any) -> Any:
 
 def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
     """mean, var and noise, as in a Prediction. Not for unseen nodes, about which there may be a note."""
-    single, nodes = _single(fitted), plain_numbers(fitted.nodes, ids)
-    if single is None or nodes is None or -1 in nodes:
+    nodes = plain_numbers(fitted.nodes, ids)
+    if nodes is None or -1 in nodes:
         return None
-    in_units: Any = fitted.scaling.user_units(*single.predict(nodes))
+    if (single := _single(fitted)) is not None:
+        predicted: Any = single.predict(nodes)
+    else:
+        parts = fitted.model.method.predict(fitted.state, np.array([nodes], np.int64))
+        predicted = [part.item() for part in parts]
+    in_units: Any = fitted.scaling.user_units(*predicted)
     return in_units
 
 
