@@ -297,6 +297,8 @@ class Sender:
                     break
                 except BufferError:  # its queue is full
                     self._producer.poll(0.1)
+                except KafkaException as error:  # such as a letter that is too long
+                    raise SourceError(f"{self.stream.name}: {error.args[0].str()}") from None
         self._producer.flush()
         if failed:
             raise SourceError(f"{self.stream.name}: {failed[0].str()}")

@@ -246,24 +246,27 @@ class Sender:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self._client: _Client | None = None
         try:
             self._client = _Client(stream)
         except Disconnected as error:
             raise SourceError(f"{stream.name}: {error}") from None
 
     def send(self, records: list[bytes]) -> None:
-        async def publish() -> None:
-            stream = self._client.wire.jetstream()
+        async def publish(client: _Client) -> None:
+            stream = client.wire.jetstream()
             for record in records:
                 await stream.publish(self.stream.topic, record)
 
         try:
-            if self._client.wire.is_closed:
-                self._client.close()
+            if self._client is None:
                 self._client = _Client(self.stream)
-            self._client.call(publish())
+            self._client.call(publish(self._client))
         except Disconnected as error:
+            self.close()  # another attempt makes a new connection
             raise SourceError(f"{self.stream.name}: {error}") from None
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
