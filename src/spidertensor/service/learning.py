@@ -278,7 +278,9 @@ class Learning:
         """First, too: a saved model goes on behind these messages."""
         rejects.write()
         if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE):
-            raise OSError("dead letters wait to be sent, and the model with them to be saved")
+            raise OSError(
+                "dead letters wait to be sent before the model is saved; its journal has everything"
+            )
 
     def snapshot_file(self) -> int:
         """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
