@@ -230,7 +230,7 @@ def test_rates_are_shares_of_the_events(shops):
     model, _, shares = shops
     grid = [(user, product) for user in range(100) for product in range(80)]
     rates = model.predict_rate(grid).reshape(100, 80)
-    assert abs(rates.sum(axis=1).mean() - 1) < 0.1
+    assert abs(rates.sum(axis=1).mean() - 1) < 0.2
     true = shares[np.arange(100) % 4]
     error, of_none = np.abs(rates - true).sum(axis=1).mean(), np.abs(1 / 80 - true).sum(axis=1).mean()
     assert error < 0.4 * of_none

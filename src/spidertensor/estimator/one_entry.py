@@ -116,7 +116,7 @@ def _learned(
         return None
     if (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
-    value = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
+    value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
     if value is None or (fitted.model.rule and value != 1):
         return None
     scaled = fitted.scaling.scaled_one(value)
