@@ -56,9 +56,10 @@ class _Wire(Client):
 
     async def hang_up(self) -> None:
         """If connecting failed half-way: the client leaves it open, and its `close` may wait for ever."""
-        if self._transport is not None:
-            self._transport.close()
-            await asyncio.sleep(0)
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+            await asyncio.sleep(0.01)  # some rounds of the loop
 
     def _connect_command(self) -> bytes:
         """What logs in. If the server says that it has no TLS, the client would send a password without."""
@@ -99,12 +100,14 @@ class _Client:
         wire = _Wire()
         try:
             await wire.connect(servers, error_cb=note, **settings)
-            return wire
-        except errors.NoServersError:
-            raise Disconnected(str(reasons[-1]) if reasons else "no server") from None
-        except (TypeError, ssl.SSLError) as error:
+        except BaseException as error:
             await wire.hang_up()
-            raise SourceError(f"{self.stream.name}: settings: {error}") from None
+            if isinstance(error, errors.NoServersError):
+                raise Disconnected(str(reasons[-1]) if reasons else "no server") from None
+            if isinstance(error, (TypeError, ssl.SSLError)):
+                raise SourceError(f"{self.stream.name}: settings: {error}") from None
+            raise
+        return wire
 
     def _tls(self, settings: dict[str, Any]) -> ssl.SSLContext | None:
         """Of the settings, those about TLS, which are taken out of them."""
