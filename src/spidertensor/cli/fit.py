@@ -237,7 +237,7 @@ def fit(
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
-    dead = streams.dead_letters(dead_letter, broker_config)
+    dead = streams.dead_letters(dead_letter, broker_config, opened)
     names = None if modes is None else options.words(modes)
     kind = {"binary": binary, "classes": text_labels.named(labels), "paper": paper, "rules": rules}
     with files.locked(path):

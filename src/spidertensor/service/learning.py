@@ -31,6 +31,7 @@ from spidertensor.service.journal import Journal, JournalError, Row
 from spidertensor.service.scores import Scores
 
 UNLIMITED = 2**62
+PATIENCE = 1.0  # seconds that a checkpoint, and everybody else, waits for dead letters to be sent
 
 Estimator = SpiderRegressor | SpiderClassifier
 Outcome = bytes | ServiceError
@@ -260,7 +261,7 @@ class Learning:
         try:
             self.answers.write()  # first: once the model is saved, nothing else has them
             if self.rejects is not None:
-                self.rejects.write()
+                self._write_rejects(self.rejects)
             self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
@@ -272,6 +273,14 @@ class Learning:
         self.trouble.pop("checkpoint", None)
         self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), self.entries
         self.saved_stream = self.position.get("stream")
+
+    def _write_rejects(self, rejects: Rejects) -> None:
+        """First, too: a saved model goes on behind these messages."""
+        rejects.write()
+        if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE):
+            raise OSError(
+                "dead letters wait to be sent before the model is saved; its journal has everything"
+            )
 
     def snapshot_file(self) -> int:
         """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
