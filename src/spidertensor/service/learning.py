@@ -52,11 +52,23 @@ class Request(NamedTuple):
         return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
 
 
+def wanted_of(served: Any, max_rows: int = UNLIMITED) -> Wanted:
+    """What a request to learn must have."""
+    estimator = served.estimator
+    return Wanted(served.modes, served.value, estimator.likelihood, max_rows, estimator.learns_events)
+
+
 class Learning:
     read_only = False
 
     def __init__(
-        self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
+        self,
+        path: Path,
+        estimator: Estimator,
+        modes: list[str],
+        value: str | None,
+        journal: Journal,
+        sequence: int,
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
         self.bins, self.classes = [None] * len(modes), None  # the service has neither bins nor labels
@@ -97,10 +109,11 @@ class Learning:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
-            update = copy.learn(one, [0.0])
+            value = np.full(1, float(copy.learns_events))
+            update = copy.learn(one, value)
             copy.predict(one)
             index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, value, update)
 
     # --- learning
 
@@ -230,7 +243,7 @@ class Learning:
 
     def replay(self) -> int:
         """Learn what the journal has behind the model's position; how many requests that were."""
-        wanted = Wanted(self.modes, self.value, self.estimator.likelihood, UNLIMITED)
+        wanted = wanted_of(self)
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
