@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spidertensor import sources
 from spidertensor.cli import files, kept, output, position, text_labels
@@ -18,10 +17,10 @@ from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, SpiderWarning
-from spidertensor.method import Update
 from spidertensor.sources import BadRow, Bins, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import PATIENCE, SAMPLE
 
@@ -124,7 +123,7 @@ class Learner:
     def _label_texts(self) -> tuple[str, str] | None:
         return self.classes and (text_labels.text(self.classes[0]), text_labels.text(self.classes[1]))
 
-    def _learned(self, chunk: Chunk) -> tuple[Update, NDArray[np.int64]]:
+    def _learned(self, chunk: Chunk) -> Numbered:
         if self.classes is None or isinstance(self.estimator, SpiderRegressor):
             return self.estimator.learn_numbered(self._ids(chunk), chunk.values)
         return self.estimator.learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
@@ -166,11 +165,11 @@ class Learner:
         self.skipped += chunk.skipped
         self.bad_now += rejected.count - before
         if learned is not None:
-            self.tally.add(chunk.values, *learned, self.estimator.shift_)
+            self.tally.add(chunk.values, learned, self.estimator.shift_)
             if self.predictions is not None:
                 value = chunk.values if self.classes is None else self._labels(chunk)
                 columns = [*chunk.columns, *([] if self.value is None else [value])]
-                self.predictions.add(chunk.rows, columns, learned[0])
+                self.predictions.add(chunk.rows, columns, learned.update)
 
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""

@@ -13,6 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from spidertensor.estimator import event_rule, inputs, labels
 from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.one_entry import EntryProbability
@@ -78,8 +79,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._advance(X, y, classes)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
-        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`."""
+    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
+        """Like learn, and the (n, K) nodes of the entries: as SpiderRegressor.learn_numbered."""
         return self._advance(X, y, classes)
 
     @property

@@ -77,7 +77,7 @@ class Learning:
         self.rejects: Rejects | None = None  # for messages of a stream
         if (state := self.answers.scores(sequence)) is not None:
             try:
-                self.scores.restore(state)
+                self.scores.restore(state, estimator)
             except ValueError:  # of another version: they begin anew
                 self.scores = Scores(estimator.likelihood, len(modes))
 
@@ -96,10 +96,9 @@ class Learning:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
-            update = copy.learn(one, [0.0])
+            learned = copy.learn_numbered(one, [0.0])
             copy.predict(one)
-            index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], np.zeros(1), learned)
 
     # --- learning
 
@@ -204,10 +203,10 @@ class Learning:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(ids, tuple(self.modes) if self.is_new else None)
         with noted() as notes:
-            update, index = self.estimator.learn_numbered(columns, values)
+            learned = self.estimator.learn_numbered(columns, values)
         if len(values):
-            self.scores.add(ids, index, values, update)
-        return update, notes
+            self.scores.add(ids, values, learned)
+        return learned.update, notes
 
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
@@ -264,7 +263,7 @@ class Learning:
             self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
-            self.answers.write_scores(self.learned, self.scores.state())
+            self.answers.write_scores(self.learned, self.scores.state(self.estimator))
         except (OSError, sqlite3.Error, JournalError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or self.path}: {reason}"
