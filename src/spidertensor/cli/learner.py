@@ -265,7 +265,7 @@ def reopen(
     stored = position.of(estimator.position_, len(estimator.mode_names_))
     if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
-    value = stored["value"] if stored else value
+    value = stored["value"] if stored else position.value(estimator.position_) or value
     if value is None and not learns_events(estimator):
         raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None

@@ -209,7 +209,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         fitted, mode = self._fitted(), self._mode(over)
         columns = given_columns(given, self._mode)
         ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
-        excluded = Excluded(exclude, mode, columns, self._mode)
+        excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)
         how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
