@@ -59,6 +59,11 @@ def test_possible_places(change):
     assert of(**change) is not None
 
 
+@pytest.mark.parametrize("change", [{"row": 0, "bad": 0}, {"bad": 0}, {"bad": 5}, {"row": 2**63 - 1}])
+def test_possible_places_in_a_stream(change):
+    assert of(**(STREAM | change)) is not None
+
+
 @pytest.mark.parametrize("place", [FILE, PIPE, STREAM])
 @pytest.mark.parametrize(
     "change",

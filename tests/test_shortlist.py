@@ -17,18 +17,19 @@ SMALL = {"rank": 2, "hidden": (6,)}
 
 def fitted(committee: int = 2) -> SpiderRegressor:
     rng = np.random.default_rng(0)
-    index = rng.integers((5, 60), size=(900, 2))
+    index = rng.integers((9, 60), size=(900, 2))
     return SpiderRegressor(**SMALL, committee=committee).fit(index, np.sin(index[:, 0] * index[:, 1]))
 
 
 @pytest.mark.parametrize("n", [1, 3, 17])
 @pytest.mark.parametrize("error", [0.0, 0.2])
-def test_the_shortlist_has_all_that_may_be_among_the_best(monkeypatch, n, error):
+@pytest.mark.parametrize("block", [70, 512])
+def test_the_shortlist_has_all_that_may_be_among_the_best(monkeypatch, n, error, block):
     """With an error that lets neighbours change places: all whose best case reaches the n-th worst case."""
-    monkeypatch.setattr(ranking, "BLOCK", 7)
+    monkeypatch.setattr(ranking, "BLOCK", block)
     monkeypatch.setattr(ranking, "ERROR", error)
     model = fitted()._fitted()
-    numbers, places = [np.array([3]), np.arange(60)], np.arange(0, 60, 2)
+    numbers, places = [np.arange(600) % 10 - 1, np.arange(600) // 10], np.arange(597)
     score, off = (each[places] for each in np.broadcast_arrays(*_quick_scores(model, numbers)))
     wanted = places[score + off >= np.sort(score - off)[-n]]
     assert len(wanted) > n or not error
