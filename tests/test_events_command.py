@@ -78,7 +78,7 @@ def test_recommend_leaves_out_what_was_had(folder, spider):
     spider("fit", "plays.csv", *EVENTS, *SMALL, "--remember-seen", "user")
     out = spider("recommend", "plays.spider", "--given", "user=u4", "--over", "song", "-n", "50", "--json")[1]
     had = {song for user, song in plays() if user == "u4"}
-    found = {each["song"] for each in json.loads(out)}
+    found = {each["id"] for each in json.loads(out)["nodes"]}
     assert found == {song for _, song in plays()} - had
 
 

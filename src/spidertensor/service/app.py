@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.service import learning, openapi
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
@@ -38,7 +39,6 @@ MEDIA = {
 }
 LARGE = 1 << 18  # bytes of a body that is not parsed in the thread that serves all others
 LONGEST_KEY = 255
-EXPLORE = ("mean", "ucb", "thompson")
 CHUNK = 1 << 18
 
 

@@ -80,7 +80,7 @@ class Learning:
             self.answers = Answers(place, journal.about["id"])
         except sqlite3.OperationalError as error:
             raise JournalError(f"{place}: {error}", kind="answers") from None
-        self.scores = Scores(estimator.likelihood, len(modes))
+        self.scores = self._new_scores()
         self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
         self.saved_at: float | None = None  # by the monotonic clock
         self.saved_entries = self.entries
@@ -90,9 +90,13 @@ class Learning:
         self.rejects: Rejects | None = None  # for messages of a stream
         if (state := self.answers.scores(sequence)) is not None:
             try:
-                self.scores.restore(state)
+                self.scores.restore(state, estimator)
             except ValueError:  # of another version: they begin anew
-                self.scores = Scores(estimator.likelihood, len(modes))
+                self.scores = self._new_scores()
+
+    def _new_scores(self) -> Scores:
+        estimator = self.estimator
+        return Scores(estimator.likelihood, len(self.modes), estimator.rule_of(self.modes))
 
     @property
     def is_new(self) -> bool:
@@ -110,10 +114,9 @@ class Learning:
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
             value = np.full(1, float(copy.learns_events))
-            update = copy.learn(one, value)
+            learned = copy.learn_numbered(one, value)
             copy.predict(one)
-            index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, value, update)
+            self._new_scores().add([np.zeros(1)], value, learned)
 
     # --- learning
 
@@ -218,10 +221,10 @@ class Learning:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(ids, tuple(self.modes) if self.is_new else None)
         with noted() as notes:
-            update, index = self.estimator.learn_numbered(columns, values)
+            learned = self.estimator.learn_numbered(columns, values)
         if len(values):
-            self.scores.add(ids, index, values, update)
-        return update, notes
+            self.scores.add(ids, values, learned)
+        return learned.update, notes
 
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
@@ -278,7 +281,7 @@ class Learning:
             self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
-            self.answers.write_scores(self.learned, self.scores.state())
+            self.answers.write_scores(self.learned, self.scores.state(self.estimator))
         except (OSError, sqlite3.Error, JournalError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or self.path}: {reason}"
