@@ -139,13 +139,21 @@ def committee(
         """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
         n = len(batch.value)
         told, weights = np.empty((6, n)), np.empty((len(parts), n))
-        mass = state.residuals[0] if state.residuals else _NO_HISTOGRAM
+        mass = state.residuals[0] if likelihood.normal else _NO_HISTOGRAM
+        first = int(state.counts.entries)
         refused, clipped = conclude(
             state.weights, state.counts, mass, parts, batch.value, clip, weights, told
         )
         mean, var, noise, log_evidence, below, _ = told
         if not state.residuals:
             below, (mean, var, noise) = None, mixed(weights, parts)
+        elif not likelihood.normal:
+            predicted = mean, var, noise = mixed(weights, parts)
+            good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
+            residual = likelihood.residual(batch.value, Prediction(*predicted), first)
+            note(state.residuals[0], residual, good, below)
+            clipped = np.count_nonzero(good & (np.abs(residual) > clip))
+            state.counts.clipped[()] += clipped
         return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 
     known: Any = (), None  # states of members, and the same for compiled calls: see `together`
