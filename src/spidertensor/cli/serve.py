@@ -19,6 +19,7 @@ Modes = Annotated[
 ]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
+Counts = Annotated[bool, typer.Option("--counts", help="Values are counts: predict rates.")]
 Host = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen. Others than this machine need a token.")
 ]
@@ -57,6 +58,7 @@ def serve(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
+    counts: Counts = False,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -109,8 +111,14 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if binary and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --binary")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
+    if (binary or counts) and scaling is not None:
+        raise CommandError(
+            f"--scaling is for continuous values, not with {'--binary' if binary else '--counts'}"
+        )
+    if counts:
+        given["likelihood"] = "count"
     try:
         from spidertensor.service.app import Limits
         from spidertensor.service.guard import is_loopback, read_token
@@ -246,5 +254,5 @@ def _consumed(
     }  # fmt: skip
     if not known or place is not known[0]:  # else the model goes on counting by itself
         about["bad"] = start["bad"]
-    how = {"likelihood": served.estimator.likelihood, "all_text": texts, "position": start["stream"]}
+    how = {"likelihood": served.estimator.likelihood_, "all_text": texts, "position": start["stream"]}
     return From(sources.open(stream, served.modes, served.value, **how), about)

@@ -32,6 +32,7 @@ class Tally:
     """
 
     def __init__(self, likelihood: Likelihood, n_modes: int) -> None:
+        self.likelihood = likelihood
         self.by_squares = likelihood.metric == "rmse"
         self.entries = 0
         self.calibrated = self.inside = 0  # entries with an interval, and those that were in it
@@ -64,7 +65,9 @@ class Tally:
             self.inside += int((np.abs(update.below - 0.5) <= COVERAGE / 2).sum())
 
     def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
-        return (value - update.mean) ** 2 if self.by_squares else -update.log_evidence
+        if not self.by_squares:
+            return -update.log_evidence
+        return (value - self.likelihood.expected(update.mean, update.var)) ** 2
 
     def _note_losses(self, losses: NDArray[np.float64]) -> None:
         self._sums += losses.sum(axis=1)

@@ -7,7 +7,6 @@ bit. For everything else it gives None: then the general way finds out what to d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
+from spidertensor.spider.likelihoods import Likelihood
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 
@@ -37,11 +37,17 @@ class EntryUpdate(NamedTuple):
     refused: int
     clipped: int
     below: float | None  # None of a classifier, which has no intervals
+    likelihood: Likelihood
 
     @property
     def std(self) -> float:
         """Predicted standard deviation of the value; of a classifier's, the one of f."""
-        return math.sqrt(self.var + self.noise)
+        return float(self.likelihood.std(self.mean, self.var, self.noise))
+
+    @property
+    def expected(self) -> float:
+        """Predicted mean of the value. `mean` is that of f: of counts, the logarithm of their rate."""
+        return float(self.likelihood.expected(self.mean, self.var))
 
 
 class EntryPrediction(NamedTuple):
@@ -82,7 +88,7 @@ def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> 
     learned = _learned(fitted, notes, ids, value)
     if fitted is None or learned is None:
         return None
-    mean, var, noise, log_evidence, *rest = numbers_of(learned[0])
+    mean, var, noise, log_evidence, *rest = numbers_of(learned[0], fitted.model.likelihood)
     in_units: Any = fitted.scaling.user_units(mean, var, noise)
     return EntryUpdate._make((*in_units, fitted.scaling.log_density(log_evidence), *rest))
 
@@ -155,8 +161,9 @@ def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
     return None if one is None else Prediction(*(np.array([number]) for number in one))
 
 
-def numbers_of(update: Update) -> EntryUpdate:
+def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
     """An Update of one entry, as numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
-    return EntryUpdate(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)
+    lost = update.rejected, update.refused, update.clipped
+    return EntryUpdate(mean, var, noise, log_evidence, *lost, below, likelihood)

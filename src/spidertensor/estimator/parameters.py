@@ -93,6 +93,8 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
         good, wanted = RULES.get(name, (None, ""))
         if good is not None and not good(value):
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    if params.get("likelihood") == "count" and params["scaling"] is not None:
+        raise ValueError("counts are learned as they are: leave out scaling beside likelihood='count'")
     if isinstance(params["committee"], list):
         params["committee"] = [_checked_member(own, params) for own in params["committee"]]
     return params
@@ -177,6 +179,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
     "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
+    "likelihood": (lambda x: x in ("gaussian", "count"), '"gaussian" or "count"'),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
     "random_state": (lambda x: not is_whole(x) or 0 <= x < 2**63, "a seed that is not negative"),
 }

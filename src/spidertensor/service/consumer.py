@@ -32,7 +32,7 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
-        self._wanted = Wanted(served.modes, served.value, served.estimator.likelihood, UNLIMITED)
+        self._wanted = Wanted(served.modes, served.value, served.estimator.likelihood_, UNLIMITED)
         self._stopped = threading.Event()
         self._committed: Any = None
         self.trouble: str | None = None  # an alarm

@@ -67,7 +67,7 @@ class Learning:
             self.answers = Answers(place, journal.about["id"])
         except sqlite3.OperationalError as error:
             raise JournalError(f"{place}: {error}", kind="answers") from None
-        self.scores = Scores(estimator.likelihood, len(modes))
+        self.scores = Scores(estimator.likelihood_, len(modes))
         self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
         self.saved_at: float | None = None  # by the monotonic clock
         self.saved_entries = self.entries
@@ -79,7 +79,7 @@ class Learning:
             try:
                 self.scores.restore(state)
             except ValueError:  # of another version: they begin anew
-                self.scores = Scores(estimator.likelihood, len(modes))
+                self.scores = Scores(estimator.likelihood_, len(modes))
 
     @property
     def is_new(self) -> bool:
@@ -99,7 +99,7 @@ class Learning:
             update = copy.learn(one, [0.0])
             copy.predict(one)
             index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+            Scores(copy.likelihood_, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
 
     # --- learning
 
@@ -212,10 +212,10 @@ class Learning:
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
     ) -> bytes:
-        likelihood = self.estimator.likelihood
+        likelihood = self.estimator.likelihood_
         columns = {likelihood.mean_name: likelihood.expected(update.mean[part], update.var[part]).tolist()}
         if likelihood.intervals:
-            columns["std"] = np.sqrt(update.var[part] + update.noise[part]).tolist()
+            columns["std"] = likelihood.std(*(each[part] for each in update[:3])).tolist()
         predictions: list[Any] = _records(columns)
         if found.bad:
             every: list[Any] = [None] * found.n_rows
@@ -229,7 +229,7 @@ class Learning:
 
     def replay(self) -> int:
         """Learn what the journal has behind the model's position; how many requests that were."""
-        wanted = Wanted(self.modes, self.value, self.estimator.likelihood, UNLIMITED)
+        wanted = Wanted(self.modes, self.value, self.estimator.likelihood_, UNLIMITED)
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:

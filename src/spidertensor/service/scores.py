@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.baselines import floors
-from spidertensor.method import Batch, Update
+from spidertensor.method import Batch, Prediction, Update
 from spidertensor.service.errors import shown
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -80,15 +80,18 @@ class Scores:
         self._note_surprises(ids, value, update)
 
     def _loss(self, value: NDArray, update: Update) -> NDArray:
-        return (value - update.mean) ** 2 if self.by_squares else -update.log_evidence
+        if not self.by_squares:
+            return -update.log_evidence
+        return (value - self.likelihood.expected(update.mean, update.var)) ** 2
 
     def _note_surprises(self, ids: list[NDArray[Any]], value: NDArray, update: Update) -> None:
-        std = np.sqrt(update.var + update.noise)
+        predicted = Prediction(*update[:3])
+        mean, std = self.likelihood.expected(*predicted[:2]), self.likelihood.std(*predicted)
         if self.by_squares:
-            mean, z = update.mean, (value - update.mean) / std
+            z = self.likelihood.residual(value, predicted, int(self.sums.entries))
             strange = np.abs(z) > SURPRISING
         else:
-            mean, z = self.likelihood.expected(update.mean, update.var), np.full(len(value), np.nan)
+            z = np.full(len(value), np.nan)
             strange = update.log_evidence < np.log(UNLIKELY)
         for row in np.flatnonzero(strange)[-KEPT:].tolist():
             self.surprises.appendleft(

@@ -76,6 +76,10 @@ class Likelihood(ABC):
         """(n,) the values whose residuals are this."""
         return prediction.mean + self.std(*prediction) * residual
 
+    def noise_in_words(self, noise: float) -> tuple[str, str]:
+        """What to call the noise of a model, and how to tell it."""
+        return "noise", f"standard deviation {noise**0.5:.4g}"
+
     def mixture(
         self, weights: NDArray[np.float64], parts: Sequence[Prediction] | NDArray[np.float64]
     ) -> Prediction:

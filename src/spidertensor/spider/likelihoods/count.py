@@ -83,6 +83,9 @@ class Count(Likelihood):
         mean, var = self.expected(prediction.mean, prediction.var), self._var(*prediction)
         return negative_binomial.quantile(float(ndtr(residual)), mean, var)
 
+    def noise_in_words(self, noise):
+        return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
+
     def mixture(self, weights, parts):
         """f and noise such that mean and variance of an observation are exactly those of the mixture."""
         parts = np.ascontiguousarray(parts)
