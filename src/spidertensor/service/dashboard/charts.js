@@ -35,7 +35,7 @@ export function plans(snapshot) {
     { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },
     members.length > 1 && { key: "weights", title: "Weights of the members", lines: lines(members.map((each) => each.name), "weights"), share: true, fromZero: true },
     { key: "nodes", title: "Nodes per mode (log scale)", lines: lines(modes, "nodes"), log: true },
-    regression && curve("noise").some((each) => each !== null) && { key: "noise", title: "Noise (standard deviation)", lines: [["noise", curve("noise")]] },
+    regression && { key: "noise", title: "Noise (standard deviation)", lines: [["noise", curve("noise")]] },
   ].filter(Boolean);
 }
 
