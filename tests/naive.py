@@ -338,7 +338,7 @@ def learn_entry(model, state, index, value):
     y_c = alpha + np.clip(y - alpha, -bound, bound) if abs(y - alpha) > bound else y
 
     if model["likelihood"] == "count" and model["clip"] is not None:
-        M = np.exp(alpha + beta_ / 2)
+        M = np.exp(alpha + min(beta_, 4) / 2)
         y_c = min(y, (M + 1) * np.exp(model["clip"] * np.sqrt(beta_ + noise + 1 / (M + 1))))
         state["clipped"] += y_c < y
 

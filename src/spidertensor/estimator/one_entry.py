@@ -7,6 +7,7 @@ bit. For everything else it gives None: then the general way finds out what to d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
-from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods import COUNT, Likelihood
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 
@@ -37,17 +38,27 @@ class EntryUpdate(NamedTuple):
     refused: int
     clipped: int
     below: float | None  # None of a classifier, which has no intervals
-    likelihood: Likelihood
 
     @property
     def std(self) -> float:
         """Predicted standard deviation of the value; of a classifier's, the one of f."""
-        return float(self.likelihood.std(self.mean, self.var, self.noise))
+        return math.sqrt(self.var + self.noise)
+
+
+class CountUpdate(EntryUpdate):
+    """The same of a count: `mean`, `var` and `noise` are about f, the logarithm of its rate."""
+
+    __slots__ = ()
 
     @property
     def expected(self) -> float:
-        """Predicted mean of the value. `mean` is that of f: of counts, the logarithm of their rate."""
-        return float(self.likelihood.expected(self.mean, self.var))
+        """Predicted mean of the count."""
+        return float(COUNT.expected(self.mean, self.var))
+
+    @property
+    def std(self) -> float:
+        """Predicted standard deviation of the count."""
+        return float(COUNT.std(self.mean, self.var, self.noise))
 
 
 class EntryPrediction(NamedTuple):
@@ -88,9 +99,9 @@ def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> 
     learned = _learned(fitted, notes, ids, value)
     if fitted is None or learned is None:
         return None
-    mean, var, noise, log_evidence, *rest = numbers_of(learned[0], fitted.model.likelihood)
+    mean, var, noise, log_evidence, *rest = said = numbers_of(learned[0], fitted.model.likelihood)
     in_units: Any = fitted.scaling.user_units(mean, var, noise)
-    return EntryUpdate._make((*in_units, fitted.scaling.log_density(log_evidence), *rest))
+    return type(said)._make((*in_units, fitted.scaling.log_density(log_evidence), *rest))
 
 
 def learn_rows(
@@ -165,5 +176,5 @@ def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
     """An Update of one entry, as numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
-    lost = update.rejected, update.refused, update.clipped
-    return EntryUpdate(mean, var, noise, log_evidence, *lost, below, likelihood)
+    kind = CountUpdate if likelihood is COUNT else EntryUpdate
+    return kind(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)

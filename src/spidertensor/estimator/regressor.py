@@ -14,6 +14,7 @@ from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.one_entry import EntryPrediction
+from spidertensor.estimator.parameters import check_rule
 from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
@@ -92,8 +93,10 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @property
     def _likelihood(self) -> Likelihood:
-        fitted = self._learned
-        return named(self.likelihood) if fitted is None else fitted.model.likelihood
+        if self._learned is not None:
+            return self._learned.model.likelihood
+        check_rule("likelihood", self.likelihood)
+        return named(self.likelihood)
 
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -14,6 +14,7 @@ from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.count import (
+    count_evidence,
     largest_learned,
     learn_level,
     learn_noise,
@@ -21,7 +22,6 @@ from spidertensor.spider.likelihoods.count import (
 )
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import COUNT, GAUSSIAN, evidence
-from spidertensor.spider.likelihoods.quadrature import by_quadrature
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
@@ -134,7 +134,7 @@ def _entries(
         score = 0.0
         if counts_values:
             y = min(y, largest_learned(alpha, beta, noise_var, settings.clip))
-            log_z, da, db, narrowing, score = by_quadrature(settings.likelihood, y, alpha, beta, noise_var)
+            log_z, da, db, narrowing, score = count_evidence(y, alpha, beta, noise_var, stream.mean[()])
         else:
             log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
         if y != y_true:

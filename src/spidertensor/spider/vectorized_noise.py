@@ -16,7 +16,7 @@ from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood
 from spidertensor.spider.likelihoods.count import LARGEST_LOG, LARGEST_STEP as LARGEST_COUNT_STEP
-from spidertensor.spider.likelihoods.count import LEVEL_MEMORY, LEVEL_VAR
+from spidertensor.spider.likelihoods.count import DEPTH, DEPTH_VAR, LEVEL_MEMORY, LEVEL_VAR, WIDEST
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE as LARGEST_COUNT_NOISE
 from spidertensor.spider.likelihoods.negative_binomial import LEAST_NOISE as LEAST_COUNT_NOISE
 from spidertensor.spider.network import Network
@@ -102,7 +102,7 @@ def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
     if not settings.clips:
         return value
     if settings.likelihood is COUNT:  # count.largest_learned
-        log_more = jnp.logaddexp(jnp.minimum(alpha + beta / 2, LARGEST_LOG), 0)
+        log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
         return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
     bound = clip * jnp.sqrt(beta + noise)
     return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one

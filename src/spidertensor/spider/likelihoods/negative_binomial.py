@@ -57,20 +57,18 @@ def _digamma(x):
     return math.log(x) - 0.5 / x - u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132)))) - below
 
 
-def cdf(k: NDArray[np.float64], mean: NDArray[np.float64], var: NDArray[np.float64]) -> NDArray[np.float64]:
-    """P(Y <= k) of a negative binomial of this mean and variance, the variance being the larger one."""
-    size, chance = mean * mean / (var - mean), mean / var
-    return np.where(k < 0, 0.0, betainc(size, np.maximum(k, 0.0) + 1.0, chance))
+def cdf(k: NDArray[np.float64], mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P(Y <= k) of a negative binomial of this mean, and of variance mean + mean² / size."""
+    return np.where(k < 0, 0.0, betainc(size, np.maximum(k, 0.0) + 1.0, size / (size + mean)))
 
 
-def quantile(p: float, mean: NDArray[np.float64], var: NDArray[np.float64]) -> NDArray[np.float64]:
+def quantile(p: float, mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
     """The smallest count k with P(Y <= k) >= p."""
-    low, high = np.full(mean.shape, -1.0), np.ceil(mean + 10 * np.sqrt(var))
-    while (short := (cdf(high, mean, var) < p) & (high < _FAR)).any():
-        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
-    while ((gap := high - low) > np.maximum(1.0, high * 2.0**-52)).any():
-        middle = low + np.floor(gap / 2)
-        enough = cdf(middle, mean, var) >= p
-        inside = gap > 1
-        high, low = np.where(inside & enough, middle, high), np.where(inside & ~enough, middle, low)
+    low, high = np.full(mean.shape, -1.0), np.minimum(np.ceil(8 * mean + 8), _FAR)
+    while (short := (cdf(high, mean, size) < p) & (high < _FAR)).any():
+        low, high = np.where(short, high, low), np.where(short, np.minimum(8 * high, _FAR), high)
+    while (open_ := high - low > np.maximum(1.0, high * 2.0**-52)).any():
+        middle = low + np.floor((high - low) / 2)
+        enough = cdf(middle, mean, size) >= p
+        high, low = np.where(open_ & enough, middle, high), np.where(open_ & ~enough, middle, low)
     return high
