@@ -246,11 +246,18 @@ def log_z(model, params, var, y, noise):
     return evidence(model, y, f(model, params), beta(model, params, var), noise)[0]
 
 
+def far_below(model, y, alpha, level):
+    """Section 17: a zero whose f is far below the level, learned as if f = level - 8 had been seen"""
+    return model["likelihood"] == "count" and y == 0 and alpha < level[0] - 8
+
+
 def dlog_z(model, params, var, y, noise, level=(0, 0)):
     """dlogZ/dmu = da * g + db * dbeta/dmu with dbeta/dmu = 2 H (var * g),  dlogZ/dv = db * g^2"""
     g = gradient(model, params)
     alpha, beta_ = f(model, params) + level[0], beta(model, params, var) + level[1]
     _, da, db = evidence(model, y, alpha, beta_, noise)
+    if far_below(model, y, alpha, level):
+        _, da, db = evidence(model | {"likelihood": "gaussian"}, level[0] - 8, alpha, beta_, 1.0)
     Hd = hessian_times_var_g(model, params, var)
     through_beta = 1 if model["curvature"] else 0  # curvature=False: drop dbeta/dmu
     dmu = {part: [] for part in ("weights", "factors")}
@@ -371,9 +378,11 @@ def learn_level_and_dispersion(model, state, y, alpha, beta_, noise):
     """Section 17: one more element of gradient 1; log noise ~ N(log(b / a), 1 / a)"""
     values = state["values"]
     _, da, db = evidence(model, y, alpha, beta_, noise)
-    mean, v = values["mean"], values["var"]
-    values["mean"], values["var"] = mean + v * da, min(4, (v - v**2 * (da**2 - 2 * db)) * 1.0001)
     score = tilted(y, alpha, beta_, noise)[3]
+    mean, v = values["mean"], values["var"]
+    if far_below(model, y, alpha, (mean, v)):
+        score, (_, da, db) = 0, evidence(model | {"likelihood": "gaussian"}, mean - 8, alpha, beta_, 1.0)
+    values["mean"], values["var"] = mean + v * da, min(4, (v - v**2 * (da**2 - 2 * db)) * 1.0001)
     lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
     state["a"] = max(lam * state["a"], min(state["a"], 1)) + score**2
     state["b"] = state["a"] * noise * np.exp(np.clip(score / state["a"], -0.5, 0.5))

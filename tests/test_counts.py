@@ -101,6 +101,18 @@ def test_one_absurd_count_does_not_wreck_the_model():
     assert one.learn_one(tuple(X[0].tolist()), 1e9).log_evidence < -20  # of the true count
 
 
+def test_zeros_that_are_sure_leave_predictions_sane():
+    """Half of the nodes have nothing but zeros. Nothing in a zero says how small its rate is."""
+    rng = np.random.default_rng(0)
+    X = rng.integers((40, 30), size=(20_000, 2))
+    y = np.where(X[:, 0] < 20, 0, rng.poisson(np.exp(3 + np.sin(X[:, 1])))).astype(float)
+    update = SpiderRegressor(**SMALL).learn(X, y)
+    late, none = slice(15_000, None), X[15_000:, 0] < 20
+    mean = COUNT.expected(update.mean, update.var)[late]
+    assert mean[none].max() < 1 and update.mean.min() > -20
+    assert np.corrcoef(mean[~none], y[late][~none])[0, 1] > 0.8
+
+
 # --- cuts, one entry, files ---
 
 

@@ -22,6 +22,7 @@ from spidertensor.spider.likelihoods.negative_binomial import LEAST_NOISE as LEA
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import node_noise_var
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
+from spidertensor.spider.vectorized_evidence import Evidence
 from spidertensor.spider.vectorized_networks import Normal
 
 LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry moves it by less
@@ -111,6 +112,16 @@ def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
 def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
     """Mean and variance of the level of f that all entries share (section 17)."""
     return sums.high[VALUES][1:] if settings.likelihood is COUNT else (0, 0)
+
+
+def far_below(settings: Settings, told: Evidence, y, alpha, beta, level) -> Evidence:
+    """count.count_evidence: a zero whose f is far below the level is learned as if f had been seen there."""
+    if settings.likelihood is not COUNT:
+        return told
+    s, r = beta + DEPTH_VAR, level - DEPTH - alpha
+    seen = [told.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / DEPTH_VAR, r / DEPTH_VAR**0.5, 0.0]
+    low = (y == 0) & (r > 0)
+    return Evidence(*(jnp.where(low, new, old) for new, old in zip(seen, told, strict=True)))
 
 
 def sums_after_counts(log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:

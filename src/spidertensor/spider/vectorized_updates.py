@@ -31,6 +31,7 @@ from spidertensor.spider.vectorized_noise import (
     Settings,
     clipped,
     count,
+    far_below,
     for_noise,
     level_of,
     log_noise_of,
@@ -135,7 +136,8 @@ def _scan(
         log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
         noise_var, own = noise_of(settings, carry.sums, log_noise)
         y = clipped(settings, numbers.clip, value[i], alpha, beta, noise_var)
-        _, da, db, c, *_, score = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        told = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        _, da, db, c, *_, score = far_below(settings, told, y, alpha, beta, level)
         log_z = evidence(settings.likelihood, value[i], alpha, beta, noise_var).log_z
         good = (jnp.abs(log_z) < HUGE) & (jnp.abs(da) < HUGE) & (c >= 0) & (c < HUGE)
         moves = good & ~watching
@@ -223,7 +225,8 @@ def _joint(
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
-    *_, precision, root, score = evidence(settings.likelihood, y, alpha, beta, used)
+    told = evidence(settings.likelihood, y, alpha, beta, used)
+    *_, precision, root, score = far_below(settings, told, y, alpha, beta, level)
     log_z = evidence(settings.likelihood, value, alpha, beta, used).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # a NaN fails too
     solved = _solve(K, good & ~watching, precision, root)
