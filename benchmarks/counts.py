@@ -6,9 +6,9 @@ Prequential: every entry is predicted before it is learned, and the first tenth 
 for each data set and model:
 
     log_score    mean log probability of the count. A Gaussian's probability of k is what it gives to
-                 (k - 1/2, k + 1/2), in the values that it learned; all below 1/2 counts as 0. That is kind to it.
-    rmse, mae    of the mean of the count. For log(1 + count) it is that of the log normal; `rmse_of_median` has
-                 exp(mean) - 1 in its place
+                 (k - 1/2, k + 1/2), in the values that it learned; all below 1/2 counts as 0: kind to it
+    rmse, mae    of the mean of the count. For log(1 + count) it is that of the log normal; `rmse_of_median`
+                 has exp(mean) - 1 in its place
     microseconds per entry, all models in one run on one machine, without compiling
 """
 
@@ -46,7 +46,7 @@ def acc(entries: int) -> Batch:
 
 def flights(entries: int) -> Batch:
     """Flights of each route and hour on each day of 2013, in time order: zeros are the days without one. The
-    modes are origin, destination, hour and weekday; routes and hours with a flight in every week on average."""
+    modes are origin, destination, hour and weekday; of routes and hours with a flight a week on average."""
     with open_zip(datasets.locate("flights")) as archive, archive.open("flights.csv") as file:
         month, day, hour, origin, dest = columns(file, "month day hour origin dest")
     first = np.datetime64("2013-01-01")
@@ -122,7 +122,9 @@ def measured(name: str, entries: Batch, committee: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", nargs="*", default=list(DATA))
     parser.add_argument("--entries", type=int)
     parser.add_argument("--committee", type=int, default=4)

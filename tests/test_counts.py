@@ -63,12 +63,14 @@ def test_the_log_score_is_nearly_that_of_the_truth(learned):
 def test_std_and_intervals_are_those_of_counts(learned):
     model, update, y, _ = learned
     assert 0.88 < np.mean(np.abs(update.below[-10_000:] - 0.5) < 0.45) < 0.92
-    X, y, rate = counts(5000, seed=1)
+    X, y, _rate = counts(5000, seed=1)
     mean, std = model.predict(X, return_std=True)
     assert 0.85 < np.mean((y - mean) ** 2) / np.mean(std**2) < 1.15
     for coverage in (0.5, 0.9):
         low, high = model.predict_interval(X, coverage)
-        assert (low == np.floor(low)).all() and (high == np.floor(high)).all() and low.min() >= 0
+        assert (low == np.floor(low)).all()
+        assert (high == np.floor(high)).all()
+        assert low.min() >= 0
         assert np.mean((y >= low) & (y <= high)) > coverage - 0.01
     one = model.predict_one(tuple(X[0].tolist()))
     assert (one.mean, one.std) == (mean[0], std[0])
@@ -109,7 +111,8 @@ def test_zeros_that_are_sure_leave_predictions_sane():
     update = SpiderRegressor(**SMALL).learn(X, y)
     late, none = slice(15_000, None), X[15_000:, 0] < 20
     mean = COUNT.expected(update.mean, update.var)[late]
-    assert mean[none].max() < 1 and update.mean.min() > -20
+    assert mean[none].max() < 1
+    assert update.mean.min() > -20
     assert np.corrcoef(mean[~none], y[late][~none])[0, 1] > 0.8
 
 
@@ -168,7 +171,12 @@ def test_the_level_and_the_noise_of_a_file_are_checked(tmp_path):
     X, y, _ = counts(90)
     SpiderRegressor(**SMALL, committee=1).fit(X, y).save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")
-    for name, value in (("stream/var", 5.0), ("stream/mean", 1e4), ("stream/shift", 1.0), ("posterior/noise/rate", 1e9)):
+    for name, value in (
+        ("stream/var", 5.0),
+        ("stream/mean", 1e4),
+        ("stream/shift", 1.0),
+        ("posterior/noise/rate", 1e9),
+    ):
         changed = {f"committee/members/0/{name}": np.array(value)}
         checkpoint.save(tmp_path / "model", file.arrays | changed, file.sections)
         with pytest.raises(CheckpointError, match="of the counts is impossible"):
@@ -181,7 +189,7 @@ def test_the_level_and_the_noise_of_a_file_are_checked(tmp_path):
 @pytest.mark.parametrize("value", [2.5, -1.0, 1e16, math.nan, math.inf])
 def test_other_values_are_refused_with_the_remedy(value):
     model = SpiderRegressor(likelihood="count")
-    with pytest.raises(EntryError, match="not a whole number from 0 on: round it|is not finite") as error:
+    with pytest.raises(EntryError, match=r"not a whole number from 0 on: round it|is not finite") as error:
         model.fit([("a", 1), ("b", 2)], [3, value])
     assert error.value.row == 1
     assert not model.__sklearn_is_fitted__()
@@ -236,7 +244,8 @@ def test_protocols_score_counts():
         protocols.held_out(floors.biases(2, COUNT), *data.split(0), likelihood=COUNT),
     ):
         (row,) = rows
-        assert row["metric"] == "rmse" and row["score"] < np.std(data.train.value)
+        assert row["metric"] == "rmse"
+        assert row["score"] < np.std(data.train.value)
         assert abs(row["coverage_90"] - 0.9) < 0.03
         assert np.isfinite(row["log_density"])
 
@@ -245,7 +254,9 @@ def test_protocols_score_counts():
 def file(tmp_path):
     X, y, _ = counts(3000)
     with (tmp_path / "calls.csv").open("w", newline="") as target:
-        csv.writer(target).writerows([("cell", "hour", "calls"), *zip(*X.T.tolist(), y.astype(int), strict=True)])
+        csv.writer(target).writerows(
+            [("cell", "hour", "calls"), *zip(*X.T.tolist(), y.astype(int), strict=True)]
+        )
     return tmp_path / "calls.csv"
 
 
@@ -264,7 +275,8 @@ def test_the_command(file):
     done = spider("fit", file, *columns, "--model", model, "--predictions", told, "--committee", 1, "--json")
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
-    assert record["metric"] == "rmse" and record["score"] < record["floors"]["mean"]
+    assert record["metric"] == "rmse"
+    assert record["score"] < record["floors"]["mean"]
     with told.open() as lines:
         assert min(float(row["mean"]) for row in csv.DictReader(lines)) > 0
     assert "the variance of a count is mean + " in spider("info", model).output
@@ -272,7 +284,8 @@ def test_the_command(file):
     row = next(csv.DictReader(predicted.stdout.splitlines()))
     assert float(row["low"]) == int(float(row["low"])) >= 0
     record = json.loads(spider("evaluate", file, *columns, "--json").stdout)
-    assert set(record["floors"]) == {"mean", "biases"} and record["score"] < record["floors"]["mean"]["score"]
+    assert set(record["floors"]) == {"mean", "biases"}
+    assert record["score"] < record["floors"]["mean"]["score"]
     held_out = json.loads(spider("evaluate", file, *columns, "--test", 0.2, "--json").stdout)
     assert set(held_out["floors"]) == {"mean", "biases"}  # the static ones have no counts
     again = spider("fit", file, "--model", model, "--resume", "--counts")
@@ -305,9 +318,11 @@ def test_the_service(tmp_path):
     options = ("--modes", "cell,hour", "--value", "calls", "--counts", "--committee", "1")
     with serving(tmp_path, "--model", "calls.spider", *options) as server:
         answer = server.learn(rows)
-        assert answer["learned"] == 60 and min(each["mean"] for each in answer["predictions"]) > 0
+        assert answer["learned"] == 60
+        assert min(each["mean"] for each in answer["predictions"]) > 0
         (one,) = server.predict([{"cell": 1, "hour": 2}], query="?interval=0.9")["predictions"]
-        assert one["low"] == int(one["low"]) and one["low"] <= one["mean"] <= one["high"]
+        assert one["low"] == int(one["low"])
+        assert one["low"] <= one["mean"] <= one["high"]
         assert server.learn([{"cell": 1, "hour": 2, "calls": 0.5}], expect=422)
         assert server.get("/v1/model")["metric"] == "rmse"
         server.stop()

@@ -160,7 +160,9 @@ def evaluate(
     if own:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
-        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary, counts=counts, **reading)
+        loaded, about = _own_file(
+            source, rejected, modes, value, time, binary=binary, counts=counts, **reading
+        )
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
         _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
@@ -263,10 +265,11 @@ def _own_file(
     if unknown := [name for name in of_mode if name not in names]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
+    likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
         loaded = of_file(
-            source, names, value, PROBIT if binary else COUNT if counts else GAUSSIAN, time=time, on_bad=rejected.take,
-            progress=progress, missing=missing, bins=bins,
+            source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
+            missing=missing, bins=bins,
         )  # fmt: skip
     return loaded, {
         "modes": names,

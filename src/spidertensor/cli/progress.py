@@ -105,7 +105,9 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
     if as_json:
         output.print_json(record)
     else:
-        output.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record, model.likelihood_))
+        output.print_pairs(
+            f"{record['model']}: learned from {record['source']}", _pairs(record, model.likelihood_)
+        )
 
 
 def _pairs(record: dict[str, Any], likelihood: Likelihood) -> list[tuple[str, str]]:

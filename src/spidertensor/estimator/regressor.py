@@ -113,9 +113,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         likelihood = self._likelihood
         if likelihood is GAUSSIAN:  # the same, in a tenth of the time
             return EntryPrediction(mean, math.sqrt(var + noise))
-        return EntryPrediction(
-            float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise))
-        )
+        return EntryPrediction(float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise)))
 
     @locked
     def predict_interval(

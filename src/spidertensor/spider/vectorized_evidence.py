@@ -113,7 +113,9 @@ def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) 
     c = jnp.clip(c, 0, 1 / beta)
     precision = c * beta / var
     root = jnp.where(c > 0, da / jnp.where(c > 0, c, 1), 0) * jnp.sqrt(precision)
-    return Evidence(log_z, da, 0.5 * (da * da - c), c, precision, root, mean(jax.vmap(of_noise)(centre + off)))
+    return Evidence(
+        log_z, da, 0.5 * (da * da - c), c, precision, root, mean(jax.vmap(of_noise)(centre + off))
+    )
 
 
 def _mode(derivatives, alpha, beta) -> tuple[jax.Array, jax.Array]:
@@ -134,8 +136,8 @@ def _mode(derivatives, alpha, beta) -> tuple[jax.Array, jax.Array]:
 
 
 def _count_log_density(y, f, log_noise):
-    """likelihoods/negative_binomial.py, as the log density of y under the mean y itself, by Stirling's series,
-    and what f loses to that: float32 would lose all digits of differences of log Gammas."""
+    """likelihoods/negative_binomial.py, as the log density of y under the mean y itself, by Stirling's
+    series, and what f loses to that: float32 would lose all digits of differences of log Gammas."""
     r, some = jnp.exp(-log_noise), jnp.maximum(y, 1)
     best = jnp.log(some) + log_noise
     at_best = -0.5 * (_LOG_2PI + jnp.log(some) + softplus(best))

@@ -15,8 +15,15 @@ import jax.numpy as jnp
 from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood
-from spidertensor.spider.likelihoods.count import LARGEST_LOG, LARGEST_STEP as LARGEST_COUNT_STEP
-from spidertensor.spider.likelihoods.count import DEPTH, DEPTH_VAR, LEVEL_MEMORY, LEVEL_VAR, WIDEST
+from spidertensor.spider.likelihoods.count import (
+    DEPTH,
+    DEPTH_VAR,
+    LARGEST_LOG,
+    LEVEL_MEMORY,
+    LEVEL_VAR,
+    WIDEST,
+)
+from spidertensor.spider.likelihoods.count import LARGEST_STEP as LARGEST_COUNT_STEP
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE as LARGEST_COUNT_NOISE
 from spidertensor.spider.likelihoods.negative_binomial import LEAST_NOISE as LEAST_COUNT_NOISE
 from spidertensor.spider.network import Network
@@ -135,7 +142,7 @@ def sums_after_counts(log_forgetting, sums: Pair, good, score, S_res, S_inv) -> 
     known = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1)) + jnp.sum(score * score)
     step = jnp.clip(jnp.sum(score) / known, -LARGEST_COUNT_STEP, LARGEST_COUNT_STEP)
     noise = jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE) * jnp.exp(step)
-    entries, mean, var = high[VALUES]
+    _entries, mean, var = high[VALUES]
     wide = jnp.minimum(LEVEL_VAR, (var - var * var * S_inv) * jnp.exp(n * math.log1p(1 / LEVEL_MEMORY)))
     change = jnp.stack([known - shape, known * noise - rate, jnp.zeros_like(mean), var * S_res, wide - var])
     return add(sums, jnp.concatenate([jnp.where(n > 0, change, 0), jnp.zeros_like(high[LOG_NOISE])]))

@@ -5,8 +5,8 @@ exp(f) and variance exp(f) + noise exp(2 f). With M = E[exp(f)] and F = E[exp(2 
 
     mean = M = exp(mean of f + var / 2),   variance = M + F (1 + noise) - M²,   F = exp(2 mean of f + 2 var)
 
-where var counts as no more than WIDEST: of an f that is hardly known the normal distribution is a rough guess,
-and its upper tail alone would be M.
+where var counts as no more than WIDEST: of an f that is hardly known the normal distribution is a rough
+guess, and its upper tail alone would be M.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ COUNT = Count()
 
 
 def _size(var, noise):
-    """M² / (F (1 + noise) - M²): of the negative binomial with the mean and the variance of an observation."""
+    """M² / (F (1 + noise) - M²): of the negative binomial with the moments of an observation."""
     var = np.minimum(np.asarray(var, np.float64), WIDEST)
     return 1 / (np.expm1(var) + np.exp(var) * np.asarray(noise, np.float64))
 
@@ -107,8 +107,8 @@ def _size(var, noise):
 @kernel(**COMPILE | {"fastmath": False})
 def _moments(weights, parts, out):
     """Arguments as in mixture.moments. M = sum w M_m, F = sum w F_m, noise = sum w F_m noise_m / F; the log
-    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow. Where
-    var is above WIDEST the noise takes the rest."""
+    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow.
+    Where var is above WIDEST the noise takes the rest."""
     members, n = parts.shape[0], parts.shape[2]
     for i in range(n):
         w = min(i, weights.shape[1] - 1)
@@ -166,8 +166,8 @@ def largest_learned(alpha, beta, noise, clip):
 
 @kernel(**PART)
 def learn_noise(noise, score, forgetting):
-    """log noise ~ N(log(rate / shape), 1 / shape): a step along d log Z / dlog noise, whose square is what the
-    entry tells. What is known fades, but not below what was known before any entry."""
+    """log noise ~ N(log(rate / shape), 1 / shape): a step along d log Z / dlog noise, whose square is what
+    the entry tells. What is known fades, but not below what was known before any entry."""
     at = math.log(noise_of_counts(noise))
     known = max(forgetting * noise.shape[()], min(noise.shape[()], 1.0)) + score * score
     at += min(max(score / known, -LARGEST_STEP), LARGEST_STEP)

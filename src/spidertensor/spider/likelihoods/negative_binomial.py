@@ -1,4 +1,4 @@
-"""The negative binomial of mean exp(f) and variance exp(f) + noise exp(2 f): formulas, compiled and for arrays.
+"""The negative binomial of mean exp(f) and variance exp(f) + noise exp(2 f), compiled and for arrays.
 
 mathematics.md section 17. With r = 1/noise and t = f - log r,
 
@@ -54,7 +54,9 @@ def _digamma(x):
         below += 1.0 / x
         x += 1.0
     u = 1.0 / (x * x)
-    return math.log(x) - 0.5 / x - u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132)))) - below
+    return (
+        math.log(x) - 0.5 / x - u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132)))) - below
+    )
 
 
 def cdf(k: NDArray[np.float64], mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:

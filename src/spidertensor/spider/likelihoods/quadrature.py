@@ -1,7 +1,8 @@
 """log Z and its derivatives for any likelihood whose log density is concave in f: mathematics.md section 17.
 
-Gauss-Hermite nodes around the mode of the tilted density p(y | f) N(f | alpha, beta), as wide as its curvature
-there says. (Nodes of N(alpha, beta) itself would miss a narrow likelihood.) With E over the tilted density
+Gauss-Hermite nodes around the mode of the tilted density p(y | f) N(f | alpha, beta), as wide as its
+curvature there says. (Nodes of N(alpha, beta) itself would miss a narrow likelihood.) With E over the
+tilted density
 
     da = E[l'] = (E[f] - alpha) / beta,   c = -E[l''] - Var[l'] = (beta - Var[f]) / beta²
 

@@ -28,8 +28,8 @@ def synthetic(
     drift: float | str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """A random network over random factors: value = f + noise N(0, 1), or whether that is positive; or a count
-    of mean exp(f + 1) and dispersion `noise`.
+    """A random network over random factors: value = f + noise N(0, 1), or whether that is positive; or a
+    count of mean exp(f + 1) and dispersion `noise`.
 
     f has mean 0 and standard deviation 1. A tenth more entries, at the end of the stream, are the test.
     drift: a share of the stream, after which all factors are other ones; or "slow": they turn all the time
