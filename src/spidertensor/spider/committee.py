@@ -141,7 +141,7 @@ def committee(
         """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
         n = len(batch.value)
         told, weights = np.empty((6, n)), np.empty((len(parts), n))
-        mass = state.residuals[0] if likelihood.normal else _NO_HISTOGRAM
+        mass = state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
         first = int(state.counts.entries)
         refused, clipped = conclude(
             state.weights, state.counts, mass, parts, batch.value, clip, weights, told
@@ -154,7 +154,7 @@ def committee(
             good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
             residual = likelihood.residual(batch.value, Prediction(*predicted), first)
             note(state.residuals[0], residual, good, below)
-            clipped = np.count_nonzero(good & (np.abs(residual) > clip))
+            clipped = int(np.count_nonzero(good & (np.abs(residual) > clip)))
             state.counts.clipped[()] += clipped
         return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 

@@ -118,7 +118,7 @@ def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
 
 def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
     """Mean and variance of the level of f that all entries share (section 17)."""
-    return sums.high[VALUES][1:] if settings.likelihood is COUNT else (0, 0)
+    return tuple(sums.high[VALUES][1:]) if settings.likelihood is COUNT else (0, 0)
 
 
 def far_below(settings: Settings, told: Evidence, y, alpha, beta, level) -> Evidence:
