@@ -77,6 +77,18 @@ class Update(NamedTuple):
     below: NDArray[np.float64] | None = None
 
 
+def joined(updates: list[Update]) -> Update:
+    """The Updates of calls one after the other as that of one call."""
+    *arrays, rejected, refused, clipped, below = zip(*updates, strict=True)
+    return Update(
+        *map(np.concatenate, arrays),
+        rejected=sum(rejected),
+        refused=sum(refused),
+        clipped=sum(clipped),
+        below=None if below[0] is None else np.concatenate(below),
+    )
+
+
 class InitFunction(Protocol):
     def __call__(self, seed: int, /) -> Any:
         """The state before any entry: a NamedTuple of arrays."""

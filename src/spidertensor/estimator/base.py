@@ -19,7 +19,7 @@ from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
-from spidertensor.estimator.fitted import Fitted, followed, scaled_values, with_room, without
+from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
 from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
@@ -35,8 +35,9 @@ from spidertensor.estimator.parameters import (
     model_of,
     plain,
 )
-from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes
+from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes, seen_with
 from spidertensor.estimator.scikit_learn import ScikitLearn
+from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
@@ -134,10 +135,11 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return self._advance(X, y)
 
     @locked
-    def learn_one(self, ids: Any, value: Any) -> EntryUpdate:
+    def learn_one(self, ids: Any, value: Any = None) -> EntryUpdate:
         """Learn one entry: what `learn([ids], [value])` does, bit for bit, several times as fast.
 
         ids: one per mode, in a tuple or a list, or by the names of the columns: {"user": "anna", ...}
+        value: what was observed; an event has none
 
         Returns what was predicted just before, as numbers: mean, var, noise, std, log_evidence and others.
         """
@@ -146,7 +148,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
-            update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), [value])[0])
+            y = None if value is None else [value]
+            update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), y)[0])
         return update
 
     @locked
@@ -210,7 +213,10 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         rows = rows if columns else [{}]  # the candidates name all modes
-        best = [best_nodes(fitted, ranked, ids, ranked.places(excluded.of(ids)), **how) for ids in rows]
+        best = []
+        for ids in rows:
+            left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
+            best.append(best_nodes(fitted, ranked, ids, ranked.places(left_out), **how))
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return best
@@ -306,7 +312,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             return Update(*np.empty((4, 0)), rejected=0, below=below), np.empty(
                 (0, len(columns.ids)), np.int64
             )
-        fitted = self._learned or self._start(len(columns.ids), value)._replace(classes=classes)
+        fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         with eviction.unbroken(fitted.nodes):
             return self._learn(fitted, columns, value)
 
@@ -323,7 +329,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
-            state, update = eviction.learn(fitted.model, fitted.state, Batch(index, batch_value), segments)
+            with remembering(fitted, index):
+                batch = Batch(index, batch_value)
+                state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -338,8 +346,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Update(*prediction, log_evidence, *update[4:]), index
 
-    def _start(self, n_modes: int, value: NDArray[np.float64]) -> Fitted:
-        params = checked(self.get_params(deep=False))
+    def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
+        n_modes = len(columns.ids)
+        params = self._resolved(checked(self.get_params(deep=False)), columns.names, n_modes)
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
         nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
@@ -349,7 +358,12 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
 
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
-        return Fitted(params, model, state, nodes, scaling)
+        pairs = None if params.get("remember_seen", False) is False else SeenPairs()
+        return Fitted(params, model, state, nodes, scaling, pairs=pairs)
+
+    def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
+        """The parameters with modes by their numbers."""
+        return params
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
         return Scaling()
@@ -416,8 +430,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             model = fitted.model._replace(members=members, method=LEFT_OUT)
             # Copied: pickle reads it after this call, when another thread may be learning; and a plain
             # copy.copy must share neither state nor ids.
-            nodes = copy.deepcopy(fitted.nodes)
-            state["_learned"] = fitted._replace(model=model, state=_copied(fitted.state), nodes=nodes)
+            nodes, pairs = copy.deepcopy((fitted.nodes, fitted.pairs))
+            own = {"state": _copied(fitted.state), "nodes": nodes, "pairs": pairs}
+            state["_learned"] = fitted._replace(model=model, **own)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
-from spidertensor.estimator import labels
+from spidertensor.estimator import event_rule, inputs, labels
 from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.one_entry import EntryProbability
 from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
@@ -20,6 +23,7 @@ from spidertensor.method import Update
 from spidertensor.spider.likelihoods import PROBIT
 
 
+@dataclass(eq=False, repr=False)
 class SpiderClassifier(ScikitLearnClassifier, Spider):
     """Streaming Bayesian deep tensor factorization of values of two kinds, with a probit likelihood.
 
@@ -27,8 +31,21 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     sorted. The first call that learns decides which they are, so it must have both, or name both with
     `classes`, unless they are 0 and 1 or False and True. Any other label is an EntryError from then on.
 
-    Parameters as for SpiderRegressor; noise_memory and scaling do not exist here.
+    Parameters as for SpiderRegressor, but for those of continuous values. With `negatives` it learns from
+    events alone: clicks, purchases, plays. There is no y, and entries may repeat.
+
+    negatives:       after each event learn so many that did not happen: the event with another node in a mode
+    negatives_over:  that mode, such as the product, by its name or number; a list: they take turns
+    negatives_power: draw a node in proportion to how often it was in events, to this power; 0: all alike
+    remember_seen:   remember which nodes of that mode were seen with which of another, and do not recommend
+                     them again: True with two modes, else the name or number of the other one, such as the
+                     user. It takes 8 bytes a pair
     """
+
+    negatives: int | None = None
+    negatives_over: str | int | tuple[str | int, ...] | None = None
+    negatives_power: float = 0.0
+    remember_seen: bool | str | int = False
 
     _likelihood = PROBIT
     _stored_as = "SpiderClassifier"
@@ -39,8 +56,13 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return cls(**(PAPER | changes))
 
     @learns
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn the entries, in their order, on top of what is known.
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Forget everything, then learn the entries in one pass, in their order. Events have no y."""
+        return super().fit(X, y)
+
+    @learns
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn the entries, in their order, on top of what is known. Events have no y.
 
         classes: both labels, for the first call. The second is the positive one, whose probability
                  `recommend` ranks by; by default that is the last in sorted order
@@ -49,13 +71,14 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self
 
     @learns
-    def learn(self, X: Any, y: Any, classes: Any = None) -> Update:
+    def learn(self, X: Any, y: Any = None, classes: Any = None) -> Update:
         """Like partial_fit, but returns what was predicted for each entry just before it was learned: mean
-        and variance of the f behind the probability of the positive label."""
+        and variance of the f behind the probability of the positive label. The log evidence of an event is
+        that of it and its negatives."""
         return self._advance(X, y, classes)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
+    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`."""
         return self._advance(X, y, classes)
 
@@ -84,10 +107,36 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         """The more probable label at each row of X."""
         return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(np.intp)]
 
+    @locked
+    def predict_rate(self, X: Any) -> NDArray[np.float64]:
+        """Of all events with the other nodes of a row of X, the share that has its node in `negatives_over`.
+
+        predict_proba of a model of events tells an event from one that was drawn, so it depends on how many
+        are drawn, and ranks only. This is that probability's odds, times how many are drawn of this node.
+        """
+        fitted = self._fitted()
+        rule, draws = fitted.model.rule, fitted.state.draws
+        if rule is None or not draws or len(rule.over) != 1:
+            raise ValueError("a rate needs a model of events whose negatives are drawn over one mode")
+        mean, var, _ = self._predict(X)
+        t, mode = mean / np.sqrt(1 + var), rule.over[0]
+        share = np.full(len(t), 1 / max(int(draws.seen[0]), 1))
+        for of in draws.popularity:
+            weight = np.append(of.times[: int(draws.seen[0])].astype(np.float64) ** rule.power, 0.0)
+            share = weight[self._index(X)[:, mode]] / weight.sum()
+        with np.errstate(over="ignore"):
+            return np.minimum(np.exp(log_ndtr(t) - log_ndtr(-t)) * rule.negatives * share, 1.0)
+
+    def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
+        return event_rule.resolved(params, names, n_modes)
+
     def _classes(self) -> Classes:
         return self._fitted().classes or labels.ZERO_ONE
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
+        learns_events = self.negatives if self._learned is None else self._learned.model.rule
+        if learns_events:
+            return _ones(y, n), labels.ZERO_ONE
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))
 
@@ -99,3 +148,16 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
         of_second = float(ndtr(t if both[1] == self.positive_ else -t))
         return EntryProbability(both[of_second > 0.5], float(ndtr(t)))
+
+
+def _ones(y: Any, n: int) -> NDArray[np.float64]:
+    """The values of events, which need not be given."""
+    value = np.ones(n) if y is None else inputs.values(y, n, PROBIT)
+    refuse(
+        value,
+        value != 1,
+        "is not an event: this model learns what happened, and draws itself what did not",
+        kind="value",
+        remedy="leave it out, or learn 0 and 1 without negatives",
+    )
+    return value

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from spidertensor.estimator.ids import BLOCK, NodeIndex
 from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.parameters import Model
-from spidertensor.method import Batch, Update
-from spidertensor.spider import posterior
+from spidertensor.method import Batch, Update, joined
+from spidertensor.spider import events, posterior
 from spidertensor.spider.committee import CommitteeState, interrupts_wait
 
 
@@ -160,11 +160,17 @@ class Segment(NamedTuple):
 
 
 def segments(
-    nodes: Sequence[NodeIndex], index: NDArray[np.int64], entries: int, batch_size: int
+    nodes: Sequence[NodeIndex],
+    index: NDArray[np.int64],
+    entries: int,
+    batch_size: int,
+    *,
+    at_once: bool = False,
 ) -> list[Segment]:
     """How to learn the entries that were just mapped to `index`; [] if no row has changed its id.
 
     entries: how many were learned before this call
+    at_once: a row must not start afresh before the entry that needs it, because others may draw it (events)
 
     A row that an earlier entry of the segment touches under its old id ends the segment. An engine that
     learns batch by batch must find the same batches however the stream is cut, so a segment ends inside a
@@ -174,7 +180,7 @@ def segments(
     for mode, each in enumerate(nodes):
         if isinstance(each, BoundedIndex) and len(found := each.evictions()):
             place, row = found.T
-            last = _previous(index[:, mode])[place]
+            last = place - 1 if at_once else _previous(index[:, mode])[place]
             # rows that this call has not touched before may start afresh at once
             cuts[0].reused[mode].extend(row[last < 0].tolist())
             later = np.stack([place, np.full_like(place, mode), row, last], axis=1)[last >= 0]
@@ -218,7 +224,7 @@ def learn(
         for part in waiting:  # these entries are not learned, but no id may have the factors of another
             _start_afresh(model, state, part.reused)
         raise
-    return state, _joined(updates)
+    return state, joined(updates)
 
 
 def _start_afresh(model: Model, state: CommitteeState, reused: list[list[int]]) -> None:
@@ -226,14 +232,7 @@ def _start_afresh(model: Model, state: CommitteeState, reused: list[list[int]]) 
         for mode, rows in enumerate(reused):
             if rows:
                 posterior.restart(own, member.network, member.prior, mode, np.array(rows))
-
-
-def _joined(updates: list[Update]) -> Update:
-    *arrays, rejected, refused, clipped, below = zip(*updates, strict=True)
-    return Update(
-        *map(np.concatenate, arrays),
-        rejected=sum(rejected),
-        refused=sum(refused),
-        clipped=sum(clipped),
-        below=None if below[0] is None else np.concatenate(below),
-    )
+    if model.rule and state.draws:
+        for mode, rows in enumerate(reused):
+            if rows:
+                events.restart(state.draws, model.rule, mode, np.array(rows))

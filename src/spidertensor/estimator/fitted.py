@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +14,10 @@ from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import Model, is_number, plain
+from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.method import Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
-from spidertensor.spider import posterior
+from spidertensor.spider import events, posterior
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.posterior import State
 
@@ -28,6 +31,7 @@ class Fitted(NamedTuple):
     nodes: list[NodeIndex]
     scaling: Scaling
     classes: Classes | None = None  # the labels of a classifier
+    pairs: SeenPairs | None = None  # of `remember_seen`
 
     @property
     def leading(self) -> int:
@@ -90,12 +94,31 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
             posterior.grow(state, member.network, member.prior, wanted)
             for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
         )
-        parts = segments(nodes, index, int(fitted.state.counts.entries), fitted.params["batch_size"])
+        size, entries, rule = fitted.params["batch_size"], fitted.state.counts.entries, fitted.model.rule
+        parts = segments(nodes, index, int(entries), size, at_once=rule is not None)
+        draws = fitted.state.draws
+        if rule and draws:
+            draws = events.with_room(draws, rule, wanted)
     except BaseException:  # out of memory, or Ctrl-C
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)
         raise
-    return fitted._replace(state=fitted.state._replace(members=members)), index, parts
+    return fitted._replace(state=fitted.state._replace(members=members, draws=draws)), index, parts
+
+
+@contextmanager
+def remembering(fitted: Fitted, index: NDArray[np.int64]) -> Iterator[None]:
+    """Around learning events: remember the pairs of those that were learned, also if it is interrupted."""
+    draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
+    if not draws or pairs is None or rule is None:
+        yield
+        return
+    before = int(draws.events)
+    try:
+        yield
+    finally:
+        learned = index[: int(draws.events) - before]
+        pairs.add(learned[:, fitted.params["remember_seen"]], learned[:, rule.over[0]])
 
 
 def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
@@ -104,7 +127,14 @@ def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
     keep[list(numbers)] = False
     members = tuple(posterior.keep_rows(member, mode, keep) for member in fitted.state.members)
     nodes = [each.without(numbers) if m == mode else each for m, each in enumerate(fitted.nodes)]
-    return fitted._replace(state=fitted.state._replace(members=members), nodes=nodes)
+    draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
+    if rule and draws:
+        draws = events.without(draws, rule, mode, keep)
+    whose = fitted.params.get("remember_seen")
+    if pairs is not None and rule and mode in (whose, *rule.over):
+        pairs = pairs.without(keep, of_first=mode == whose)
+    state = fitted.state._replace(members=members, draws=draws)
+    return fitted._replace(state=state, nodes=nodes, pairs=pairs)
 
 
 def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:

@@ -1,8 +1,9 @@
 """What an estimator has learned, as the sections of a file (docs/file-format.md).
 
-The section "model" is about the model itself: its JSON (here called `config`) and the ids of its nodes. The
-section "committee" has what its members have learned. The section "classes" has the labels of a classifier
-that are not 0 and 1. The section "position" is the caller's.
+The section "model" is about the model itself: its JSON (here called `config`), the ids of its nodes and, if
+it remembers these, the pairs of nodes that were seen. The section "committee" has what its members have
+learned, and what the draws of a model of events depend on. The section "classes" has the labels of a
+classifier that are not 0 and 1. The section "position" is the caller's.
 
 Kernels do not validate: everything in a file is checked here, part against part, before it is used.
 """
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
-from spidertensor.estimator import labels
+from spidertensor.estimator import event_rule, labels
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
@@ -39,13 +40,16 @@ from spidertensor.estimator.parameters import (
     network_of,
 )
 from spidertensor.estimator.reach import Reach, reach
+from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.scaling import Scaling
-from spidertensor.spider import committee, posterior
+from spidertensor.spider import committee, events, posterior
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
+from spidertensor.spider.events import Rule
 from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import PROBIT, Likelihood
 from spidertensor.spider.network import Network
+from spidertensor.spider.popularity import of_times
 from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
@@ -60,7 +64,13 @@ VERSION_1: dict[str, Any] = {
     "node_noise": False,
 }
 # What files of version 2 may lack, because it came later
-ADDED: dict[str, Any] = {"max_nodes": None}
+ADDED: dict[str, Any] = {
+    "max_nodes": None,
+    "negatives": None,
+    "negatives_over": None,
+    "negatives_power": 0.0,
+    "remember_seen": False,
+}
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, and more for each array
@@ -172,7 +182,11 @@ def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> 
 def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     """State and ids, as a checkpoint stores them."""
     state = fitted.state._replace(members=tuple(map(posterior.trim, fitted.state.members)))
+    if state.draws:
+        state = state._replace(draws=events.trimmed(state.draws))
     arrays = checkpoint.flatten(state, "committee")
+    if fitted.pairs is not None:
+        arrays["model/seen_pairs"] = fitted.pairs.pairs()
     for mode, nodes in enumerate(fitted.nodes):
         arrays |= {f"model/nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
     return arrays
@@ -192,6 +206,8 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
+    if "negatives" in params:
+        check(event_rule.resolved(params, names, modes) == params, "the modes of the events are not numbers")
     n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
     arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
     for m, own in enumerate(members):
@@ -204,7 +220,10 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         _check_stream(member.stream, follows=params.get("clip") is not None)
         _check_reach(member, model.members[m], scaling)
     _check_committee(state)
-    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood))
+    if model.rule:
+        _check_draws(state, model.rule, n_nodes)
+    pairs = _pairs(file.arrays, params, model.rule, n_nodes)
+    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood), pairs)
 
 
 def check(condition: Any, reason: str) -> None:
@@ -232,7 +251,7 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
                 modes.setdefault(mode, {})[part] = array
             case ["model", "state", _, *_] if alone:
                 pass
-            case ["committee", _, *_]:
+            case ["committee", _, *_] | ["model", "seen_pairs"]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r:.80}")
@@ -289,6 +308,8 @@ def _state(
         for member in model.members
     )
     empty = committee.start(members, model.likelihood)
+    if model.rule:
+        empty = empty._replace(draws=events.start(model.rule))
     if file.version == 1:
         added = _added_to_version_1(members[0])
         check(not added.keys() & arrays.keys(), "has arrays that format 1 does not know")
@@ -318,6 +339,35 @@ def _check_committee(state: CommitteeState) -> None:
     if residuals:
         possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()
         check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is impossible")
+
+
+def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
+    draws = state.draws
+    assert draws
+    check(0 < draws.events <= state.counts.entries, "the number of events is impossible")
+    for place, mode in enumerate(rule.over):
+        check(draws.seen[place] == n_nodes[mode], "the nodes of the events are not those of the model")
+        if draws.popularity:
+            of = draws.popularity[place]
+            good = of.times.shape == (n_nodes[mode],) and ((of.times >= 0) & (of.times <= draws.events)).all()
+            check(good and len(of.tree) == len(of.times) + 1, "the popularity of nodes is impossible")
+            same = np.array_equal(of.tree, of_times(of.times, rule.power).tree)
+            check(same, "the sums of the popularity are wrong")
+
+
+def _pairs(
+    arrays: dict[str, NDArray[Any]], params: dict[str, Any], rule: Rule | None, n_nodes: list[int]
+) -> SeenPairs | None:
+    stored, whose = arrays.get("model/seen_pairs"), params.get("remember_seen", False)
+    check((stored is None) == (whose is False), "remembers pairs, or does not, against its parameters")
+    if stored is None or rule is None:
+        return None
+    good = stored.dtype == np.uint64 and stored.ndim == 1 and (stored[1:] > stored[:-1]).all()
+    check(good, "the pairs are not sorted numbers")
+    first, second = stored >> np.uint64(32), stored & np.uint64(2**32 - 1)
+    known = first.max(initial=0) < n_nodes[whose] and second.max(initial=0) < n_nodes[rule.over[0]]
+    check(known or not len(stored), "a pair has a node that is not known")
+    return SeenPairs(stored)
 
 
 def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:

@@ -56,8 +56,9 @@ class Known(Shared):
     @property
     @locked
     def n_entries_(self) -> int:
-        """How many entries were learned."""
-        return int(self._fitted().state.counts.entries)
+        """How many entries were learned; of a model of events, how many events."""
+        state = self._fitted().state
+        return int(state.draws.events if state.draws else state.counts.entries)
 
     @property
     @locked

@@ -105,6 +105,8 @@ class Notes:
                 self._give(warning)
 
     def _judge_variety(self, fitted: Fitted) -> None:
+        if fitted.model.rule:
+            return  # events are all alike, and the model draws what did not happen
         if self._vary or self._entries != int(fitted.state.counts.entries):  # some were learned before a load
             return
         remedies = {

@@ -102,20 +102,22 @@ def learn_rows(
 
 
 def _learned(
-    fitted: Fitted | None, notes: Notes, ids: Any, value: Any
+    fitted: Fitted | None, notes: Notes, ids: Any, given: Any
 ) -> tuple[Update, NDArray[np.int64]] | None:
     """The Update of the method, in its units, and the nodes."""
     if fitted is None or fitted.model.method.unit != "entry":
         return None
     if fitted.params["max_nodes"] is not None:
         return None  # a node that is seen becomes the last to be evicted
+    if fitted.pairs is not None:
+        return None  # which have to be remembered
     numbers, state = plain_numbers(fitted.nodes, ids), fitted.state
     if numbers is None or -1 in numbers:
         return None
     if (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
-    value = _number(fitted, value)
-    if value is None:
+    value = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
+    if value is None or (fitted.model.rule and value != 1):
         return None
     scaled = fitted.scaling.scaled_one(value)
     centre, farthest = accepted(fitted)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from spidertensor.estimator.event_rule import rule_of
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
 from spidertensor.spider.committee import committee
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.engine import ENGINES, build
+from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
@@ -21,6 +23,7 @@ from spidertensor.spider.posterior import Prior
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
 OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
 OF_INFERENCE = ("curvature", "memory", "noise_memory", "clip", "node_noise")
+MOST_NEGATIVES = 10_000
 LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
 # What a member of a committee may have of its own
 OF_MEMBERS = (
@@ -84,6 +87,7 @@ class Model(NamedTuple):
     members: tuple[Member, ...]
     likelihood: Likelihood
     method: Method
+    rule: Rule | None = None  # of a model of events
 
 
 def checked(params: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +148,10 @@ def is_limit(value: Any) -> bool:
     return value is None or (is_whole(value) and value >= 1)
 
 
+def is_mode(value: Any) -> bool:
+    return isinstance(value, str) or (is_whole(value) and value >= 0)
+
+
 def is_settings(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
@@ -178,6 +186,19 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
+    "negatives": (
+        lambda x: x is None or (is_whole(x) and 1 <= x <= MOST_NEGATIVES),
+        f"a whole number from 1 to {MOST_NEGATIVES}, or None",
+    ),
+    "negatives_over": (
+        lambda x: x is None or is_mode(x) or (is_list(x, is_mode) and len(x) > 0),
+        "the name or the number of a mode, or a list of these",
+    ),
+    "negatives_power": (lambda x: is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
+    "remember_seen": (
+        lambda x: isinstance(x, bool) or is_mode(x),
+        "True, False, or the name or number of a mode",
+    ),
     "random_state": (lambda x: not is_whole(x) or 0 <= x < 2**63, "a seed that is not negative"),
 }
 
@@ -230,10 +251,11 @@ def model_of(
             size, engine = settings["batch_size"], settings["engine"]
             method = build(engine, network, likelihood, prior, batch_size=size, **inference)
         built.append(Member(own, network, prior, method))
-    together = LEFT_OUT
+    together, rule = LEFT_OUT, rule_of(params)
     if runs:
         together = committee([member.method for member in built], likelihood, clip=params.get("clip"))
-    return Model(tuple(built), likelihood, together)
+        together = together if rule is None else events(together, rule)
+    return Model(tuple(built), likelihood, together, rule)
 
 
 def check_alone(params: dict[str, Any]) -> None:

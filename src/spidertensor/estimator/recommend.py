@@ -87,6 +87,18 @@ def best_nodes(
     return _recommendations(fitted, candidates, numbers, best.places, coverage)
 
 
+def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> list[Any]:
+    """The ids of mode `over` that were learned with what is given, if the model remembers that."""
+    whose, rule = fitted.params.get("remember_seen", False), fitted.model.rule
+    if fitted.pairs is None or rule is None or over not in rule.over or whose not in given:
+        return []
+    number = int(fitted.nodes[whose].find([given[whose]])[0])
+    if number < 0:
+        return []
+    ids = fitted.nodes[over].ids
+    return [ids[each] for each in fitted.pairs.with_first(number).tolist()]
+
+
 class _Best:
     """The places of the n greatest scores so far, best first; of equal scores the earlier place."""
 

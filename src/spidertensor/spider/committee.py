@@ -27,6 +27,7 @@ from spidertensor.method import HUGE, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration, together
 from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.likelihoods.mixture import moments
 from spidertensor.spider.sequential import LAYOUT
@@ -63,6 +64,7 @@ class CommitteeState(NamedTuple):
     weights: NDArray[np.float64]  # (M,), of sum 1
     counts: CommitteeCounts
     residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
+    draws: Draws | tuple[()] = ()  # of the negatives of a model of events
 
 
 def member_seed(seed: int, member: int) -> int:

@@ -1,0 +1,193 @@
+"""Streams of events, without zeros: after each event some that did not happen are learned as well.
+
+mathematics.md section 16. An event is an entry of value 1. A negative is the same entry with the node of one
+mode replaced by another that was seen before, and has the value 0. Which one depends on the seed of the model
+and the number of the event alone, so cuts, resumes and engines agree; and all members of a committee learn
+the same entries, or their predictions could not be compared.
+
+This is a Method around the Method of a committee, in whose state `draws` is. Entries are made for a block of
+events at a time, so memory does not grow with the length of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import Batch, Method, Update, check_batch, joined
+from spidertensor.spider import popularity
+from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.keyed import uniform
+from spidertensor.spider.popularity import Popularity, add, before, node_at, total
+
+BLOCK = 1024  # events whose negatives are drawn at once
+
+
+class Rule(NamedTuple):
+    """How negatives are drawn.
+
+    negatives: how many after each event
+    over:      the modes whose nodes are replaced, by their numbers; negatives take turns if these are several
+    power:     a node is drawn in proportion to how often it was in events so far, to this power, from 0 (all
+               nodes alike) to 1
+    """
+
+    negatives: int
+    over: tuple[int, ...]
+    power: float = 0.0
+
+
+class Draws(NamedTuple):
+    """What drawing depends on, beside the seed."""
+
+    events: NDArray[np.int64]  # that were learned
+    seen: NDArray[np.int64]  # for each mode of the rule, the nodes that events have had: rows below this
+    popularity: tuple[Popularity, ...]  # for each mode of the rule; () if all nodes are alike
+
+
+def start(rule: Rule) -> Draws:
+    n = len(rule.over)
+    none = tuple(popularity.none_yet() for _ in range(n if rule.power else 0))
+    return Draws(np.zeros((), np.int64), np.zeros(n, np.int64), none)
+
+
+def with_room(draws: Draws, rule: Rule, nodes: NDArray[np.int64]) -> Draws:
+    """The same for so many nodes in each mode of the model."""
+    rooms = [int(nodes[mode]) for mode in rule.over]
+    return draws._replace(popularity=tuple(map(popularity.grown, draws.popularity, rooms)))
+
+
+def without(draws: Draws, rule: Rule, mode: int, keep: NDArray[np.bool_]) -> Draws:
+    """The same without some nodes of a mode: those to keep move up."""
+    seen, of = draws.seen.copy(), list(draws.popularity)
+    for place in [place for place, each in enumerate(rule.over) if each == mode]:
+        seen[place] = keep[: seen[place]].sum()
+        if of:
+            of[place] = popularity.of_times(of[place].times[: len(keep)][keep], rule.power)
+    return draws._replace(seen=seen, popularity=tuple(of))
+
+
+def restart(draws: Draws, rule: Rule, mode: int, rows: NDArray[np.int64]) -> None:
+    """These rows of a mode get new nodes, which were never seen."""
+    for of, each in zip(draws.popularity, rule.over, strict=False):
+        if each == mode:
+            popularity.reset(of, rows, rule.power)
+
+
+def trimmed(draws: Draws) -> Draws:
+    """Without room for more nodes, for a file."""
+    of = zip(draws.popularity, draws.seen.tolist(), strict=False)
+    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[: n + 1]) for each, n in of))
+
+
+def events(method: Method, rule: Rule) -> Method:
+    """`method` is a committee of probit models. The values of a batch are all 1.
+
+    An Update tells of each event what was predicted for it; its log evidence is that of the event and of its
+    negatives, in sum.
+    """
+    turns = np.arange(rule.negatives) % len(rule.over)  # which of these modes a negative replaces
+    modes = np.array(rule.over, np.int64)[turns]
+
+    def init(seed: int) -> Any:
+        return method.init(seed)._replace(draws=start(rule))
+
+    def update(state: Any, batch: Batch) -> tuple[Any, Update]:
+        check_batch(batch, batch.index.shape[1])
+        if not (batch.value == 1).all():
+            raise ValueError("a model of events learns values of 1 only, and draws the others itself")
+        updates = []
+        for first in range(0, max(len(batch.value), 1), BLOCK):
+            state, update = learn(state, np.require(batch.index[first : first + BLOCK], np.int64, "C"))
+            updates.append(update)
+        return state, updates[0] if len(updates) == 1 else joined(updates)
+
+    def learn(state: Any, index: NDArray[np.int64]) -> tuple[Any, Update]:
+        """A block of events, and their negatives."""
+        n, entries = len(index), int(state.counts.entries)
+        draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
+        state = state._replace(draws=draws)
+        seen, drawn = draws.seen.copy(), np.empty((rule.negatives, n), np.int64)
+        key, number = int(state.members[0].seed), int(draws.events)
+        for place, mode in enumerate(rule.over):
+            turn, nodes = np.flatnonzero(turns == place), np.ascontiguousarray(index[:, mode])
+            if draws.popularity:
+                of = draws.popularity[place]
+                draw_by_popularity(key, number, nodes, of.times, of.tree, rule.power, turn, drawn)
+                seen[place] = max(seen[place], nodes.max(initial=-1) + 1)
+            else:
+                seen[place] = draw_alike(key, number, nodes, seen[place], turn, drawn)
+        made, value, first = with_negatives(index, modes, drawn)
+        try:
+            after, update = method.update(state, Batch(made, value))
+        finally:  # an interrupt comes before these entries are learned, or when they are
+            if int(state.counts.entries) == entries + len(value):
+                draws.events[()] += n
+                draws.seen[:] = seen
+            else:
+                for of, mode in zip(draws.popularity, rule.over, strict=False):
+                    popularity.lowered(of, index[:, mode], rule.power)
+        return after, _of_events(update, first)
+
+    return Method(init, update, method.predict, method.unit, method.quantile)
+
+
+@kernel(**COMPILE)
+def draw_alike(key, number, nodes, seen, turn, drawn):
+    """For events from `number` on with these `nodes`: into the rows `turn` of drawn (negatives, n) any other
+    node seen so far; -1 if there is none. Returns how many nodes are seen then."""
+    for i in range(len(nodes)):
+        seen = max(seen, nodes[i] + 1)
+        for j in turn:
+            node = np.int64(-1)
+            if seen > 1:
+                node = np.int64(uniform(key, number + i, j) * (seen - 1))
+                node += node >= nodes[i]
+            drawn[j, i] = node
+    return seen
+
+
+@kernel(**COMPILE)
+def draw_by_popularity(key, number, nodes, times, tree, power, turn, drawn):
+    """The same by popularity, which counts these events in."""
+    for i in range(len(nodes)):
+        own = add(times, tree, nodes[i], power)
+        others, below = total(tree) - own, before(tree, nodes[i])
+        for j in turn:
+            node = np.int64(-1)
+            if others > 0:
+                place = min(np.int64(uniform(key, number + i, j) * others), others - 1)
+                node = node_at(tree, place + own * (place >= below))
+            drawn[j, i] = node
+
+
+@kernel(**COMPILE)
+def with_negatives(index, modes, drawn):
+    """Each event and, behind it, its negatives: their index and value, and (n,) where the events are."""
+    n, negatives = index.shape[0], len(modes)
+    size = n
+    for j in range(negatives):
+        for i in range(n):
+            size += drawn[j, i] >= 0
+    made, value, first = np.empty((size, index.shape[1]), np.int64), np.zeros(size), np.empty(n, np.int64)
+    at = 0
+    for i in range(n):
+        first[i] = at
+        made[at] = index[i]
+        value[at] = 1.0
+        at += 1
+        for j in range(negatives):
+            if drawn[j, i] >= 0:
+                made[at] = index[i]
+                made[at, modes[j]] = drawn[j, i]
+                at += 1
+    return made, value, first
+
+
+def _of_events(update: Update, first: NDArray[np.int64]) -> Update:
+    """The Update of entries as one of their events."""
+    mean, var, noise = (part[first] for part in update[:3])
+    log_evidence = np.add.reduceat(update.log_evidence, first) if len(first) else update.log_evidence
+    return update._replace(mean=mean, var=var, noise=noise, log_evidence=log_evidence)

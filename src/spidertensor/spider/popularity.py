@@ -1,0 +1,125 @@
+"""How often each node was seen, and draws in proportion to that, to a power from 0 to 1.
+
+A node's weight is times ** power, as a whole multiple of 1/UNIT: sums are exact, so they do not depend on the
+order in which they were made. A Fenwick tree has the sums: to add to one and to find one takes log2(nodes)
+steps. tree[i] is the sum over the last i & -i of the first i weights; tree[0] is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.spider.compiled import COMPILE, PART, kernel
+
+UNIT = 2.0**20
+GROWTH = 1.5  # room for more nodes when they have to grow
+
+
+class Popularity(NamedTuple):
+    times: NDArray[np.int64]  # (room,)
+    tree: NDArray[np.int64]  # (room + 1,)
+
+
+def none_yet() -> Popularity:
+    return Popularity(np.zeros(0, np.int64), np.zeros(1, np.int64))
+
+
+def grown(known: Popularity, nodes: int) -> Popularity:
+    """With room for so many nodes."""
+    if nodes <= len(known.times):
+        return known
+    times = np.zeros(int(nodes * GROWTH), np.int64)
+    times[: len(known.times)] = known.times
+    tree = np.zeros(len(times) + 1, np.int64)
+    tree[: len(known.tree)] = known.tree
+    _extend(tree, len(known.tree))
+    return Popularity(times, tree)
+
+
+def of_times(times: NDArray[np.int64], power: float) -> Popularity:
+    """The popularity of nodes that were seen so often."""
+    tree = np.zeros(len(times) + 1, np.int64)
+    tree[1:] = [weight(n, power) for n in times.tolist()]
+    _sum_up(tree)
+    return Popularity(times, tree)
+
+
+def lowered(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
+    """Take back that these nodes were seen once more."""
+    np.subtract.at(known.times, nodes, 1)
+    known.tree[:] = of_times(known.times, power).tree
+
+
+def reset(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
+    """As if these nodes had never been seen."""
+    known.times[nodes] = 0
+    known.tree[:] = of_times(known.times, power).tree
+
+
+@kernel(**PART)
+def weight(times, power):
+    return np.int64(UNIT * times**power) if times else np.int64(0)
+
+
+@kernel(**COMPILE)
+def _sum_up(tree):
+    """The tree of weights that stand in tree[1:]."""
+    for i in range(1, len(tree)):
+        parent = i + (i & -i)
+        if parent < len(tree):
+            tree[parent] += tree[i]
+
+
+@kernel(**COMPILE)
+def _extend(tree, known):
+    """New nodes of weight 0, behind the `known` numbers of the tree."""
+    for i in range(known, len(tree)):
+        low, j = i - (i & -i), i - 1
+        while j > low:
+            tree[i] += tree[j]
+            j -= j & -j
+
+
+@kernel(**PART)
+def add(times, tree, node, power):
+    """The node was seen once more; its weight now."""
+    old = weight(times[node], power)
+    times[node] += 1
+    new = weight(times[node], power)
+    i = node + 1
+    while i < len(tree):
+        tree[i] += new - old
+        i += i & -i
+    return new
+
+
+@kernel(**PART)
+def before(tree, node):
+    """The sum of the weights of all nodes before this one."""
+    found, i = np.int64(0), node
+    while i > 0:
+        found += tree[i]
+        i -= i & -i
+    return found
+
+
+@kernel(**PART)
+def total(tree):
+    return before(tree, len(tree) - 1)
+
+
+@kernel(**PART)
+def node_at(tree, place):
+    """The node with before(node) <= place < before(node) + its weight."""
+    step, node = np.int64(1), np.int64(0)
+    while step * 2 < len(tree):
+        step *= 2
+    while step:
+        if node + step < len(tree) and tree[node + step] <= place:
+            node += step
+            place -= tree[node]
+        step //= 2
+    return node
