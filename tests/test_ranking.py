@@ -12,7 +12,7 @@ from spidertensor.baselines.popularity import popularity
 from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.study import datasets, last_out, ranking_metrics
-from spidertensor.study.last_out import prequential_ranks, rank_held, split_last
+from spidertensor.study.last_out import as_they_come, prequential_ranks, rank_held, split_last
 
 
 def events(*index: tuple[int, ...]) -> Batch:
@@ -157,7 +157,8 @@ def test_ranks_of_held_out_events_are_those_of_a_slow_count(monkeypatch, block):
         slow.append(slow_rank(scores, node, candidates))
         listed |= {other for other in candidates if slow_rank(scores, other, candidates) <= 5}
     assert ranked.full.tolist() == slow
-    assert listed <= set(ranked.listed.tolist())
+    assert set(split.train.index[:, 1]) == set(range(30))
+    assert len(listed) / 30 <= ranked.coverage <= 1
     assert len(ranked.sampled) == len(slow)
     assert ranked.sampled.max() <= 6
     again = rank_held(lambda held: table[held[:, 0], :, held[:, 2]], split, 1, 30, others=5)
@@ -165,10 +166,20 @@ def test_ranks_of_held_out_events_are_those_of_a_slow_count(monkeypatch, block):
 
 
 def test_sampled_others_are_drawn_from_what_the_user_has_not_had():
-    split = split_last(events((0, 0), (0, 1), (0, 2), (0, 3)), 1)  # held out: 3; left: 4 and 5
-    scores = np.array([[9.0, 9, 9, 2, 1, 3]])
-    ranked = rank_held(lambda held: scores, split, 1, 6)
+    others = [(1, 3), (2, 4), (3, 5)]
+    split = split_last(events(*others, (0, 0), (0, 1), (0, 2), (0, 3)), 1)  # held out: 3; left: 4 and 5
+    scores = np.array([[9.0, 9, 9, 2, 1, 3, 9]])  # 6 was never learned
+    ranked = rank_held(lambda held: scores, split, 1, 7)
     assert ranked.sampled == ranked.full == [2.0]
+    assert ranked.coverage == 3 / 6
+
+
+def test_a_node_that_was_never_learned_is_never_found():
+    split = split_last(events((0, 0), (1, 1), (1, 0), (0, 2)), 1)
+    scores = np.array([[1.0, 2.0, 9.0]])
+    ranked = rank_held(lambda held: np.repeat(scores, len(held), axis=0), split, 1, 3)
+    assert split.held.tolist() == [[1, 0], [0, 2]]
+    assert ranked.full.tolist() == ranked.sampled.tolist() == [1.0, math.inf]
 
 
 def oracle(truth: set[tuple[int, ...]]) -> Method:
@@ -183,14 +194,18 @@ def oracle(truth: set[tuple[int, ...]]) -> Method:
 
 def test_who_knows_the_future_finds_everything_and_a_constant_nothing():
     stream = random_events(300, (10, 60))
-    knows = oracle(set(map(tuple, stream.index.tolist())))
+    split = split_last(stream, 1)
+    numbers = as_they_come(split.train.index[:, 1], 60)
+    knows = oracle({(user, int(numbers[node])) for user, node in stream.index.tolist()})
     full, sampled = last_out.last_out(knows, stream, over=1, n_nodes=60)
     assert (full["test"], sampled["test"]) == ("full", "sampled")
     assert full["hr_10"] == full["ndcg_10"] == full["mrr"] == sampled["mrr"] == 1.0
     assert full["n_scored"] == 10
     assert full["n_entries"] == 290
-    nothing, _ = last_out.last_out(floors.mean(PROBIT), stream, over=1, n_nodes=200)
+    wide = random_events(300, (30, 200))
+    nothing, _ = last_out.last_out(floors.mean(PROBIT), wide, over=1, n_nodes=200)
     assert nothing["hr_10"] == 0
+    assert nothing["mrr"] > 0
 
 
 def test_last_out_scores_popularity_as_a_slow_count_does():
@@ -199,12 +214,17 @@ def test_last_out_scores_popularity_as_a_slow_count_does():
     split = split_last(stream, 1)
     counts = np.bincount(split.train.index[:, 1], minlength=30)
     had = {user: set(split.train.index[split.train.index[:, 0] == user, 1]) for user in range(12)}
+    assert (counts > 0).all()
     slow = [slow_rank(list(counts), node, set(range(30)) - had[user]) for user, node in split.held.tolist()]
     assert full["hr_10"] == np.mean([rank <= 10 for rank in slow])
     assert full["mrr"] == pytest.approx(np.mean([1 / rank for rank in slow]))
     assert full["mrr"] == sampled["mrr"]  # all candidates are fewer than 99
     assert full["members"] is None
     assert full.keys() == sampled.keys()
+
+
+def test_nodes_are_numbered_as_they_come():
+    assert as_they_come(np.array([4, 1, 4, 0]), 6).tolist() == [2, 1, 3, 4, 0, 5]
 
 
 # --- prequentially

@@ -1,12 +1,13 @@
 """Two protocols for events, which say only what happened: where does the node of an event rank?
 
     last_out           the last event of each user is held out and all others are learned, one pass; then the
-                       node of the held-out event is ranked among all nodes that the user has not had
+                       node of the held-out event is ranked among those that the user has not had
     prequential_ranks  one pass over a stream; of every n-th event the node is ranked before it is learned
 
 An event is an entry with the value 1. Ranked is one of its modes, `over`; the other modes are its context.
-The user is the node of the first mode that is not `over`. A node that the same context has had already is no
-candidate, because a recommendation would leave it out; so an event that repeats a learned one is not scored.
+The user is the node of the first mode that is not `over`. Candidates are the nodes that were learned by then,
+but not those that the same context has had, because a recommendation would leave them out. So an event that
+repeats a learned one is not scored, and one whose node was never learned is never found: its rank is inf.
 
 Rows are dicts of plain numbers as those of protocols.py, one for each way to rank:
 
@@ -15,7 +16,7 @@ Rows are dicts of plain numbers as those of protocols.py, one for each way to ra
     metric, score           "hr_10"
     hr_10, ndcg_10, recall_20, mrr
                             see ranking_metrics.py; with one node asked for, recall@k is HR@k
-    coverage_10             full only, else None: share of all nodes that are among the first 10 of anyone
+    coverage_10             full only, else None: share of the nodes that are among the first 10 of anyone
     n_entries, n_scored     events learned, and events ranked
     skipped                 prequentially, events at the start that are not scored: a tenth
     seconds, entries_per_second, rejected, refused, clipped, members
@@ -54,7 +55,7 @@ class LastOut(NamedTuple):
 class Ranked(NamedTuple):
     full: NDArray[np.float64]  # (u,) ranks among all candidates
     sampled: NDArray[np.float64]  # (u,) ranks among OTHERS of them
-    listed: NDArray[np.int64]  # the nodes in anyone's first ten
+    coverage: float  # share of the learned nodes that are in anyone's first ten of all
 
 
 def split_last(events: Batch, over: int, *, shuffled_by: int | None = None) -> LastOut:
@@ -75,29 +76,49 @@ def split_last(events: Batch, over: int, *, shuffled_by: int | None = None) -> L
     return LastOut(Batch(events.index[learned], events.value[learned]), events.index[last])
 
 
+def as_they_come(learned: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
+    """(n_nodes,) new numbers of nodes, in the order in which they are first learned, the others behind them.
+
+    So do estimators number ids. A model of events draws its negatives from the nodes below the highest number
+    so far; with the numbers of a file it would draw nodes that are still to come.
+    """
+    nodes, first = np.unique(learned, return_index=True)
+    known = nodes[np.argsort(first)]
+    order = np.concatenate([known, np.setdiff1d(np.arange(n_nodes), known)])
+    return np.argsort(order)
+
+
+def _renumbered(index: NDArray[np.int64], over: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    index = index.copy()
+    index[:, over] = numbers[index[:, over]]
+    return index
+
+
 def rank_held(
     scorer: Scorer, split: LastOut, over: int, n_nodes: int, *, seed: int = 0, others: int = OTHERS
 ) -> Ranked:
-    """Where the nodes of the held-out events rank among all `n_nodes` that their contexts have not had.
+    """Where the nodes of the held-out events rank among all learned ones that their contexts have not had.
 
     A block of events at a time, so memory does not grow with the number of users.
     """
+    learned = np.zeros(n_nodes, bool)
+    learned[split.train.index[:, over]] = True
     had = _Had(np.concatenate([split.train.index, split.held]), over)
     rng = np.random.default_rng(seed)
     n_learned, size = len(split.train.value), max(BLOCK // n_nodes, 1)
     full, sampled, listed = [], [], [np.empty(0, np.int64)]
     for start in range(0, len(split.held), size):
         held = split.held[start : start + size]
-        candidates = np.ones((len(held), n_nodes), bool)
+        candidates = np.tile(learned, (len(held), 1))
         for row in range(len(held)):
             candidates[row, had.before(n_learned + start + row, n_learned)] = False
-        scores = scorer(held)
-        full.append(ranking_metrics.ranks(scores, held[:, over], candidates))
+        scores, wanted = scorer(held), held[:, over]
         listed.append(ranking_metrics.best(scores, candidates, ranking_metrics.HITS))
-        drawn = _drawn(candidates, held[:, over], others, rng)
-        sampled.append(ranking_metrics.ranks(scores, held[:, over], drawn))
-    joined = [np.concatenate([np.empty(0), *each]) for each in (full, sampled)]
-    return Ranked(*joined, listed=np.unique(np.concatenate(listed)))
+        for ranks, among in ((full, candidates), (sampled, _drawn(candidates, wanted, others, rng))):
+            found = ranking_metrics.ranks(scores, wanted, among)
+            ranks.append(np.where(learned[wanted], found, np.inf))
+    coverage = len(np.unique(np.concatenate(listed))) / max(int(learned.sum()), 1)
+    return Ranked(*(np.concatenate([np.empty(0), *each]) for each in (full, sampled)), coverage=coverage)
 
 
 def scorer_of(method: Method, state: Any, over: int, nodes: NDArray[np.int64]) -> Scorer:
@@ -125,9 +146,12 @@ def last_out(
     """Learn all but the last event of each user, in time order or shuffled by seed; rank what was held out.
 
     events:  in time order
-    n_nodes: of the mode `over`: all of them are candidates, also those that were never learned
+    n_nodes: how many the mode `over` has
     """
-    split = split_last(events, over, shuffled_by=seed if shuffled else None)
+    train, held = split_last(events, over, shuffled_by=seed if shuffled else None)
+    numbers = as_they_come(train.index[:, over], n_nodes)
+    learned = Batch(_renumbered(train.index, over, numbers), train.value)
+    split = LastOut(learned, _renumbered(held, over, numbers))
     lost, step = Lost(), None
     for step in one_pass(method, split.train, batch_size, seed, 1):
         lost = lost.and_of(step.update)
@@ -137,8 +161,7 @@ def last_out(
     ranked = rank_held(scorer, split, over, n_nodes, seed=seed)
     seconds = perf_counter() - began
     done = progress(step, lost, n_scored=len(split.held), skipped=0)
-    coverage = len(ranked.listed) / n_nodes
-    yield _scores("full", ranked.full, coverage) | done | {"ranking_seconds": seconds}
+    yield _scores("full", ranked.full, ranked.coverage) | done | {"ranking_seconds": seconds}
     yield _scores("sampled", ranked.sampled, None) | done | {"ranking_seconds": seconds}
 
 
@@ -147,16 +170,16 @@ def prequential_ranks(
 ) -> Iterator[Row]:
     """Learn `stream` in batches of `every` events; the first of each is ranked before the batch is learned.
 
-    Candidates are the nodes seen so far. A node that is not among them is never found: its rank is infinite.
     The first tenth of the stream, and at least one batch, is learned but not scored.
     """
     if method.unit == "all":
         raise ValueError("a static method ranks nothing on the way: it has no prequential ranks")
-    index, node = stream.index, stream.index[:, over]
-    had, seen = _Had(index, over), np.zeros(int(node.max(initial=-1)) + 1, bool)
+    n_nodes = int(stream.index[:, over].max(initial=-1)) + 1
+    index = _renumbered(stream.index, over, as_they_come(stream.index[:, over], n_nodes))
+    node, had, seen = index[:, over], _Had(index, over), np.zeros(n_nodes, bool)
     skipped = int(SKIPPED_SHARE * len(index))
     ranks, listed, seconds, lost, step = [], [np.empty(0, np.int64)], 0.0, Lost(), None
-    for step in one_pass(method, stream, every, seed, 1):
+    for step in one_pass(method, Batch(index, stream.value), every, seed, 1):
         lost = lost.and_of(step.update)
         next_ = step.n_entries
         seen[node[next_ - len(step.update.mean) : next_]] = True

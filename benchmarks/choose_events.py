@@ -1,0 +1,85 @@
+"""How the defaults of a model of events are chosen: ranks on training streams alone.
+
+    SPIDER_DATA=folder python benchmarks/choose_events.py [names of sweeps] > rows.jsonl
+
+The last event of each user, which reported figures are about, is thrown away unseen. Of what is left the last
+event of each user is held out, the rest learned in one pass, and its node ranked (study/last_out.py): HR@10
+and NDCG@10 by full ranking, and by 99 sampled others. Streams: movielens-100k, and every third user of
+movielens-1m; both in time order and shuffled. Also prequential ranks of movielens-100k, every 25th event.
+One JSON line per stream and setting. Log scores could not choose how many negatives are drawn, nor how: both
+change what is predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from time import perf_counter
+from typing import Any
+
+from spidertensor.estimator import SpiderClassifier
+from spidertensor.estimator.parameters import checked, model_of
+from spidertensor.method import Batch, Method
+from spidertensor.spider.likelihoods import PROBIT
+from spidertensor.study import datasets
+from spidertensor.study.last_out import last_out, prequential_ranks, split_last
+
+OVER = 1
+BASE: dict[str, Any] = {"negatives": 8, "committee": 1}
+SWEEPS: dict[str, list[dict[str, Any]]] = {
+    "base": [{}],
+    "negatives": [{"negatives": n} for n in (4, 16)],
+    "multilinear_var": [{"multilinear_var": var} for var in (0.03, 0.15, 0.3)],
+    "bias_var": [{"bias_var": var} for var in (0.1, 0.2)],
+    "multilinear": [{"multilinear": 64}, {"multilinear": 64, "multilinear_var": 0.15, "bias_var": 0.2}],
+    "power": [{"negatives_power": 0.5}],
+    "committee": [{"committee": 4}, {"committee": 4, "multilinear": 64}],
+}
+SCORES = ("hr_10", "ndcg_10", "recall_20", "mrr")
+
+
+def streams() -> dict[str, tuple[Batch, int]]:
+    """Training events in time order, and how many nodes can be ranked."""
+    found = {}
+    for name, third in (("movielens-100k-events", False), ("movielens-1m-events", True)):
+        data = datasets.load(name)
+        events = split_last(data.in_time_order(), OVER).train
+        if third:
+            own = events.index[:, 0] % 3 == 0
+            events = Batch(events.index[own], events.value[own])
+        found[name] = events, data.shape[OVER]
+    return found
+
+
+def method_of(settings: dict[str, Any]) -> Method:
+    estimator = SpiderClassifier(**(BASE | settings), negatives_over=OVER)
+    params = estimator._resolved(checked(estimator.get_params(deep=False)), None, 2)
+    return model_of(params, PROBIT, 2).method
+
+
+def rows_of(name: str, events: Batch, n_nodes: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    method, rows = method_of(settings), []
+    for order in ("time", "shuffled"):
+        how = {"over": OVER, "n_nodes": n_nodes, "shuffled": order == "shuffled", "batch_size": 8192}
+        rows += [{"order": order} | row for row in last_out(method, events, **how)]
+    if name == "movielens-100k-events":
+        found = prequential_ranks(method, events, over=OVER, every=25)
+        rows += [{"order": "time", **row, "test": "prequential"} for row in found]
+    return rows
+
+
+def main(sweeps: list[str]) -> None:
+    for name, (events, n_nodes) in streams().items():
+        for sweep in sweeps:
+            for settings in SWEEPS[sweep]:
+                began = perf_counter()
+                for row in rows_of(name, events, n_nodes, settings):
+                    scores = {each: round(row[each], 5) for each in SCORES}
+                    which = {"data": name, "sweep": sweep, "setting": settings}
+                    which |= {"order": row["order"], "test": row["test"]}
+                    print(json.dumps(which | scores | {"seconds": round(row["seconds"], 1)}), flush=True)
+                print(f"{name} {settings}: {perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(SWEEPS))
