@@ -1,11 +1,11 @@
 """How the defaults of a model of events are chosen: ranks on training streams alone.
 
-    SPIDER_DATA=folder python benchmarks/choose_events.py [names of sweeps] > rows.jsonl
+    SPIDER_DATA=folder python benchmarks/choose_events.py [sweeps] [data sets] > rows.jsonl
 
 The last event of each user, which reported figures are about, is thrown away unseen. Of what is left the last
 event of each user is held out, the rest learned in one pass, and its node ranked (study/last_out.py): HR@10
-and NDCG@10 by full ranking, and by 99 sampled others. Streams: movielens-100k, and every third user of
-movielens-1m; both in time order and shuffled. Also prequential ranks of movielens-100k, every 25th event.
+and NDCG@10 by full ranking, and by 99 sampled others. Streams: every third user of movielens-1m in time
+order; movielens-100k in time order and shuffled, and its prequential ranks, every 25th event.
 One JSON line per stream and setting. Log scores could not choose how many negatives are drawn, nor how: both
 change what is predicted.
 """
@@ -33,7 +33,12 @@ SWEEPS: dict[str, list[dict[str, Any]]] = {
     "bias_var": [{"bias_var": var} for var in (0.1, 0.2)],
     "multilinear": [{"multilinear": 64}, {"multilinear": 64, "multilinear_var": 0.15, "bias_var": 0.2}],
     "power": [{"negatives_power": 0.5}],
-    "committee": [{"committee": 4}, {"committee": 4, "multilinear": 64}],
+    "committee": [{"committee": 4}],
+    "combined": [
+        {"negatives": 16, "multilinear_var": 0.3},
+        {"multilinear_var": 0.6},
+        {"negatives": 16, "multilinear_var": 0.3, "committee": 4},
+    ],
 }
 SCORES = ("hr_10", "ndcg_10", "recall_20", "mrr")
 
@@ -59,17 +64,22 @@ def method_of(settings: dict[str, Any]) -> Method:
 
 def rows_of(name: str, events: Batch, n_nodes: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
     method, rows = method_of(settings), []
-    for order in ("time", "shuffled"):
+    small = name == "movielens-100k-events"
+    for order in ("time", "shuffled") if small else ("time",):
         how = {"over": OVER, "n_nodes": n_nodes, "shuffled": order == "shuffled", "batch_size": 8192}
         rows += [{"order": order} | row for row in last_out(method, events, **how)]
-    if name == "movielens-100k-events":
+    if small:
         found = prequential_ranks(method, events, over=OVER, every=25)
         rows += [{"order": "time", **row, "test": "prequential"} for row in found]
     return rows
 
 
-def main(sweeps: list[str]) -> None:
-    for name, (events, n_nodes) in streams().items():
+def main(asked: list[str]) -> None:
+    """asked: names of sweeps and of data sets; all of a kind if none is named"""
+    found = streams()
+    sweeps = [name for name in asked if name in SWEEPS] or list(SWEEPS)
+    for name in [name for name in asked if name in found] or list(found):
+        events, n_nodes = found[name]
         for sweep in sweeps:
             for settings in SWEEPS[sweep]:
                 began = perf_counter()
@@ -82,4 +92,4 @@ def main(sweeps: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(SWEEPS))
+    main(sys.argv[1:])
