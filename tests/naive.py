@@ -528,3 +528,37 @@ def as_float64(tree):
         parts = [as_float64(part) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree.astype(np.float64) if tree.dtype == np.float32 else tree.copy()
+
+
+# --- section 16: the negatives of events ----------------------------------------------------------
+
+
+def keyed_uniform(key, number, draw):
+    """splitmix64 of a key and two counters, in Python's whole numbers."""
+    mask, word = 2**64 - 1, 0
+    for part in (key, number * 0x9E3779B97F4A7C15, draw * 0x9E3779B97F4A7C15):
+        word = (word + part + 0x9E3779B97F4A7C15) & mask
+        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & mask
+        word ^= word >> 31
+    return (word >> 11) / 2**53
+
+
+def with_negatives(events, over, negatives, power, key):
+    """[(nodes, value), ...]: each event and behind it its negatives. over: the modes, which take turns."""
+    entries, times = [], [{} for _ in over]
+    for number, event in enumerate(events):
+        entries.append((tuple(event), 1.0))
+        for mode, counts in zip(over, times, strict=True):
+            counts[event[mode]] = counts.get(event[mode], 0) + 1
+        for draw in range(negatives):
+            mode, counts = over[draw % len(over)], times[draw % len(over)]
+            others = [node for node in range(max(counts) + 1) if node != event[mode]]
+            # weights are whole numbers, in units of 2**-20; all 1 without a power
+            weights = [int(2**20 * counts[n] ** power) if power else 1 for n in others]
+            if not others:
+                continue
+            place = int(keyed_uniform(key, number, draw) * sum(weights))
+            node = next(n for n, upto in zip(others, np.cumsum(weights), strict=True) if place < upto)
+            entries.append((tuple(node if k == mode else old for k, old in enumerate(event)), 0.0))
+    return entries

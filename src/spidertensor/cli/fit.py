@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, streams
+from spidertensor.cli import bad_rows, event_options, files, options, streams
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
@@ -97,6 +97,10 @@ def fit(
     value: Value = None,
     binary: Binary = False,
     labels: Labels = None,
+    events: event_options.Events = False,
+    over: event_options.Over = None,
+    negatives: event_options.Negatives = None,
+    remember_seen: event_options.RememberSeen = None,
     model: Model = None,
     resume: Resume = False,
     add: Add = False,
@@ -142,6 +146,7 @@ def fit(
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
     spider fit b.csv --modes user,shop --value bought --binary --labels no,yes
+    spider fit plays.csv --modes user,song --events --over song
     spider fit tuesday.parquet --model week.spider --add
     spider fit a.csv --modes user,movie --value rating --network networks:costco
     spider fit a.csv --modes user,price --value sold --bin price=quantiles:20
@@ -149,8 +154,10 @@ def fit(
     zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
 
-    Values have to differ: a log of clicks alone, each with the value 1, teaches nothing. clicked above is 1
-    for a page that was clicked and 0 for one that was shown and not clicked.
+    Values have to differ: clicked above is 1 for a page that was clicked and 0 for one that was shown and not
+    clicked. A log of clicks alone has no value to learn: with --events every row is something that happened,
+    and after each the model learns some that did not, with another node of the mode --over. What it predicts
+    then ranks the nodes of that mode; how probable one is among all of them tells predict_rate in Python.
 
     Beside the score stand two floors, which begin with this run: the mean of the values so far, and online
     biases, one number per node. A note says so if the model is worse than a floor in the last 10,000 entries,
@@ -214,6 +221,11 @@ def fit(
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
     settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
+    if events and (value is not None or binary):
+        raise CommandError("--events are rows without a value: leave out --value and --binary")
+    settings |= event_options.settings(
+        events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))
+    )
     if clip is not None:
         settings["clip"] = _clip(clip)
     if max_nodes is not None:
@@ -221,7 +233,7 @@ def fit(
     rules = options.bin_rules(bin)
     # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning, text_labels
-    from spidertensor.cli.learner import check_same, reopen, start
+    from spidertensor.cli.learner import check_same, learns_events, reopen, start
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
@@ -235,6 +247,9 @@ def fit(
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
             learner = reopen(path, opened, value, add=add, again=again, network=network)
+            if events and not learns_events(learner.estimator):
+                raise CommandError(f"{path} learns values, not --events")
+            settings = event_options.numbered(settings, learner.modes)
             check_same(learner, names, value, **kind, **settings)
         else:
             if network is not None:

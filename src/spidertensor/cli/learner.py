@@ -37,7 +37,7 @@ class Learner:
     path: Path
     source: Source | Stream
     modes: list[str]
-    value: str
+    value: str | None  # None of events
     all_text: list[bool] | None
     row: int = 0
     bad: int = 0
@@ -76,7 +76,14 @@ class Learner:
         else:
             place = {"skip": self.row, "last": self.last}
             chunks = read(self.source, self.modes, self.value, quiet=QUIET, **place, **how)
+        if self.value is None:
+            chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
         return self._large_first(chunks) if self.new else chunks
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the modes and of the value, if there is one."""
+        return [*self.modes, *([] if self.value is None else [self.value])]
 
     def _large_first(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks joined until the first has `batch_size` entries, from which the scale is taken.
@@ -162,7 +169,8 @@ class Learner:
             self.tally.add(chunk.values, *learned, self.estimator.shift_)
             if self.predictions is not None:
                 value = chunk.values if self.classes is None else self._labels(chunk)
-                self.predictions.add(chunk.rows, chunk.columns, value, learned[0])
+                columns = [*chunk.columns, *([] if self.value is None else [value])]
+                self.predictions.add(chunk.rows, columns, learned[0])
 
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""
@@ -181,8 +189,8 @@ class Learner:
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
     def open_predictions(self, path: Path, *, replace: bool) -> None:
-        names, likelihood = [*self.modes, self.value], self.estimator.likelihood
-        self.predictions = Predictions(path, names, likelihood, size=self.predicted, replace=replace)
+        likelihood = self.estimator.likelihood
+        self.predictions = Predictions(path, self.columns, likelihood, size=self.predicted, replace=replace)
 
     def save(self) -> None:
         where = {
@@ -228,12 +236,15 @@ def start(
     **settings: Any,
 ) -> Learner:
     """rules: of bins, by the names of modes"""
-    if modes is None or value is None:
-        raise CommandError("a new model needs --modes and --value")
-    kind = SpiderClassifier if binary else SpiderRegressor
+    events = "negatives" in settings
+    if modes is None or (value is None and not events):
+        raise CommandError("a new model needs --modes and --value, or --events for rows without a value")
+    kind = SpiderClassifier if binary or events else SpiderRegressor
     for name in ("scaling", "clip"):
-        if binary and name in settings:
-            raise CommandError(f"--{name} is for continuous values, not with --binary")
+        if kind is SpiderClassifier and name in settings:
+            raise CommandError(
+                f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"
+            )
     estimator = (kind.paper if paper else kind)(**settings)
     texts = None if source.format.typed else [False] * len(modes)
     own = None if classes is None or are_zero_one(classes) else classes
@@ -256,7 +267,7 @@ def reopen(
     if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
     value = stored["value"] if stored else value
-    if value is None:
+    if value is None and not learns_events(estimator):
         raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None
     if not source.format.typed or (stored and stored["all_text"]):
@@ -284,6 +295,10 @@ def reopen(
         if stored is not None and place is known[0]:
             learner.predicted = position.predicted(stored)
     return learner
+
+
+def learns_events(estimator: SpiderRegressor | SpiderClassifier) -> bool:
+    return isinstance(estimator, SpiderClassifier) and estimator.negatives is not None
 
 
 def check_same(
@@ -346,11 +361,11 @@ def _concatenated(a: Any, b: Any) -> Any:
 def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, list[BadRow]]:
     """The chunk without the rows of the error, and these as bad rows."""
     assert chunk.values is not None
-    names = [*learner.modes, learner.value]
     bad = []
     for place in error.rows:
         value = float(chunk.values[place])
-        raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=True))
+        fields = [*(column[place] for column in chunk.columns), value]
+        raw = dict(zip(learner.columns, fields, strict=False))  # an event has no value
         reason = told(error.but(row=None, value=value))
         bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
     good = np.ones(len(chunk.rows), bool)

@@ -3,7 +3,7 @@
     source, head    the file's name, and what recognises the file if it is moved (None: standard input)
     row, bad        the last row that was learned or left out, and how many were left out so far
     last            the digest of that row's line, which must not change; None if the source has no lines
-    value           the column of the values
+    value           the column of the values; null of events, which have none
     all_text        per mode, whether "42" is a text; None as long as every source had types
     stream          in a stream, the position that its broker understands (sources/stream.py); None for files
     missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
@@ -34,7 +34,7 @@ Place = dict[str, Any]
 def of(stored: Any, n_modes: int) -> dict[str, Any] | None:
     """The position that a model file has, if `spider fit` has written it: a file may come from anybody."""
     match stored:
-        case {"value": str(), "all_text": None | list() as texts} if _is_place(stored):
+        case {"value": str() | None, "all_text": None | list() as texts} if _is_place(stored):
             if stored.get("version", 1) not in (1, VERSION):
                 raise CommandError("the position is from a newer version of spidertensor")
             if texts is None or [type(each) for each in texts] == [bool] * n_modes:

@@ -31,8 +31,8 @@ class Predictions:
     def __init__(
         self, path: Path, names: Sequence[str], likelihood: Likelihood, *, size: int | None, replace: bool
     ) -> None:
-        """names: of the modes and the value; size: of the file at the checkpoint that the run goes on from;
-        replace: a file of predictions may be there, and its rows will come again"""
+        """names: of the modes and the value, if there is one; size: of the file at the checkpoint that the
+        run goes on from; replace: a file of predictions may be there, and its rows will come again"""
         self.path, self.names, self.likelihood, self.failed = path, list(names), likelihood, False
         target = named(str(path))
         self.kind = target.format.name
@@ -61,9 +61,9 @@ class Predictions:
         with contextlib.suppress(OSError):  # what a checkpoint counts is on disk already
             self.file.close()
 
-    def add(self, rows: Any, ids: Sequence[Any], value: Any, update: Update) -> None:
-        columns = [rows, *ids, value]
-        lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
+    def add(self, rows: Any, columns: Sequence[Any], update: Update) -> None:
+        """columns: those of `names`"""
+        lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in (rows, *columns)]
         records = [dict(zip(self.columns, each, strict=False)) for each in zip(*lists, strict=True)]
         text = io.StringIO(newline="")
         rows_writer(text, self.kind, header=not self.size)(records, self._new(update))

@@ -134,8 +134,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._fitted().classes or labels.ZERO_ONE
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
-        learns_events = self.negatives if self._learned is None else self._learned.model.rule
-        if learns_events:
+        if (self.negatives if self._learned is None else self._learned.model.rule) is not None:
             return _ones(y, n), labels.ZERO_ONE
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))

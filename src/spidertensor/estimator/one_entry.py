@@ -116,7 +116,7 @@ def _learned(
         return None
     if (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
-    value = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
+    value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
     if value is None or (fitted.model.rule and value != 1):
         return None
     scaled = fitted.scaling.scaled_one(value)
@@ -129,8 +129,8 @@ def _learned(
     return update, index
 
 
-def _number(fitted: Fitted, value: Any) -> float | None:
-    """A plain number, or a label as 0 or 1."""
+def _number(fitted: Fitted, value: Any) -> Any:
+    """A plain number as a float, or a label as 0 or 1; None of anything else."""
     if fitted.classes is not None and (type(value) is str or type(value) in _NUMBERS):
         return {fitted.classes[0]: 0.0, fitted.classes[1]: 1.0}.get(value)
     if type(value) not in _NUMBERS:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Update, check_batch, joined
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, joined
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.keyed import uniform
-from spidertensor.spider.popularity import Popularity, add, before, node_at, total
+from spidertensor.spider.popularity import Popularity, add, before, node_at
 
 BLOCK = 1024  # events whose negatives are drawn at once
 
@@ -79,7 +79,7 @@ def restart(draws: Draws, rule: Rule, mode: int, rows: NDArray[np.int64]) -> Non
 def trimmed(draws: Draws) -> Draws:
     """Without room for more nodes, for a file."""
     of = zip(draws.popularity, draws.seen.tolist(), strict=False)
-    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[: n + 1]) for each, n in of))
+    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[:n]) for each, n in of))
 
 
 def events(method: Method, rule: Rule) -> Method:
@@ -88,50 +88,103 @@ def events(method: Method, rule: Rule) -> Method:
     An Update tells of each event what was predicted for it; its log evidence is that of the event and of its
     negatives, in sum.
     """
-    turns = np.arange(rule.negatives) % len(rule.over)  # which of these modes a negative replaces
-    modes = np.array(rule.over, np.int64)[turns]
 
     def init(seed: int) -> Any:
         return method.init(seed)._replace(draws=start(rule))
 
     def update(state: Any, batch: Batch) -> tuple[Any, Update]:
-        check_batch(batch, batch.index.shape[1])
-        if not (batch.value == 1).all():
-            raise ValueError("a model of events learns values of 1 only, and draws the others itself")
-        updates = []
-        for first in range(0, max(len(batch.value), 1), BLOCK):
-            state, update = learn(state, np.require(batch.index[first : first + BLOCK], np.int64, "C"))
-            updates.append(update)
-        return state, updates[0] if len(updates) == 1 else joined(updates)
+        return _in_blocks(learn, state, batch)
 
     def learn(state: Any, index: NDArray[np.int64]) -> tuple[Any, Update]:
         """A block of events, and their negatives."""
-        n, entries = len(index), int(state.counts.entries)
-        draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
-        state = state._replace(draws=draws)
-        seen, drawn = draws.seen.copy(), np.empty((rule.negatives, n), np.int64)
-        key, number = int(state.members[0].seed), int(draws.events)
-        for place, mode in enumerate(rule.over):
-            turn, nodes = np.flatnonzero(turns == place), np.ascontiguousarray(index[:, mode])
-            if draws.popularity:
-                of = draws.popularity[place]
-                draw_by_popularity(key, number, nodes, of.times, of.tree, rule.power, turn, drawn)
-                seen[place] = max(seen[place], nodes.max(initial=-1) + 1)
-            else:
-                seen[place] = draw_alike(key, number, nodes, seen[place], turn, drawn)
-        made, value, first = with_negatives(index, modes, drawn)
+        entries = int(state.counts.entries)
+        state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
+        made = _made(state.draws, rule, int(state.members[0].seed), index)
         try:
-            after, update = method.update(state, Batch(made, value))
+            after, update = method.update(state, made.batch)
         finally:  # an interrupt comes before these entries are learned, or when they are
-            if int(state.counts.entries) == entries + len(value):
-                draws.events[()] += n
-                draws.seen[:] = seen
+            if int(state.counts.entries) == entries + len(made.batch.value):
+                _commit(state.draws, made)
             else:
-                for of, mode in zip(draws.popularity, rule.over, strict=False):
-                    popularity.lowered(of, index[:, mode], rule.power)
-        return after, _of_events(update, first)
+                _take_back(state.draws, rule, index)
+        return after, _of_events(update, made.first)
 
     return Method(init, update, method.predict, method.unit, method.quantile)
+
+
+class Around(NamedTuple):
+    """The state of any method that learns events, and the draws beside it."""
+
+    state: Any
+    draws: Draws
+    seed: NDArray[np.int64]
+
+
+def around(method: Method, rule: Rule) -> Method:
+    """The same for any method of binary values, such as a floor. With the same seed it learns the entries
+    that a committee learns, so that the two can be compared."""
+
+    def init(seed: int) -> Around:
+        return Around(method.init(seed), start(rule), np.array(seed, np.int64))
+
+    def update(state: Around, batch: Batch) -> tuple[Around, Update]:
+        return _in_blocks(learn, state, batch)
+
+    def learn(state: Around, index: NDArray[np.int64]) -> tuple[Around, Update]:
+        draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
+        made = _made(draws, rule, int(state.seed), index)
+        after, update = method.update(state.state, made.batch)
+        _commit(draws, made)
+        return Around(after, draws, state.seed), _of_events(update, made.first)
+
+    def predict(state: Around, index: NDArray[np.integer]) -> Prediction:
+        return method.predict(state.state, index)
+
+    return Method(init, update, predict, method.unit)
+
+
+def _in_blocks(learn: Any, state: Any, batch: Batch) -> tuple[Any, Update]:
+    check_batch(batch, batch.index.shape[1])
+    if not (batch.value == 1).all():
+        raise ValueError("a model of events learns values of 1 only, and draws the others itself")
+    updates = []
+    for first in range(0, max(len(batch.value), 1), BLOCK):
+        state, update = learn(state, np.require(batch.index[first : first + BLOCK], np.int64, "C"))
+        updates.append(update)
+    return state, updates[0] if len(updates) == 1 else joined(updates)
+
+
+class _Made(NamedTuple):
+    batch: Batch  # events and negatives
+    first: NDArray[np.int64]  # (n,) where in it the events are
+    seen: NDArray[np.int64]  # Draws.seen after them
+
+
+def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made:
+    """The entries of a block of events. Popularity counts them from now on."""
+    turns = np.arange(rule.negatives) % len(rule.over)  # which of these modes a negative replaces
+    seen, drawn = draws.seen.copy(), np.empty((rule.negatives, len(index)), np.int64)
+    number = int(draws.events)
+    for place, mode in enumerate(rule.over):
+        turn, nodes = np.flatnonzero(turns == place), np.ascontiguousarray(index[:, mode])
+        if draws.popularity:
+            draw_by_popularity(key, number, nodes, *draws.popularity[place], rule.power, turn, drawn)
+            seen[place] = max(seen[place], nodes.max(initial=-1) + 1)
+        else:
+            seen[place] = draw_alike(key, number, nodes, seen[place], turn, drawn)
+    made, value, first = with_negatives(index, np.array(rule.over, np.int64)[turns], drawn)
+    return _Made(Batch(made, value), first, seen)
+
+
+def _commit(draws: Draws, made: _Made) -> None:
+    draws.events[()] += len(made.first)
+    draws.seen[:] = made.seen
+
+
+def _take_back(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
+    """These events were not learned."""
+    for of, mode in zip(draws.popularity, rule.over, strict=False):
+        popularity.lowered(of, index[:, mode], rule.power)
 
 
 @kernel(**COMPILE)
@@ -154,7 +207,7 @@ def draw_by_popularity(key, number, nodes, times, tree, power, turn, drawn):
     """The same by popularity, which counts these events in."""
     for i in range(len(nodes)):
         own = add(times, tree, nodes[i], power)
-        others, below = total(tree) - own, before(tree, nodes[i])
+        others, below = before(tree, len(tree)) - own, before(tree, nodes[i])
         for j in turn:
             node = np.int64(-1)
             if others > 0:

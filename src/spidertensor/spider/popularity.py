@@ -2,7 +2,7 @@
 
 A node's weight is times ** power, as a whole multiple of 1/UNIT: sums are exact, so they do not depend on the
 order in which they were made. A Fenwick tree has the sums: to add to one and to find one takes log2(nodes)
-steps. tree[i] is the sum over the last i & -i of the first i weights; tree[0] is 0.
+steps. tree[i - 1] is the sum over the last i & -i of the first i weights.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.compiled import COMPILE, kernel
 
 UNIT = 2.0**20
 GROWTH = 1.5  # room for more nodes when they have to grow
@@ -20,31 +20,26 @@ GROWTH = 1.5  # room for more nodes when they have to grow
 
 class Popularity(NamedTuple):
     times: NDArray[np.int64]  # (room,)
-    tree: NDArray[np.int64]  # (room + 1,)
+    tree: NDArray[np.int64]  # (room,)
 
 
 def none_yet() -> Popularity:
-    return Popularity(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    return Popularity(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def grown(known: Popularity, nodes: int) -> Popularity:
     """With room for so many nodes."""
     if nodes <= len(known.times):
         return known
-    times = np.zeros(int(nodes * GROWTH), np.int64)
-    times[: len(known.times)] = known.times
-    tree = np.zeros(len(times) + 1, np.int64)
-    tree[: len(known.tree)] = known.tree
+    times, tree = np.zeros((2, int(nodes * GROWTH)), np.int64)
+    times[: len(known.times)], tree[: len(known.tree)] = known
     _extend(tree, len(known.tree))
     return Popularity(times, tree)
 
 
 def of_times(times: NDArray[np.int64], power: float) -> Popularity:
     """The popularity of nodes that were seen so often."""
-    tree = np.zeros(len(times) + 1, np.int64)
-    tree[1:] = [weight(n, power) for n in times.tolist()]
-    _sum_up(tree)
-    return Popularity(times, tree)
+    return Popularity(times, _tree(times, power))
 
 
 def lowered(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
@@ -59,67 +54,65 @@ def reset(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
     known.tree[:] = of_times(known.times, power).tree
 
 
-@kernel(**PART)
+@kernel(**COMPILE)
 def weight(times, power):
     return np.int64(UNIT * times**power) if times else np.int64(0)
 
 
 @kernel(**COMPILE)
-def _sum_up(tree):
-    """The tree of weights that stand in tree[1:]."""
-    for i in range(1, len(tree)):
+def _tree(times, power):
+    tree = np.empty(len(times), np.int64)
+    for i in range(len(times)):
+        tree[i] = weight(times[i], power)
+    for i in range(1, len(tree) + 1):
         parent = i + (i & -i)
-        if parent < len(tree):
-            tree[parent] += tree[i]
+        if parent <= len(tree):
+            tree[parent - 1] += tree[i - 1]
+    return tree
 
 
 @kernel(**COMPILE)
 def _extend(tree, known):
-    """New nodes of weight 0, behind the `known` numbers of the tree."""
-    for i in range(known, len(tree)):
+    """New nodes of weight 0, behind the `known` ones."""
+    for i in range(known + 1, len(tree) + 1):
         low, j = i - (i & -i), i - 1
         while j > low:
-            tree[i] += tree[j]
+            tree[i - 1] += tree[j - 1]
             j -= j & -j
 
 
-@kernel(**PART)
+@kernel(**COMPILE)
 def add(times, tree, node, power):
     """The node was seen once more; its weight now."""
     old = weight(times[node], power)
     times[node] += 1
     new = weight(times[node], power)
     i = node + 1
-    while i < len(tree):
-        tree[i] += new - old
+    while i <= len(tree):
+        tree[i - 1] += new - old
         i += i & -i
     return new
 
 
-@kernel(**PART)
+@kernel(**COMPILE)
 def before(tree, node):
     """The sum of the weights of all nodes before this one."""
     found, i = np.int64(0), node
     while i > 0:
-        found += tree[i]
+        found += tree[i - 1]
         i -= i & -i
     return found
 
 
-@kernel(**PART)
-def total(tree):
-    return before(tree, len(tree) - 1)
-
-
-@kernel(**PART)
+@kernel(**COMPILE)
 def node_at(tree, place):
     """The node with before(node) <= place < before(node) + its weight."""
     step, node = np.int64(1), np.int64(0)
-    while step * 2 < len(tree):
+    while step * 2 <= len(tree):
         step *= 2
     while step:
-        if node + step < len(tree) and tree[node + step] <= place:
+        if node + step <= len(tree) and tree[node + step - 1] <= place:
             node += step
-            place -= tree[node]
+            place -= tree[node - 1]
         step //= 2
     return node
