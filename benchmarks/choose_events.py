@@ -22,14 +22,14 @@ NDCG@10, full, of movielens-100k in time order, shuffled, prequentially, and of 
     the committee, multilinear_var 0.3  0.058  0.051
     the committee, 16 negatives       0.064
 
-    negatives        8. 16 rank better in time order, at 1.9 times the time
-    negatives_power  0. By popularity is worse everywhere
-    the committee    with its own variances, which have a wide member: as good as any one model that was tuned.
-                     One model alone gains by multilinear_var 0.3; 64 products or another bias_var change little
+    negatives        8. 16 rank better in time order, with nearly twice the entries to learn
+    negatives_power  0. By popularity is worse on movielens-100k, where alone it was run
+    the committee    with its own variances, which have a wide member: as good as one model that is tuned. One
+                     model alone gains by multilinear_var 0.3; 64 products or another bias_var change little
 
-A difference of 0.005 is one standard error of movielens-100k's 943 users. Not every setting was run on every
-stream; rows of movielens-1m shuffled are of an earlier plan. negatives_power was run with an earlier version of
-the draws by popularity.
+About 0.005 is one standard error of movielens-100k's 943 users. Not every setting was run on every stream;
+rows of movielens-1m shuffled are of an earlier plan. negatives_power was run with an earlier version of the
+draws by popularity.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -295,3 +297,22 @@ def test_entries_of_0_are_no_events_and_time_is_kept(tmp_path, monkeypatch):
     assert data.train.index.tolist() == [[0, 0], [0, 1], [1, 1], [2, 0]]
     assert data.in_time_order().index.tolist() == [[2, 0], [1, 1], [0, 0], [0, 1]]
     assert datasets.load("movielens-100k").train.value.tolist() == [3, 0, 1, 5, 2]
+
+
+# --- what the page says
+
+
+def test_the_table_of_rankings_is_what_was_measured():
+    root = Path(__file__).parents[1]
+    measured = json.loads((root / "benchmarks/peers_ranking.jsonl").read_text().splitlines()[0])["methods"]
+    page = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
+    section = page.split("## Rankings of events")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    shown = {name.split(" (")[0]: cells for name, *cells in lines}
+    assert shown.keys() == measured.keys() - {"events", "ranked"}
+    for name, cells in shown.items():
+        full, sampled = measured[name]["full"], measured[name]["sampled (flatters)"]
+        wanted = [full[key] for key in ("hr_10", "ndcg_10", "recall_20", "mrr")]
+        wanted += [sampled["hr_10"], sampled["ndcg_10"]]
+        told = [*cells[:4], *cells[5].split(" / ")]
+        assert [float(text) for text in told] == pytest.approx(wanted, abs=0.00051), name
