@@ -13,7 +13,8 @@ from pyarrow import parquet
 
 from spidertensor import SpiderClassifier, SpiderRegressor, cli
 from spidertensor.estimator import recommend as ranking
-from spidertensor.estimator.recommend import EXPLORE, _quick_scores
+from spidertensor.estimator.quick_scores import mean_bounds
+from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor.spider.quick_means import ERROR
@@ -130,10 +131,10 @@ def test_quick_means_are_those_of_predict(activation, settings):
     learned = fitted._fitted()
     rng = np.random.default_rng(0)
     numbers = [np.array([2]), rng.integers(-1, 39, size=60), rng.integers(-1, 4, size=60)]
-    score, error = _quick_scores(learned, numbers)
+    low, high = mean_bounds(learned, numbers)
     exact = learned.model.method.predict(learned.state, np.stack(np.broadcast_arrays(*numbers), axis=1)).mean
-    assert (np.abs(score - exact) < 0.1 * error).all()
-    assert (error >= 0.9 * ERROR).all()
+    assert (np.abs((low + high) / 2 - exact) < 0.05 * (high - low)).all()
+    assert (high - low >= 1.8 * ERROR).all()
 
 
 def test_the_limit_of_blas_threads_ends_with_the_last_that_asked():

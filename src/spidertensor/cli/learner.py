@@ -267,7 +267,7 @@ def reopen(
     if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
     value = stored["value"] if stored else value
-    if value is None and not learns_events(estimator):
+    if value is None and not estimator.learns_events:
         raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None
     if not source.format.typed or (stored and stored["all_text"]):
@@ -295,10 +295,6 @@ def reopen(
         if stored is not None and place is known[0]:
             learner.predicted = position.predicted(stored)
     return learner
-
-
-def learns_events(estimator: SpiderRegressor | SpiderClassifier) -> bool:
-    return isinstance(estimator, SpiderClassifier) and estimator.negatives is not None
 
 
 def check_same(

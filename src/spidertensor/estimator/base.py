@@ -148,7 +148,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
-            y = None if value is None else [value]
+            y = None if value is None and self.learns_events else [value]
             update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), y)[0])
         return update
 
@@ -279,6 +279,11 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     def likelihood(self) -> Likelihood:
         """How a value comes from the latent f of its entry, and what its predictions are called."""
         return self._likelihood
+
+    @property
+    def learns_events(self) -> bool:
+        """Whether entries are events, which have no values."""
+        return False
 
     def _mode(self, mode: str | int) -> int:
         """Number of a mode that is named by its column or by that number."""

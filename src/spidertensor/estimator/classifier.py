@@ -83,6 +83,11 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._advance(X, y, classes)
 
     @property
+    def learns_events(self) -> bool:
+        """Whether entries are events, which have no values."""
+        return self.negatives is not None
+
+    @property
     @locked
     def classes_(self) -> NDArray[Any]:
         """Both labels, sorted."""
@@ -134,7 +139,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._fitted().classes or labels.ZERO_ONE
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
-        if (self.negatives if self._learned is None else self._learned.model.rule) is not None:
+        if self.learns_events if self._learned is None else self._learned.model.rule is not None:
             return _ones(y, n), labels.ZERO_ONE
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))

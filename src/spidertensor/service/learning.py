@@ -31,6 +31,7 @@ from spidertensor.service.journal import Journal, JournalError, Row
 from spidertensor.service.scores import Scores
 
 UNLIMITED = 2**62
+PATIENCE = 1.0  # seconds that a checkpoint, and everybody else, waits for dead letters to be sent
 
 Estimator = SpiderRegressor | SpiderClassifier
 Outcome = bytes | ServiceError
@@ -51,11 +52,23 @@ class Request(NamedTuple):
         return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
 
 
+def wanted_of(served: Any, max_rows: int = UNLIMITED) -> Wanted:
+    """What a request to learn must have."""
+    estimator = served.estimator
+    return Wanted(served.modes, served.value, estimator.likelihood, max_rows, estimator.learns_events)
+
+
 class Learning:
     read_only = False
 
     def __init__(
-        self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
+        self,
+        path: Path,
+        estimator: Estimator,
+        modes: list[str],
+        value: str | None,
+        journal: Journal,
+        sequence: int,
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
         self.bins, self.classes = [None] * len(modes), None  # the service has neither bins nor labels
@@ -96,10 +109,11 @@ class Learning:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
-            update = copy.learn(one, [0.0])
+            value = np.full(1, float(copy.learns_events))
+            update = copy.learn(one, value)
             copy.predict(one)
             index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, value, update)
 
     # --- learning
 
@@ -229,7 +243,7 @@ class Learning:
 
     def replay(self) -> int:
         """Learn what the journal has behind the model's position; how many requests that were."""
-        wanted = Wanted(self.modes, self.value, self.estimator.likelihood, UNLIMITED)
+        wanted = wanted_of(self)
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
@@ -260,7 +274,7 @@ class Learning:
         try:
             self.answers.write()  # first: once the model is saved, nothing else has them
             if self.rejects is not None:
-                self.rejects.write()
+                self._write_rejects(self.rejects)
             self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
@@ -272,6 +286,14 @@ class Learning:
         self.trouble.pop("checkpoint", None)
         self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), self.entries
         self.saved_stream = self.position.get("stream")
+
+    def _write_rejects(self, rejects: Rejects) -> None:
+        """First, too: a saved model goes on behind these messages."""
+        rejects.write()
+        if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE):
+            raise OSError(
+                "dead letters wait to be sent before the model is saved; its journal has everything"
+            )
 
     def snapshot_file(self) -> int:
         """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
