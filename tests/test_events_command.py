@@ -96,7 +96,7 @@ def test_predictions_have_no_value(folder, spider):
         (("--modes", "user,song", "--events"), "--events needs --over"),
         (("--modes", "user,song", "--over", "song", "--value", "song"), "are for --events"),
         ((*EVENTS, "--value", "x"), "leave out --value"),
-        ((*EVENTS, "--binary"), "leave out --value and --binary"),
+        ((*EVENTS, "--binary"), "leave out --value, --binary and --counts"),
         ((*EVENTS, "--scaling", "0,1"), "not with --events"),
         (("--modes", "user,song", "--events", "--over", "shop"), "no mode 'shop'"),
         ((*EVENTS, "--negatives", "0"), "negatives must be a whole number"),

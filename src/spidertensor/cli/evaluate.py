@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, output
+from spidertensor.cli import bad_rows, evaluated, files, options, output, ranked_events
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
@@ -34,6 +34,7 @@ BATCHES = 4  # at least, for a point: the last of a stream, which may be short, 
 class Protocol(StrEnum):
     HELD_OUT = "held-out"
     PREQUENTIAL = "prequential"
+    LAST_OUT = "last-out"
 
 
 class Plan(NamedTuple):
@@ -71,9 +72,9 @@ def evaluate(
     protocol: Annotated[
         Protocol | None,
         typer.Option(
-            metavar="prequential|held-out",
+            metavar="prequential|held-out|last-out",
             help="Predict each entry before it is learned, in order (default for a file); or learn, then "
-            "test (default for a data set).",
+            "test (default for a data set); or, of events, hold out the last one of each user and rank it.",
         ),
     ] = None,
     test: Annotated[
@@ -131,6 +132,7 @@ def evaluate(
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
     spider evaluate movielens-1m --method spider --rank 8
     spider evaluate flights --protocol prequential --plot flights.png
+    spider evaluate movielens-100k-events --protocol last-out
 
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
@@ -153,6 +155,16 @@ def evaluate(
         modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
     )
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
+    if not own and datasets.describe(data).events_over:
+        files_only = {"modes": modes, "value": value, "time": time, "format": format, "columns": columns}
+        _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
+        if test is not None or plot is not None:
+            raise CommandError(
+                f"--{'plot' if test is None else 'test'} is not for events, as {data} has them"
+            )
+        record = ranked_events.evaluate_events(data, method, protocol and protocol.value, settings, engine)
+        (output.print_json if as_json else ranked_events.show)(record)
+        return
     plan = _plan(protocol, test, own=own, in_time=time is not None, drawn=plot is not None, settings=settings)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
@@ -191,7 +203,7 @@ def evaluate(
     record["notes"] = _notes(data, plan.protocol, record)
     if plot is not None:
         _draw(plot, rows)
-    (output.print_json if as_json else _show)(record)
+    (output.print_json if as_json else evaluated.show)(record)
     if plot is not None:
         output.note(f"picture: {plot}")
 
@@ -215,6 +227,8 @@ def _plan(
             raise CommandError(
                 f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
             )
+    if protocol == Protocol.LAST_OUT:
+        raise CommandError("--protocol last-out is for events: a data set whose name ends in -events")
     if protocol is None:
         protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
     if share is not None and protocol == Protocol.PREQUENTIAL:
@@ -380,55 +394,3 @@ def _worse_than_a_floor(record: dict[str, Any]) -> list[str]:
         return []
     verb = "predicts" if len(better) == 1 else "predict"
     return [f"{' and '.join(better)} {verb} these values better than {record['method']}"]
-
-
-def _show(record: dict[str, Any]) -> None:
-    metric = output.METRICS[record["metric"]]
-    test = f", {record['test']} test" if record["test"] else ""
-    order = f", ordered by {record['time']}" if record.get("time") else ""
-    title = (
-        f"{record['dataset']}, {record['protocol']}{test}{order}: rank {record['rank']}, "
-        f"batch size {record['batch_size']}, seed {record['seed']}"
-    )
-    rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
-    for name, floor in record["floors"].items():
-        rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
-    output.print_table(title, ["", metric, "log density"], rows)
-    nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
-    shown = {
-        "bad rows, left out": ("bad_rows", ",d"),
-        "learning rate, tuned on this data set": ("learning_rate", "g"),
-        "log loss": ("log_loss", ".4f"),
-        "calibration error": ("calibration_error", ".4f"),
-        "seconds": ("seconds", ".1f"),
-        "entries per second": ("entries_per_second", ",.0f"),
-        "rejected updates": ("rejected", ",d"),
-    }
-    pairs = [
-        (label, format(record[key], how))
-        for label, (key, how) in shown.items()
-        if record.get(key) is not None and (key != "bad_rows" or record[key])
-    ]
-    if nodes:
-        pairs.insert(0, ("entries and nodes", f"{record['entries']:,} entries{nodes}"))
-    notes = [("note", note) for note in record["notes"]]
-    output.print_pairs("", [*_coverages(record), *pairs, *notes])
-
-
-def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of plain intervals and, where the method has them, of calibrated ones."""
-    shown = {
-        "coverage of 50 % intervals": ("{}_50",),
-        "coverage of 90 % intervals": ("{}_90",),
-        "the same in the worst windows": ("{}_90_lowest", "{}_90_highest"),
-    }
-    pairs = []
-    for label, keys in shown.items():
-        texts = []
-        for kind, said in (("coverage", ""), ("calibrated", "calibrated ")):
-            shares = [record[key.format(kind)] for key in keys]
-            if None not in shares:
-                texts.append(said + " to ".join(f"{share:.1%}" for share in shares))
-        if texts:
-            pairs.append((label, ", ".join(texts)))
-    return pairs

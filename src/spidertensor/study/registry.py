@@ -45,6 +45,7 @@ class Entry(NamedTuple):
     scaled:         wants values of mean 0 and standard deviation 1, not raw ones
     has_rank:       False: the rank changes nothing
     has_batch_size: False: the batch size changes nothing
+    events:         learns from events alone, if told `negatives` and `negatives_over`
     settings:       what else it can be told; each has a default
     learning_rates: by data set, where there is one to tune
     needs:          packages of the extra `jax`
@@ -61,6 +62,7 @@ class Entry(NamedTuple):
     scaled: bool = True
     has_rank: bool = True
     has_batch_size: bool = True
+    events: bool = False
     settings: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = MappingProxyType({})
     needs: tuple[str, ...] = ()
@@ -81,7 +83,8 @@ def _spider(
     known = kind._get_param_names()
     settings = {name: value for name, value in settings.items() if name in known}
     estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size, **settings)
-    return model_of(checked(estimator.get_params(deep=False)), likelihood, n_modes).method
+    params = estimator._resolved(checked(estimator.get_params(deep=False)), None, n_modes)
+    return model_of(params, likelihood, n_modes).method
 
 
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
@@ -171,6 +174,7 @@ _ENTRIES = (
         unit="entry",
         role="variant",
         counts=True,
+        events=True,
         settings=(*_OF_DEFAULT, "committee"),
     ),
     Entry(
@@ -182,6 +186,7 @@ _ENTRIES = (
         unit="entry",
         role="variant",
         counts=True,
+        events=True,
         settings=_OF_DEFAULT,
     ),
     Entry(
