@@ -22,7 +22,7 @@ def served(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     learning = opened(tmp_path / "m.spider", NewModel("SpiderRegressor", ["user", "film"], "stars", SMALL))
     body = json.dumps(ROWS).encode()
-    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood, 1000)
+    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood_, 1000)
     learning.learn([Request(entries(body, JSON, wanted), body, JSON)])
     learning.close()
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

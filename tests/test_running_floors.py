@@ -82,7 +82,7 @@ def send(learning: Learning, X: list[tuple[int, int]], y: np.ndarray) -> None:
         {"user": user, "film": film, "rating": float(value)} for (user, film), value in zip(X, y, strict=True)
     ]
     body = json.dumps(rows).encode()
-    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood, 1000)
+    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood_, 1000)
     (outcome,) = learning.learn([Request(entries(body, JSON, wanted), body, JSON)])
     assert isinstance(outcome, bytes)
 
