@@ -54,7 +54,7 @@ def plain_ranking(fitted, user, explore="mean"):
     if explore == "ucb":
         score = parts.mean + 2 * np.sqrt(parts.var)
     else:
-        score = fitted.likelihood.expected(parts.mean, parts.var)
+        score = fitted.likelihood_.expected(parts.mean, parts.var)
     return [list(CATEGORIES)[place] for place in np.argsort(-score, kind="stable")]
 
 
