@@ -120,6 +120,12 @@ class RecordFunction(Protocol):
         ...
 
 
+class SingleFunction(Protocol):
+    def __call__(self, state: Any, /) -> Any:
+        """What learns and predicts one entry of this state, without arrays (spider/single.py), or None."""
+        ...
+
+
 class Method(NamedTuple):
     init: InitFunction
     update: UpdateFunction
@@ -127,6 +133,7 @@ class Method(NamedTuple):
     unit: Unit = "entry"
     quantile: QuantileFunction | None = None  # None: its residuals are taken as normal
     record: RecordFunction | None = None  # None: it can only be run by its own update and predict
+    single: SingleFunction | None = None
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:

@@ -51,30 +51,35 @@ from spidertensor.spider.spike_slab import refine
 def run_models(learning, start, index, value, records, like, out):
     """The entries of a call from `start` on, by each of the models that `records` are of: `_entries`.
 
-    out (models, 4, n). Returns where the last of them stopped; -1, and nothing was done, if a model has no
-    room for a node that is to be learned. This is the only way from Python into the loop: one entry and many,
-    one model and several run the same machine code, so they agree bit for bit.
+    out (models, 4, n). Returns where the last of them stopped, and how many elements all have rejected; -1
+    and 0, and nothing was done, if the models are not in step or have no room for a node to be learned. This
+    is the only way from Python into the loop: one entry and many, one model and several run the same machine
+    code, so they agree bit for bit.
     """
-    if learning and not _have_room(index, records):
-        return -1
-    stopped = start
+    if learning and not _can_learn(index, records):
+        return np.int64(-1), np.int64(0)
+    stopped, rejected = np.int64(start), np.int64(0)
     for m in range(len(records)):
         r = records[m]
         counts, stream = counts_of(r), stream_of(r)
-        is_packed = r.packed != 0 and r.packed_at == counts.entries[()]
+        rejected -= counts.rejected[()]
+        is_packed = r.scratch != 0 and r.packed_at == counts.entries[()]
         stopped = _entries(
             learning, start, index, value, places_of(r), noise_of(r), counts, stream, settings_of(r),
-            r.packed, is_packed, like, out[m],
+            r.scratch, is_packed, like, out[m],
         )  # fmt: skip
-        if r.packed:
+        rejected += counts.rejected[()]
+        if r.scratch:
             r.packed_at = -1 if stream.watching[()] == DECIDE else counts.entries[()]
-    return stopped
+    return stopped, rejected
 
 
 @kernel(**PART)
-def _have_room(index, records):
+def _can_learn(index, records):
     for m in range(len(records)):
         nodes = counts_of(records[m]).nodes
+        if counts_of(records[m]).entries[()] != counts_of(records[0]).entries[()]:
+            return False
         for n in range(index.shape[0]):
             for k in range(index.shape[1]):
                 if not 0 <= index[n, k] < nodes[k]:
@@ -84,7 +89,7 @@ def _have_room(index, records):
 
 @kernel(inline="always", **PART)  # into its one caller, before compilation: else it is optimised twice
 def _entries(
-    learning, start, index, value, places, noise, counts, stream, settings, packed, is_packed, like, out
+    learning, start, index, value, places, noise, counts, stream, settings, address, is_packed, like, out
 ):
     """In order: predicted and then, if `learning`, learned.
 
@@ -92,9 +97,9 @@ def _entries(
     Refines the prior sites whenever `refine_every` entries are full. Returns where it stopped: at the end, or
     behind an entry after which `follow` has to decide.
 
-    packed: 0, or where the packed weights stay between calls; is_packed: they are there already
+    address, is_packed: of the working memory, see `scratch`
     """
-    c = scratch(settings, packed, like)
+    c = scratch(settings, address, is_packed, like)
     if not is_packed:
         pack(places, settings, c)
     real = c.s.dtype.type
@@ -178,13 +183,13 @@ def _entries(
                 learn_noise(noise, score, settings.forgetting)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
-            unpack(places, settings, c)
+            unpack(places, settings, c, False)
             counts.rejected[()] += _refine(places, settings, c.s)
             if robust and full_window(stream, settings.clip):
                 return n + 1
             pack(places, settings, c)
     if learning:
-        unpack(places, settings, c)
+        unpack(places, settings, c, is_packed and index.shape[0] - start == 1)
     return index.shape[0]
 
 
@@ -297,7 +302,7 @@ def sequential(
         found = record(state)
         if learning and not found.writable:
             raise ValueError("this state is read-only, and learning works in place: copy it first")
-        return run_models(learning, start, index, value, found.record, found.like, out[None])
+        return run_models(learning, start, index, value, found.record, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,7 @@ class Likelihood(ABC):
     ranked_by_mean: a greater mean of f is a greater mean of an observation, whatever the variances
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
     mean_name, std_name: what the mean of an observation is called, and the spread beside it
+    mix:     a kernel (weights, parts, out), see `mixture.moments`
     """
 
     name: ClassVar[str]
@@ -42,10 +43,15 @@ class Likelihood(ABC):
     metrics: ClassVar[tuple[str, ...]]
     mean_name: ClassVar[str] = "mean"
     std_name: ClassVar[str] = "std"
+    mix: ClassVar[Any] = staticmethod(moments)
 
     @abstractmethod
     def allows(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(n,) which of the values can be learned; NaN and infinity never can."""
+
+    def allows_one(self, value: float) -> bool:
+        """`allows` of one value."""
+        return bool(self.allows(np.array(value)))
 
     @abstractmethod
     def log_evidence(
@@ -89,7 +95,7 @@ class Likelihood(ABC):
         """
         parts = np.ascontiguousarray(parts)
         out = np.empty((3, parts.shape[2]))
-        moments(np.ascontiguousarray(weights), parts, out)
+        self.mix(np.ascontiguousarray(weights), parts, out)
         return Prediction(*out)
 
     def __repr__(self) -> str:
@@ -98,11 +104,3 @@ class Likelihood(ABC):
     def __reduce__(self) -> str:
         """The name of the object in its file, so that a copy or an unpickled one is the same object."""
         return self.name.upper()
-
-
-def weighted(weights: NDArray[np.float64], parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of w_m part_m, one after the other: np.sum adds few entries in another order than many."""
-    total = weights[0] * parts[0]
-    for weight, part in zip(weights[1:], parts[1:], strict=True):
-        total = total + weight * part
-    return total

@@ -16,7 +16,6 @@ import math
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from spidertensor.method import Prediction
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.keyed import uniforms
 from spidertensor.spider.likelihoods import negative_binomial
@@ -35,6 +34,38 @@ _LEAST_CHANCE = 1e-300
 _KEY = 0  # of the draws inside a count's step of the distribution function
 
 
+# Not fastmath: the order in which members are added up would depend on how many entries a call has.
+@kernel(**COMPILE | {"fastmath": False})
+def mix(weights, parts, out):
+    """f and noise such that mean and variance of an observation are exactly those of the mixture.
+
+    Arguments as in mixture.moments. M = sum w M_m, F = sum w F_m, noise = sum w F_m noise_m / F; the log
+    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow.
+    Where var is above WIDEST the noise takes the rest."""
+    members, n = parts.shape[0], parts.shape[2]
+    for i in range(n):
+        w = min(i, weights.shape[1] - 1)
+        top_m, top_f = -np.inf, -np.inf
+        for m in range(members):
+            top_m = max(top_m, parts[m, 0, i] + min(parts[m, 1, i], WIDEST) / 2)
+            top_f = max(top_f, 2 * (parts[m, 0, i] + min(parts[m, 1, i], WIDEST)))
+        rate, square, noise = 0.0, 0.0, 0.0
+        for m in range(members):
+            mean, var = parts[m, 0, i], min(parts[m, 1, i], WIDEST)
+            rate += weights[m, w] * math.exp(mean + var / 2 - top_m)
+            of_f = weights[m, w] * math.exp(2 * (mean + var) - top_f)
+            square += of_f
+            noise += of_f * parts[m, 2, i]
+        log_rate = top_m + math.log(rate)
+        var = max(top_f + math.log(square) - 2 * log_rate, 1e-12)
+        noise /= square
+        if var > WIDEST:
+            noise, var = math.exp(min(var - WIDEST, LARGEST_LOG)) * (1 + noise) - 1, WIDEST
+        out[0, i], out[1, i], out[2, i] = log_rate - var / 2, var, noise
+        if members == 1:  # as it is, even if it is no number
+            out[0, i], out[1, i], out[2, i] = parts[0, 0, i], parts[0, 1, i], parts[0, 2, i]
+
+
 class Count(Likelihood):
     name, code = "count", CODE
     allowed, scaled, intervals = "a whole number from 0 on", False, True
@@ -45,6 +76,7 @@ class Count(Likelihood):
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
     )  # fmt: skip
     std_name = "std_of_f"
+    mix = staticmethod(mix)
 
     def allows(self, value):
         with np.errstate(invalid="ignore"):
@@ -86,13 +118,6 @@ class Count(Likelihood):
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
 
-    def mixture(self, weights, parts):
-        """f and noise such that mean and variance of an observation are exactly those of the mixture."""
-        parts = np.ascontiguousarray(parts)
-        out = np.empty((3, parts.shape[2]))
-        _moments(np.ascontiguousarray(weights), parts, out)
-        return Prediction(*out)
-
 
 COUNT = Count()
 
@@ -101,34 +126,6 @@ def _size(var, noise):
     """M² / (F (1 + noise) - M²): of the negative binomial with the moments of an observation."""
     var = np.minimum(np.asarray(var, np.float64), WIDEST)
     return 1 / (np.expm1(var) + np.exp(var) * np.asarray(noise, np.float64))
-
-
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
-@kernel(**COMPILE | {"fastmath": False})
-def _moments(weights, parts, out):
-    """Arguments as in mixture.moments. M = sum w M_m, F = sum w F_m, noise = sum w F_m noise_m / F; the log
-    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow.
-    Where var is above WIDEST the noise takes the rest."""
-    members, n = parts.shape[0], parts.shape[2]
-    for i in range(n):
-        w = min(i, weights.shape[1] - 1)
-        top_m, top_f = -np.inf, -np.inf
-        for m in range(members):
-            top_m = max(top_m, parts[m, 0, i] + min(parts[m, 1, i], WIDEST) / 2)
-            top_f = max(top_f, 2 * (parts[m, 0, i] + min(parts[m, 1, i], WIDEST)))
-        rate, square, noise = 0.0, 0.0, 0.0
-        for m in range(members):
-            mean, var = parts[m, 0, i], min(parts[m, 1, i], WIDEST)
-            rate += weights[m, w] * math.exp(mean + var / 2 - top_m)
-            of_f = weights[m, w] * math.exp(2 * (mean + var) - top_f)
-            square += of_f
-            noise += of_f * parts[m, 2, i]
-        log_rate = top_m + math.log(rate)
-        var = max(top_f + math.log(square) - 2 * log_rate, 1e-12)
-        noise /= square
-        if var > WIDEST:
-            noise, var = math.exp(min(var - WIDEST, LARGEST_LOG)) * (1 + noise) - 1, WIDEST
-        out[0, i], out[1, i], out[2, i] = log_rate - var / 2, var, noise
 
 
 @kernel(**PART)

@@ -25,6 +25,9 @@ class Gaussian(Likelihood):
     def allows(self, value):
         return np.isfinite(value)
 
+    def allows_one(self, value):
+        return math.isfinite(value)  # several times as fast, for a float
+
     def log_evidence(self, value, mean, var, noise):
         with np.errstate(over="ignore", invalid="ignore"):
             total = np.asarray(var, np.float64) + np.asarray(noise, np.float64)
