@@ -61,11 +61,11 @@ def serve(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
-    counts: Counts = False,
     events: event_options.Events = False,
     over: event_options.Over = None,
     negatives: event_options.Negatives = None,
     remember_seen: event_options.RememberSeen = None,
+    counts: Counts = False,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -123,13 +123,14 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if binary and counts:
-        raise CommandError("use only one of --binary and --counts")
     if events and (value is not None or binary or counts):
         raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
     given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
-    if (binary or counts or events) and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --binary, --counts or --events")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
+    kinds = [name for name, is_it in (("binary", binary), ("counts", counts), ("events", events)) if is_it]
+    if kinds and scaling is not None:
+        raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
     if counts:
         given["likelihood"] = "count"
     try:

@@ -200,5 +200,5 @@ def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
     """An Update of one entry, as numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
-    lost = update.rejected, update.refused, update.clipped
-    return _kind(likelihood)(mean, var, noise, log_evidence, *lost, below)
+    kind = _kind(likelihood)
+    return kind(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)

@@ -77,8 +77,7 @@ class Scores:
             strange = np.abs(z) > SURPRISING
         else:
             z = np.full(len(value), np.nan)
-            log_p = self.likelihood.log_evidence(value, update.mean, update.var, update.noise)
-            strange = log_p < np.log(UNLIKELY)
+            strange = self.likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY)
         for row in np.flatnonzero(strange)[-KEPT:].tolist():
             self.surprises.appendleft(
                 {

@@ -154,8 +154,6 @@ def committee(
     def single(state: CommitteeState) -> Single | None:
         nonlocal known_single
         of, found = known_single
-        if not likelihood.normal and likelihood.intervals:
-            return None  # what it concludes is not compiled
         if of is not state:
             ready = prepared(state)
             found = Single(state, ready, likelihood, clip) if ready is not None and ready.writable else None
@@ -185,7 +183,9 @@ def committee(
         return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
-    return Method(init, update, predict, unit, quantile if likelihood.intervals else None, single=single)
+    compiled = likelihood.normal or not likelihood.intervals  # `conclude` does all that an entry needs
+    calibrated = quantile if likelihood.intervals else None
+    return Method(init, update, predict, unit, calibrated, single=single if compiled else None)
 
 
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:

@@ -39,7 +39,7 @@ _NO_HISTOGRAM = np.empty(0)
 
 
 def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64]:
-    """The histogram as `conclude` wants it: none where residuals are not those of a normal distribution."""
+    """The histogram as `conclude` wants it: it knows normal residuals only."""
     return state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
 
 

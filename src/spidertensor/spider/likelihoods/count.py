@@ -62,8 +62,6 @@ def mix(weights, parts, out):
         if var > WIDEST:
             noise, var = math.exp(min(var - WIDEST, LARGEST_LOG)) * (1 + noise) - 1, WIDEST
         out[0, i], out[1, i], out[2, i] = log_rate - var / 2, var, noise
-        if members == 1:  # as it is, even if it is no number
-            out[0, i], out[1, i], out[2, i] = parts[0, 0, i], parts[0, 1, i], parts[0, 2, i]
 
 
 class Count(Likelihood):
@@ -71,12 +69,12 @@ class Count(Likelihood):
     allowed, scaled, intervals = "a whole number from 0 on", False, True
     remedy = "round it, or learn the values as continuous ones"
     level_var = LEVEL_VAR
+    mix = staticmethod(mix)
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
     )  # fmt: skip
     std_name = "std_of_f"
-    mix = staticmethod(mix)
 
     def allows(self, value):
         with np.errstate(invalid="ignore"):
