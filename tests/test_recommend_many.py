@@ -226,7 +226,14 @@ def test_by_default_all_nodes_and_repeated_candidates_count_once():
         ({"exclude": {"product": [1], "colour": ["c1"]}}, "no mode 'colour'"),
         ({"given": {"user": ["u1"], "category": ["c1", "c2"]}, "candidates": None}, "given differ in length"),
         ({"given": [("u1",)]}, "given must be a dict of columns or a frame, got list"),
-        ({"candidates": {"product": [None], "category": ["c1"]}}, "missing id"),
+        (
+            {"candidates": {"product": [1, None], "category": ["c1"] * 2}},
+            "row 1: mode 1: candidates: missing id",
+        ),
+        ({"exclude": [1, None]}, "row 1: mode 1: exclude: missing id"),
+        ({"exclude": [1, [2]]}, "row 1: mode 1: exclude: .*list"),
+        ({"exclude": np.array([1.0, np.nan])}, "row 1: mode 1: exclude: missing id"),
+        ({"exclude": {"product": [1, 2], "user": ["u1", {}]}}, "row 1: mode 0: exclude: .*dict"),
     ],
 )
 def test_wrong_tables(change, reason):

@@ -165,6 +165,19 @@ def _grown(state: BiasesState, n_nodes: NDArray[np.int64]) -> BiasesState:
     return state._replace(nodes=nodes, counts=state.counts.with_nodes(n_nodes))
 
 
+def start_afresh(state: BiasesState, reused: list[list[int]]) -> None:
+    """In place: these rows, per mode, are as they were before any entry."""
+    for node, rows in zip(state.nodes, reused, strict=True):
+        known = [row for row in rows if row < len(node.mean)]
+        node.mean[known], node.var[known] = 0.0, 1 / RIDGE
+
+
+def without_nodes(state: BiasesState) -> BiasesState:
+    """What the biases know about all entries alike: the offset and the noise."""
+    none = _start(len(state.nodes))
+    return state._replace(nodes=none.nodes, counts=state.counts._replace(nodes=none.counts.nodes))
+
+
 def _places(rows: NDArray[np.integer], n_nodes: int) -> NDArray[np.int64]:
     """(n,) for each row a place in `rows` where it stands, the same for equal rows. Faster than np.unique."""
     found = np.empty(n_nodes, np.int64)

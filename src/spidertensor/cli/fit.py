@@ -233,7 +233,7 @@ def fit(
     rules = options.bin_rules(bin)
     # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning, text_labels
-    from spidertensor.cli.learner import check_same, learns_events, reopen, start
+    from spidertensor.cli.learner import check_same, reopen, start
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
@@ -247,7 +247,7 @@ def fit(
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
             learner = reopen(path, opened, value, add=add, again=again, network=network)
-            if events and not learns_events(learner.estimator):
+            if events and not learner.estimator.learns_events:
                 raise CommandError(f"{path} learns values, not --events")
             settings = event_options.numbered(settings, learner.modes)
             check_same(learner, names, value, **kind, **settings)

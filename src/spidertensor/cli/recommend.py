@@ -11,6 +11,7 @@ import typer
 from spidertensor.cli import files, options, output, tables, writers
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.notes import Notes
+from spidertensor.missing import MISSING_ID
 
 if TYPE_CHECKING:
     from spidertensor.estimator.loading import Estimator
@@ -198,7 +199,9 @@ def _lines(
 ) -> tuple[list[dict[str, Any]], list[list[float]]]:
     records, numbers = [], []
     for row, best in enumerate(ranked):
-        ids = {name: part[name][row] for name in names if name in part}
+        given = {name: part[name][row] for name in names if name in part}
+        # a missing id is written as a missing one, which fits into a column of any type
+        ids = {name: None if raw == MISSING_ID else raw for name, raw in given.items()}
         for rank, each in enumerate(best, 1):
             rank_column = {} if "rank" in names else {"rank": rank}
             records.append(ids | rank_column | {over: each.id})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, output, streams
+from spidertensor.cli import bad_rows, event_options, files, options, output, streams
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
@@ -60,6 +60,10 @@ def serve(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
+    events: event_options.Events = False,
+    over: event_options.Over = None,
+    negatives: event_options.Negatives = None,
+    remember_seen: event_options.RememberSeen = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -117,8 +121,11 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if binary and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --binary")
+    if events and (value is not None or binary):
+        raise CommandError("--events are rows without a value: leave out --value and --binary")
+    given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
+    if (binary or events) and scaling is not None:
+        raise CommandError("--scaling is for continuous values, not with --binary or --events")
     try:
         from spidertensor.service.app import Limits
         from spidertensor.service.guard import is_loopback, read_token
@@ -200,16 +207,21 @@ def _opened(
     from spidertensor.service.from_stream import Rejects
     from spidertensor.service.opening import NewModel, opened
 
-    kind = "SpiderClassifier" if binary else "SpiderRegressor"
-    new = None if modes is None or value is None else NewModel(kind, modes, value, given)
+    events = "negatives_over" in given
+    if modes is not None:
+        given = event_options.numbered(given, modes)
+    kind = "SpiderClassifier" if binary or events else "SpiderRegressor"
+    new = None if modes is None or (value is None and not events) else NewModel(kind, modes, value, given)
     if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
-        raise CommandError(f"{path}: no such model: a new one needs --modes and --value")
+        raise CommandError(f"{path}: no such model: a new one needs --modes and --value, or --events")
     if modes is not None and len({*modes, value}) != len(modes) + 1:
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
     # Also without --from: the journal may have messages of a stream.
     served.rejects = Rejects(lambda stream, after: _rejects(rejects, stream, after))
     try:
+        if modes is None:
+            given = event_options.numbered(given, served.modes)
         check_same(served, modes, value, binary=binary, paper=False, **given)
     except CommandError:
         served.close()

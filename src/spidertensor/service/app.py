@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.service import learning, openapi
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
@@ -38,7 +39,6 @@ MEDIA = {
 }
 LARGE = 1 << 18  # bytes of a body that is not parsed in the thread that serves all others
 LONGEST_KEY = 255
-EXPLORE = ("mean", "ucb", "thompson")
 CHUNK = 1 << 18
 
 
@@ -85,7 +85,7 @@ class Service:
         served = self.owner.served
         if served.read_only:
             await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # says why not
-        media_type, body, found = await self._entries(request, served.value)
+        media_type, body, found = await self._entries(request, learned=True)
         try:
             self._check(found, skip)
             asked = learning.Request(found, body, media_type, skip, key)
@@ -98,7 +98,7 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         interval, skip = _interval(request.query_params.get("interval")), _skips(request)
-        _, body, found = await self._entries(request, None)
+        _, body, found = await self._entries(request, learned=False)
         served = self.owner.served
         try:
             self._check(found, skip)
@@ -220,10 +220,13 @@ class Service:
 
     # --- bodies
 
-    async def _entries(self, request: Request, value: str | None) -> tuple[str, bytes, Entries]:
+    async def _entries(self, request: Request, *, learned: bool) -> tuple[str, bytes, Entries]:
         served = self.owner.served
         media_type, body = await self._body(request)
-        wanted = Wanted(served.modes, value, served.estimator.likelihood, self.limits.rows)
+        if learned:
+            wanted = learning.wanted_of(served, self.limits.rows)
+        else:
+            wanted = Wanted(served.modes, None, served.estimator.likelihood, self.limits.rows)
         try:
             if len(body) > LARGE:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)

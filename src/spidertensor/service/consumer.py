@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from spidertensor.service.bodies import Wanted
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
-from spidertensor.service.learning import UNLIMITED, Request
+from spidertensor.service.learning import Request, wanted_of
 from spidertensor.service.owner import Owner
 from spidertensor.sources import Chunk, OpenStream, SourceError
 
@@ -32,7 +31,7 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
-        self._wanted = Wanted(served.modes, served.value, served.estimator.likelihood, UNLIMITED)
+        self._wanted = wanted_of(served)
         self._letters = None if served.rejects is None else served.rejects.letters
         self._stopped = threading.Event()
         self._committed: Any = None

@@ -127,9 +127,10 @@ def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Cal
 
 def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes:
     """A body for the journal: a line about the messages, then their rows as a list of objects."""
-    assert chunk.values is not None
     assert chunk.place is not None
-    raw = [*(column.tolist() for column in chunk.columns), chunk.values.tolist()]
+    raw = [column.tolist() for column in chunk.columns]
+    if chunk.values is not None:  # of events there are none
+        raw.append(chunk.values.tolist())
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
     numbers, bad = chunk.rows.tolist(), chunk.bad
     try:
