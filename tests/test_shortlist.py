@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor, SpiderWarning
+from spidertensor.estimator import quick_scores
 from spidertensor.estimator import recommend as ranking
 from spidertensor.estimator.parameters import model_of
-from spidertensor.estimator.recommend import _quick_scores, _shortlist
+from spidertensor.estimator.quick_scores import expected_bounds, mean_bounds, quick_bounds
+from spidertensor.estimator.recommend import _shortlist
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import GAUSSIAN
 
@@ -27,13 +29,13 @@ def fitted(committee: int = 2) -> SpiderRegressor:
 def test_the_shortlist_has_all_that_may_be_among_the_best(monkeypatch, n, error, block):
     """With an error that lets neighbours change places: all whose best case reaches the n-th worst case."""
     monkeypatch.setattr(ranking, "BLOCK", block)
-    monkeypatch.setattr(ranking, "ERROR", error)
+    monkeypatch.setattr(quick_scores, "ERROR", error)
     model = fitted()._fitted()
     numbers, places = [np.arange(600) % 10 - 1, np.arange(600) // 10], np.arange(597)
-    score, off = (each[places] for each in np.broadcast_arrays(*_quick_scores(model, numbers)))
-    wanted = places[score + off >= np.sort(score - off)[-n]]
+    low, high = (each[places] for each in mean_bounds(model, numbers))
+    wanted = places[high >= np.sort(low)[-n]]
     assert len(wanted) > n or not error
-    assert _shortlist(model, numbers, places, n).tolist() == wanted.tolist()
+    assert _shortlist(model, numbers, places, n, mean_bounds).tolist() == wanted.tolist()
 
 
 def test_quick_scores_are_in_the_units_that_the_members_have_followed():
@@ -47,11 +49,11 @@ def test_quick_scores_are_in_the_units_that_the_members_have_followed():
     streams = [member.stream for member in model.state.members]
     assert all(stream.scale > 2 and stream.shift > 2 for stream in streams)
     numbers = [np.array([2]), np.arange(20)]
-    score, error = _quick_scores(model, numbers)
+    low, high = mean_bounds(model, numbers)
     every = np.stack(np.broadcast_arrays(*numbers), axis=1)
     exact = model.model.method.predict(model.state, every).mean
-    assert (np.abs(score - exact) <= error).all()
-    assert error.max() < 1e-2 * np.ptp(exact)
+    assert ((low <= exact) & (exact <= high)).all()
+    assert (high - low).max() < 2e-2 * np.ptp(exact)
 
 
 @pytest.mark.parametrize("n", [0, -3, -1000])
@@ -73,14 +75,15 @@ def test_one_model_is_not_drawn():
     assert rng.bit_generator.state == expected.bit_generator.state
 
 
-def test_quick_means_are_for_the_built_in_network_and_for_values_only():
+def test_bounds_are_for_the_built_in_network_and_means_alone_for_values_only():
     learned = fitted()._fitted()
-    assert ranking._means_rank(learned)
+    assert quick_bounds(learned, "mean") is mean_bounds
     network = CustomNetwork(len, ((3, 4),))  # never run
     params = learned.params | {"network": network, "engine": "vectorized", "committee": 1}
     custom = model_of(params, GAUSSIAN, 2, runs=False)
-    assert not ranking._means_rank(learned._replace(model=custom))
     both = custom._replace(members=(*learned.model.members, *custom.members))
-    assert not ranking._means_rank(learned._replace(model=both))
+    for model in (custom, both):
+        for explore in ("mean", "ucb"):
+            assert quick_bounds(learned._replace(model=model), explore) is None
     classifier = SpiderClassifier(**SMALL, committee=1).fit([(0, 0), (1, 1)], [0, 1])._fitted()
-    assert not ranking._means_rank(classifier)  # the probability also depends on the variance
+    assert quick_bounds(classifier, "mean") is expected_bounds  # the probability also depends on the variance
