@@ -45,7 +45,8 @@ class Batch(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """All (n,): mean and variance of the latent f, and what an observation adds to it (0 for probit)."""
+    """All (n,): mean and variance of the latent f, and what an observation adds to it (0 for probit; of
+    counts the d of a variance mean + d mean²)."""
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
@@ -109,7 +110,7 @@ class PredictFunction(Protocol):
 
 class QuantileFunction(Protocol):
     def __call__(self, state: Any, probability: float, /) -> float:
-        """The quantile of (value - mean) / sqrt(var + noise), calibrated by the entries so far."""
+        """The quantile of the residuals (Likelihood.residual), calibrated by the entries so far."""
         ...
 
 

@@ -58,6 +58,9 @@ def evaluate(
     binary: Annotated[
         bool, typer.Option("--binary", help="Values are 0 or 1: score the probabilities.")
     ] = False,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: score the rates.")
+    ] = False,
     time: Annotated[
         str | None,
         typer.Option(
@@ -132,14 +135,20 @@ def evaluate(
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
+    from spidertensor.spider.likelihoods import COUNT
     from spidertensor.study import datasets
     from spidertensor.study.registry import FLOORS, METHODS
 
     if method not in METHODS:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    if counts and not METHODS[method].counts:
+        able = [name for name, named in METHODS.items() if named.counts]
+        raise CommandError(f"{method} does not learn counts: choose one of {', '.join(able)}")
     with_engines = [name for name, named in METHODS.items() if "engine" in named.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
     own = data not in datasets.NAMES and bool(
         modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
     )
@@ -151,7 +160,9 @@ def evaluate(
     if own:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
-        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary, **reading)
+        loaded, about = _own_file(
+            source, rejected, modes, value, time, binary=binary, counts=counts, **reading
+        )
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
         _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
@@ -170,7 +181,8 @@ def evaluate(
     rows = {method: _rows(loaded, method, plan, engine)}
     for name in FLOORS:
         static = plan.protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all"
-        if name not in rows and not static:  # a static floor has no prequential score
+        able = METHODS[name].counts or loaded.likelihood is not COUNT
+        if name not in rows and able and not static:  # a static floor has no prequential score
             rows[name] = _rows(loaded, name, plan)
     last = {name: each[-1] for name, each in rows.items()}
     shown = ("score", "log_density")
@@ -238,12 +250,13 @@ def _own_file(
     time: str | None,
     *,
     binary: bool,
+    counts: bool,
     missing: str,
     rules: list[str] | None,
 ) -> tuple[datasets.Dataset, dict[str, Any]]:
     """A file as a data set, and what the record says about it."""
     from spidertensor.sources import Bins
-    from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+    from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
     from spidertensor.study.datasets.own_file import of_file
 
     if modes is None or value is None:
@@ -252,10 +265,11 @@ def _own_file(
     if unknown := [name for name in of_mode if name not in names]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
+    likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
         loaded = of_file(
-            source, names, value, PROBIT if binary else GAUSSIAN, time=time, on_bad=rejected.take,
-            progress=progress, missing=missing, bins=bins,
+            source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
+            missing=missing, bins=bins,
         )  # fmt: skip
     return loaded, {
         "modes": names,

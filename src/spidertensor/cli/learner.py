@@ -61,7 +61,7 @@ class Learner:
             rule = self.estimator.rule_of(self.modes)
         except ValueError as error:
             raise CommandError(str(error)) from None
-        self.tally = Tally(self.estimator.likelihood, len(self.modes), rule)
+        self.tally = Tally(self.estimator.likelihood_, len(self.modes), rule)
         self.head = self.source.head()
 
     @property
@@ -70,7 +70,7 @@ class Learner:
 
     def chunks(self) -> Iterator[Chunk]:
         how = {
-            "likelihood": self.estimator.likelihood, "all_text": self.all_text, "missing": self.missing,
+            "likelihood": self.estimator.likelihood_, "all_text": self.all_text, "missing": self.missing,
             "bins": self.bins, "labels": self._label_texts(),
         }  # fmt: skip
         if isinstance(self.source, Stream):
@@ -118,7 +118,7 @@ class Learner:
                 self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def _note_few(self, n: int) -> None:
-        if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
+        if self.estimator.likelihood_.scaled and self.estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
             reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
             remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
@@ -141,7 +141,7 @@ class Learner:
         try:
             rejected.take(chunk.bad, chunk.place)
         except CommandError as error:
-            if self.estimator.likelihood.scaled or self.classes is not None:
+            if self.estimator.likelihood_.scaled or self.classes is not None:
                 raise
             raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
 
@@ -192,7 +192,7 @@ class Learner:
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
     def open_predictions(self, path: Path, *, replace: bool) -> None:
-        likelihood = self.estimator.likelihood
+        likelihood = self.estimator.likelihood_
         self.predictions = Predictions(path, self.columns, likelihood, size=self.predicted, replace=replace)
 
     def save(self) -> None:

@@ -94,7 +94,7 @@ def recommend(
     from spidertensor.faults import SpiderWarning
 
     estimator = files.load_model(model, network)
-    options.check_interval(interval, model, estimator.likelihood)
+    options.check_interval(interval, model, estimator.likelihood_)
     names = estimator.mode_names_
     fixed = _given(given or [], over, names, model)
     to_file = given_file is not None or out is not None
@@ -210,7 +210,7 @@ def _lines(
 
 
 def _columns(estimator: Estimator, interval: float | None) -> list[str]:
-    likelihood = estimator.likelihood
+    likelihood = estimator.likelihood_
     return ["id", likelihood.mean_name, likelihood.std_name, *([] if interval is None else ["low", "high"])]
 
 
@@ -253,7 +253,7 @@ def _show(
     columns: list[str],
 ) -> None:
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
-    expected = estimator.likelihood.mean_name
+    expected = estimator.likelihood_.mean_name
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
     title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)

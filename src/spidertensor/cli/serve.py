@@ -22,6 +22,7 @@ Modes = Annotated[
 ]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
+Counts = Annotated[bool, typer.Option("--counts", help="Values are counts: predict rates.")]
 Host = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen. Others than this machine need a token.")
 ]
@@ -64,6 +65,7 @@ def serve(
     over: event_options.Over = None,
     negatives: event_options.Negatives = None,
     remember_seen: event_options.RememberSeen = None,
+    counts: Counts = False,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -121,11 +123,16 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if events and (value is not None or binary):
-        raise CommandError("--events are rows without a value: leave out --value and --binary")
+    if events and (value is not None or binary or counts):
+        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
     given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
-    if (binary or events) and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --binary or --events")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
+    kinds = [name for name, is_it in (("binary", binary), ("counts", counts), ("events", events)) if is_it]
+    if kinds and scaling is not None:
+        raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
+    if counts:
+        given["likelihood"] = "count"
     try:
         from spidertensor.service.app import Limits
         from spidertensor.service.guard import is_loopback, read_token
@@ -280,7 +287,7 @@ def _consumed(served: Any, stream: Stream, rejects: Path, letters: Stream | None
     }  # fmt: skip
     if not known or place is not known[0]:  # else the model goes on counting by itself
         about["bad"] = start["bad"]
-    how = {"likelihood": served.estimator.likelihood, "all_text": texts, "position": start["stream"]}
+    how = {"likelihood": served.estimator.likelihood_, "all_text": texts, "position": start["stream"]}
     if letters is not None:
         served.rejects.letters = DeadLetters(letters.sender())
     return From(sources.open(stream, served.modes, served.value, **how), about)

@@ -94,7 +94,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     call of `learn` did or nothing of it.
     """
 
-    _likelihood: Likelihood
+    _likelihood: Any  # a Likelihood: of what was learned, or of what will be
     _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
     position_: Any = None
 
@@ -152,7 +152,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
             y = None if value is None and self.learns_events else [value]
-            update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), y)[0])
+            said = self._advance(one_entry.as_rows(ids), y)[0]
+            update = one_entry.numbers_of(said, self._likelihood)
         return update
 
     @locked
@@ -279,7 +280,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return cls._from_file(path, checkpoint.load(path), network)
 
     @property
-    def likelihood(self) -> Likelihood:
+    def likelihood_(self) -> Likelihood:
         """How a value comes from the latent f of its entry, and what its predictions are called."""
         return self._likelihood
 
@@ -421,7 +422,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             complete = checked(estimator.get_params(deep=False)) == params
             fitted_file.check(complete, "the params have missing or impossible values")
             estimator._learned = fitted_file.from_file(
-                file, config | {"params": params}, cls._likelihood, runs=runs
+                file, config | {"params": params}, estimator._likelihood, runs=runs
             )
             estimator.n_features_in_ = config["modes"]
             estimator.position_ = file.sections.get("position")

@@ -21,6 +21,7 @@ from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
+from spidertensor.spider.likelihoods import COUNT, Likelihood
 from spidertensor.spider.single import Single
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
@@ -43,6 +44,22 @@ class EntryUpdate(NamedTuple):
     def std(self) -> float:
         """Predicted standard deviation of the value; of a classifier's, the one of f."""
         return math.sqrt(self.var + self.noise)
+
+
+class CountUpdate(EntryUpdate):
+    """The same of a count: `mean`, `var` and `noise` are about f, the logarithm of its rate."""
+
+    __slots__ = ()
+
+    @property
+    def expected(self) -> float:
+        """Predicted mean of the count."""
+        return float(COUNT.expected(self.mean, self.var))
+
+    @property
+    def std(self) -> float:
+        """Predicted standard deviation of the count."""
+        return float(COUNT.std(self.mean, self.var, self.noise))
 
 
 class EntryPrediction(NamedTuple):
@@ -123,7 +140,8 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
     notes.learned_one(fitted, value, clipped=clipped, refused=refused)
     in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
     log_evidence = scaling.log_density(log_evidence)
-    return EntryUpdate._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
+    kind = _kind(fitted.model.likelihood)
+    return kind._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
 
 
 def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
@@ -134,7 +152,7 @@ def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
     if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
     _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
-    return numbers_of(update)
+    return numbers_of(update, fitted.model.likelihood)
 
 
 def _single(fitted: Fitted) -> Single | None:
@@ -174,8 +192,13 @@ def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
     return None if one is None else Prediction(*(np.array([number]) for number in one))
 
 
-def numbers_of(update: Update) -> EntryUpdate:
+def _kind(likelihood: Likelihood) -> type[EntryUpdate]:
+    return CountUpdate if likelihood is COUNT else EntryUpdate
+
+
+def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
     """An Update of one entry, as numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
-    return EntryUpdate(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)
+    kind = _kind(likelihood)
+    return kind(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)

@@ -42,7 +42,7 @@ class RunningFloors:
 
     def __init__(self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None) -> None:
         """rule: of a model of events"""
-        self.by_squares = likelihood.metric == "rmse"
+        self._likelihood, self.by_squares = likelihood, likelihood.metric == "rmse"
         self._rule, self._per_event = rule, 1 if rule is None else 1 + rule.negatives
         both = floors.mean(likelihood), floors.biases(n_modes, likelihood)
         self._mean, self._biases = both if rule is None else (around(each, rule) for each in both)
@@ -63,7 +63,9 @@ class RunningFloors:
         return np.array([self._losses(value, each) for each in (learned.update, of_mean, of_biases)])
 
     def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
-        return (value - update.mean) ** 2 if self.by_squares else -update.log_evidence / self._per_event
+        if not self.by_squares:
+            return -update.log_evidence / self._per_event
+        return (value - self._likelihood.expected(update.mean, update.var)) ** 2
 
     def scores(self, losses: NDArray[np.float64]) -> list[float]:
         """Mean losses as they are shown: an RMSE, or a log loss."""

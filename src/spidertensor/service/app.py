@@ -136,7 +136,7 @@ class Service:
                 nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
             entry = numbers | {over: nodes[0].id if nodes else None}
             seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0] if nodes else []
-            mean, std = estimator.likelihood.mean_name, estimator.likelihood.std_name
+            mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
             keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
             return {
                 "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
@@ -226,7 +226,7 @@ class Service:
         if learned:
             wanted = learning.wanted_of(served, self.limits.rows)
         else:
-            wanted = Wanted(served.modes, None, served.estimator.likelihood, self.limits.rows)
+            wanted = Wanted(served.modes, None, served.estimator.likelihood_, self.limits.rows)
         try:
             if len(body) > LARGE:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
@@ -341,7 +341,7 @@ def _predicted(
     estimator: Any, found: Entries, interval: float | None, modes: list[str]
 ) -> tuple[dict[str, list[Any]], list[Any]]:
     """Columns of predictions, and notes."""
-    ids, likelihood = Columns(found.columns), estimator.likelihood
+    ids, likelihood = Columns(found.columns), estimator.likelihood_
     if interval is not None and not likelihood.intervals:
         reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)

@@ -55,7 +55,7 @@ class Request(NamedTuple):
 def wanted_of(served: Any, max_rows: int = UNLIMITED) -> Wanted:
     """What a request to learn must have."""
     estimator = served.estimator
-    return Wanted(served.modes, served.value, estimator.likelihood, max_rows, estimator.learns_events)
+    return Wanted(served.modes, served.value, estimator.likelihood_, max_rows, estimator.learns_events)
 
 
 class Learning:
@@ -96,7 +96,7 @@ class Learning:
 
     def _new_scores(self) -> Scores:
         estimator = self.estimator
-        return Scores(estimator.likelihood, len(self.modes), estimator.rule_of(self.modes))
+        return Scores(estimator.likelihood_, len(self.modes), estimator.rule_of(self.modes))
 
     @property
     def is_new(self) -> bool:
@@ -229,10 +229,10 @@ class Learning:
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
     ) -> bytes:
-        likelihood = self.estimator.likelihood
+        likelihood = self.estimator.likelihood_
         columns = {likelihood.mean_name: likelihood.expected(update.mean[part], update.var[part]).tolist()}
         if likelihood.intervals:
-            columns["std"] = np.sqrt(update.var[part] + update.noise[part]).tolist()
+            columns["std"] = likelihood.std(*(each[part] for each in update[:3])).tolist()
         predictions: list[Any] = _records(columns)
         if found.bad:
             every: list[Any] = [None] * found.n_rows

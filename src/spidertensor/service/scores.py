@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.running_floors import FLOORS, RunningFloors, in_intervals
-from spidertensor.method import Update
+from spidertensor.method import Prediction, Update
 from spidertensor.service.errors import shown
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
@@ -70,14 +70,14 @@ class Scores:
         self._note_surprises(ids, value, update)
 
     def _note_surprises(self, ids: list[NDArray[Any]], value: NDArray, update: Update) -> None:
-        std = np.sqrt(update.var + update.noise)
+        predicted = Prediction(*update[:3])
+        mean, std = self.likelihood.expected(*predicted[:2]), self.likelihood.std(*predicted)
         if self.by_squares:
-            mean, z = update.mean, (value - update.mean) / std
+            z = self.likelihood.residual(value, predicted, int(self.sums.entries))
             strange = np.abs(z) > SURPRISING
         else:
-            mean, z = self.likelihood.expected(update.mean, update.var), np.full(len(value), np.nan)
-            log_p = self.likelihood.log_evidence(value, update.mean, update.var, update.noise)
-            strange = log_p < np.log(UNLIKELY)
+            z = np.full(len(value), np.nan)
+            strange = self.likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY)
         for row in np.flatnonzero(strange)[-KEPT:].tolist():
             self.surprises.appendleft(
                 {

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration, together
-from spidertensor.spider.calibration import Histogram
+from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
 from spidertensor.spider.single import Single
@@ -116,12 +116,27 @@ def committee(
         """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
         n = len(batch.value)
         told, weights = np.empty((6, n)), np.empty((len(parts), n))
+        first = int(state.counts.entries)
         refused, clipped = conclude(
-            state.weights, tuple(state.counts), mass_of(state), parts, batch.value, clip, weights, told
+            state.weights,
+            tuple(state.counts),
+            mass_of(state, likelihood),
+            parts,
+            batch.value,
+            clip,
+            weights,
+            told,
         )
         mean, var, noise, log_evidence, below, _ = told
         if not state.residuals:
             below, (mean, var, noise) = None, mixed(weights, parts)
+        elif not likelihood.normal:
+            predicted = mean, var, noise = mixed(weights, parts)
+            good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
+            residual = likelihood.residual(batch.value, Prediction(*predicted), first)
+            note(state.residuals[0], residual, good, below)
+            clipped = int(np.count_nonzero(good & (np.abs(residual) > clip)))
+            state.counts.clipped[()] += clipped
         return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 
     known: Any = (), None  # states of members, and the same for compiled calls: see `together`
@@ -168,7 +183,9 @@ def committee(
         return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
-    return Method(init, update, predict, unit, quantile if likelihood.intervals else None, single=single)
+    compiled = likelihood.normal or not likelihood.intervals  # `conclude` does all that an entry needs
+    calibrated = quantile if likelihood.intervals else None
+    return Method(init, update, predict, unit, calibrated, single=single if compiled else None)
 
 
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:

@@ -13,8 +13,15 @@ from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
+from spidertensor.spider.likelihoods.count import (
+    count_evidence,
+    largest_learned,
+    learn_level,
+    learn_noise,
+    noise_of_counts,
+)
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
-from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
+from spidertensor.spider.likelihoods.kernel import COUNT, GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
@@ -96,7 +103,7 @@ def _entries(
     if not is_packed:
         pack(places, settings, c)
     real = c.s.dtype.type
-    gaussian = settings.likelihood == GAUSSIAN
+    gaussian, counts_values = settings.likelihood == GAUSSIAN, settings.likelihood == COUNT
     robust = gaussian and settings.clip < np.inf
     shift, scale = stream.shift[()], stream.scale[()]
     log_scale = math.log(scale)
@@ -113,6 +120,9 @@ def _entries(
             noise_var = noise.rate[()] / noise.shape[()] * factor
             if robust:
                 noise_var = max(noise_var, LEAST_NOISE * stream.var[()], 1 / HUGE)
+        elif counts_values:  # section 17: the level is one more element, of gradient 1
+            alpha, beta = alpha + stream.mean[()], beta + stream.var[()]
+            noise_var = noise_of_counts(noise)
         out[0, n], out[1, n], out[2, n] = (
             shift + scale * alpha,
             scale * scale * beta,
@@ -126,7 +136,12 @@ def _entries(
         if robust:
             bound = settings.clip * math.sqrt(beta + noise_var)
             y = min(max(y, alpha - bound), alpha + bound)
-        log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        score = 0.0
+        if counts_values:
+            y = min(y, largest_learned(alpha, beta, noise_var, settings.clip))
+            log_z, da, db, narrowing, score = count_evidence(y, alpha, beta, noise_var, stream.mean[()])
+        else:
+            log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
         if y != y_true:
             log_z = evidence(settings.likelihood, y_true, alpha, beta, noise_var)[0]
         out[3, n] = log_z - log_scale
@@ -136,8 +151,9 @@ def _entries(
         else:
             counts.refused[()] += 1
             counts.rejected[()] += settings.n_elements
-        if good and robust:
+        if good:
             counts.clipped[()] += y != y_true
+        if good and robust:
             note_value(stream, y_true, alpha, beta + noise_var, settings.clip)
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
@@ -162,6 +178,9 @@ def _entries(
                     square, kept = off / noise_var, noise_var / (beta + noise_var)
                     common = move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
                     noise.rate[()] *= math.exp(-common)
+            elif counts_values:
+                learn_level(stream, da, narrowing)
+                learn_noise(noise, score, settings.forgetting)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c, False)
@@ -267,7 +286,7 @@ def sequential(
     ]
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed, node_noise=node_noise)
+        return posterior.init(network, prior, seed, node_noise=node_noise, level_var=likelihood.level_var)
 
     known: Any = None, None  # a state and its record: making it takes 100 us
 

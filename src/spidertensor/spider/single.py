@@ -26,7 +26,7 @@ class Single:
         self._index, self._value = np.zeros((1, ready.n_modes), np.int64), np.zeros(1)
         self._parts, self._before, self._told = np.zeros((members, 4, 1)), np.zeros((members, 1)), np.zeros(6)
         self._out = self._told[:, None]
-        mass = mass_of(state)
+        mass = mass_of(state, likelihood)
         self._calibrated, self._weights = len(mass) > 0, state.weights[:, None]
         self._concluding = (
             *(state.weights, tuple(state.counts), mass),

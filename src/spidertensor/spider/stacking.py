@@ -12,6 +12,7 @@ from spidertensor.method import HUGE
 from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.events import Draws
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.likelihoods.mixture import moments
 
 RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
@@ -37,9 +38,9 @@ class CommitteeState(NamedTuple):
 _NO_HISTOGRAM = np.empty(0)
 
 
-def mass_of(state: CommitteeState) -> NDArray[np.float64]:
-    """The histogram as `conclude` wants it."""
-    return state.residuals[0] if state.residuals else _NO_HISTOGRAM
+def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64]:
+    """The histogram as `conclude` wants it: it knows normal residuals only."""
+    return state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
 
 
 # Not fastmath: the order in which members are added up would depend on how many entries a call has.

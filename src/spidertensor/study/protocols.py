@@ -89,7 +89,7 @@ def held_out(
             continue
         for name, (index, value) in tests.items():
             prediction = scaling.user_units(*method.predict(step.state, index))
-            calibrated = _calibrated_intervals(method, step.state, value, prediction)
+            calibrated = _calibrated_intervals(method, step.state, value, prediction, likelihood)
             scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}
             if step.last:
                 scores |= _curves(likelihood, value, prediction, calibrated)
@@ -226,18 +226,17 @@ def _plain_intervals(
 ) -> Inside | None:
     if not likelihood.intervals:
         return None
-    return partial(metrics.inside, value, prediction.mean, prediction.var + prediction.noise)
+    return metrics.plain_intervals(value, prediction, likelihood)
 
 
 def _calibrated_intervals(
-    method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction
+    method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction, likelihood: Likelihood
 ) -> Inside | None:
     """Of the state as it is: for entries that it has not learned."""
     if method.quantile is None:
         return None
     quantile = partial(method.quantile, state)
-    mean, var = prediction.mean, prediction.var + prediction.noise
-    return partial(metrics.inside, value, mean, var, quantile=quantile)
+    return metrics.plain_intervals(value, prediction, likelihood, quantile)
 
 
 def _calibrated_scores(calibrated: Inside | None) -> Row:

@@ -41,6 +41,7 @@ class Entry(NamedTuple):
     style:          of its lines in figures
     unit:           of its Method, with the default settings
     role:           the paper's own method, a variant of it, a competitor of the paper, or a floor
+    counts:         has the likelihood of counts
     scaled:         wants values of mean 0 and standard deviation 1, not raw ones
     has_rank:       False: the rank changes nothing
     has_batch_size: False: the batch size changes nothing
@@ -56,6 +57,7 @@ class Entry(NamedTuple):
     style: Style
     unit: Unit
     role: Literal["paper", "variant", "competitor", "floor"]
+    counts: bool = False
     scaled: bool = True
     has_rank: bool = True
     has_batch_size: bool = True
@@ -146,6 +148,7 @@ _ENTRIES = (
         styles.BLUE,
         unit="entry",
         role="paper",
+        counts=True,
         settings=_OF_SPIDER,
     ),
     Entry(
@@ -156,6 +159,7 @@ _ENTRIES = (
         styles.SKY,
         unit="entry",
         role="paper",
+        counts=True,
         settings=("engine",),
     ),
     Entry(
@@ -166,6 +170,7 @@ _ENTRIES = (
         styles.BLACK,
         unit="entry",
         role="variant",
+        counts=True,
         settings=(*_OF_DEFAULT, "committee"),
     ),
     Entry(
@@ -176,6 +181,7 @@ _ENTRIES = (
         styles.WINE,
         unit="entry",
         role="variant",
+        counts=True,
         settings=_OF_DEFAULT,
     ),
     Entry(
@@ -186,6 +192,7 @@ _ENTRIES = (
         styles.BROWN,
         unit="entry",
         role="variant",
+        counts=True,
         settings=_OF_SPIDER,
     ),
     Entry(
@@ -265,6 +272,7 @@ _ENTRIES = (
         styles.THIN_DASHED,
         unit="entry",
         role="floor",
+        counts=True,
         scaled=False,
         has_rank=False,
         has_batch_size=False,
@@ -277,6 +285,7 @@ _ENTRIES = (
         styles.THIN_DOTTED,
         unit="entry",
         role="floor",
+        counts=True,
         scaled=False,
         has_rank=False,
         has_batch_size=False,
