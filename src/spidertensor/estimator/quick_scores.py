@@ -16,6 +16,7 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import Member
 from spidertensor.spider.committee import cores, in_threads
 from spidertensor.spider.custom_network import CustomSizes
+from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.posterior import State
 from spidertensor.spider.quick_means import ERROR, quick_means
 from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
@@ -31,19 +32,15 @@ ROUNDING = 1e-12  # of probabilities: candidates whose scores are equal must not
 
 def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
     """What bounds the scores of "mean" or "ucb"; None if nothing is faster than `predict`."""
-    networks, by_mean = (
-        [each.network for each in fitted.model.members],
-        fitted.model.likelihood.ranked_by_mean,
-    )
-    if explore == "mean" and by_mean:
+    likelihood, networks = fitted.model.likelihood, [each.network for each in fitted.model.members]
+    if explore == "mean" and likelihood.ranked_by_mean:
         return None if any(isinstance(network, CustomSizes) for network in networks) else mean_bounds
     if not all(map(has_quick_moments, networks)):
         return None
     if explore == "mean":
-        return expected_bounds
-    return (
-        ucb_bounds if by_mean else None
-    )  # of probabilities, the mean of f is not that of the members' means
+        return expected_bounds if likelihood is PROBIT else None
+    # of probabilities, the mean of f is not that of the members' means
+    return ucb_bounds if likelihood.ranked_by_mean else None
 
 
 def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
