@@ -384,6 +384,7 @@ def learn_level_and_dispersion(model, state, y, alpha, beta_, noise):
         score, (_, da, db) = 0, evidence(model | {"likelihood": "gaussian"}, mean - 8, alpha, beta_, 1.0)
     values["mean"], values["var"] = mean + v * da, min(4, (v - v**2 * (da**2 - 2 * db)) * 1.0001)
     lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
+    score = np.clip(score, -3, 3)
     state["a"] = max(lam * state["a"], min(state["a"], 1)) + score**2
     state["b"] = state["a"] * noise * np.exp(np.clip(score / state["a"], -0.5, 0.5))
 
@@ -612,7 +613,8 @@ def with_negatives(events, over, negatives, power, key):
         for mode, counts in zip(over, times, strict=True):
             counts[event[mode]] = counts.get(event[mode], 0) + 1
         for draw in range(negatives):
-            mode, counts = over[draw % len(over)], times[draw % len(over)]
+            turn = (number * negatives + draw) % len(over)
+            mode, counts = over[turn], times[turn]
             others = [node for node in range(max(counts) + 1) if node != event[mode]]
             # weights are whole numbers, in units of 2**-20; all 1 without a power
             weights = [int(2**20 * counts[n] ** power) if power else 1 for n in others]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import naive
-from spidertensor import CheckpointError, EntryError, SpiderClassifier, checkpoint
+from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderWarning, checkpoint
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.method import Batch
@@ -130,23 +130,24 @@ def test_the_vectorized_engine_learns_the_same_entries():
 def test_draws_are_spread_as_they_should_be():
     """Of 40 nodes, over 20,000 draws; a node in 5 standard errors of its share."""
     nodes = np.concatenate([np.arange(40), np.full(5000, 3)])
-    drawn = np.empty((4, len(nodes)), np.int64)
-    seen = events.draw_alike(11, 0, nodes, 0, np.arange(4), drawn)
-    counts = np.bincount(drawn[:, 40:].ravel(), minlength=40)
-    assert seen == 40
+    drawn = np.empty((len(nodes), 4), np.int64)
+    events.draw_alike(11, 0, nodes, 0, np.ones(drawn.shape, bool), drawn)
+    counts = np.bincount(drawn[40:].ravel(), minlength=40)
     assert counts[3] == 0  # never the event itself
     expected = 20_000 / 39
     assert np.abs(np.delete(counts, 3) - expected).max() < 5 * expected**0.5
     for i in range(40):  # only what was seen, and nothing before the second node
-        assert drawn[:, i].max() < max(i, 1)
-    assert (drawn[:, 0] == -1).all()
+        assert drawn[i].max() < max(i, 1)
+    assert (drawn[0] == -1).all()
 
 
 def test_popular_nodes_are_drawn_more_often():
     times = np.array([1, 4, 9, 0, 100])
     of = popularity.of_times(times, 0.5)
-    drawn = np.empty((4, 5000), np.int64)
-    events.draw_by_popularity(5, 0, np.zeros(5000, np.int64), *of, 0.5, np.arange(4), drawn)
+    drawn = np.empty((5000, 4), np.int64)
+    is_on = np.ones(drawn.shape, bool)
+    events.draw_by_popularity(5, 0, np.zeros(5000, np.int64), *of, 0.5, is_on, drawn)
+    assert np.array_equal(of.times, times)  # they count when they are learned
     counts = np.bincount(drawn.ravel(), minlength=5)
     shares = np.array([0, 2, 3, 0, 10]) / 15
     assert np.abs(counts - 20_000 * shares).max() < 5 * 100
@@ -162,7 +163,7 @@ def test_the_tree_has_the_sums(nodes, power, spare):
     of = popularity.none_yet()
     for node in nodes:
         of = popularity.grown(of, max(node + 1, len(of.times)))
-        popularity.add(*of, node, power)
+        popularity.count_in(*of, np.array([node]), power)
     of = popularity.grown(of, len(of.times) + spare)
     weights = [int(2**20 * nodes.count(node) ** power) * (node in nodes) for node in range(len(of.times))]
     sums = [sum(weights[:node]) for node in range(len(weights) + 1)]
@@ -202,6 +203,36 @@ def test_an_interrupt_leaves_draws_and_entries_in_step(learned_first):
                for a, b in zip(one.values(), other.values(), strict=True))  # fmt: skip
 
 
+def test_an_interrupted_model_can_be_saved_and_go_on(tmp_path, monkeypatch):
+    """Its ids are added before the first event of a call is learned."""
+    X = stream(3000)
+    model = SpiderClassifier(**SMALL, negatives=3, negatives_over=1, negatives_power=0.5).fit(X[:10])
+    update = model._fitted().model.method.update
+
+    def interrupted(state, batch):
+        update(state, Batch(batch.index[:20], batch.value[:20]))
+        raise KeyboardInterrupt
+
+    fitted = model._fitted()
+    monkeypatch.setattr(
+        model,
+        "_learned",
+        fitted._replace(model=fitted.model._replace(method=fitted.model.method._replace(update=interrupted))),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(X[10:])
+    model.save(tmp_path / "model")
+    again = SpiderClassifier.load(tmp_path / "model")
+    assert again.n_entries_ == 30
+    again.learn(X[30:])
+    assert again.n_entries_ == 3000
+
+
+def test_one_node_is_nothing_to_compare_with():
+    with pytest.warns(SpiderWarning, match="the same node in the mode that is drawn"):
+        SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit([(i % 7, 0) for i in range(100)])
+
+
 # --- what it learns ---------------------------------------------------------------------------------
 
 
@@ -234,6 +265,15 @@ def test_rates_are_shares_of_the_events(shops):
     true = shares[np.arange(100) % 4]
     error, of_none = np.abs(rates - true).sum(axis=1).mean(), np.abs(1 / 80 - true).sum(axis=1).mean()
     assert error < 0.4 * of_none
+
+
+def test_a_rate_of_two_nodes():
+    """Of two, the one that is left out of the draws is half of all: without that, .8 would become 1."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(0, 5, 8000), rng.random(8000) < 0.2]).astype(int)
+    model = SpiderClassifier(committee=1, negatives=8, negatives_over=1).fit(X)
+    rate = model.predict_rate([(0, 0), (0, 1)])
+    assert abs(rate - [0.8, 0.2]).max() < 0.1
 
 
 def test_rates_by_popularity_sum_to_one_too(shops):
@@ -327,6 +367,7 @@ def test_a_copy_does_not_share_pairs():
         ({"negatives": 0, "negatives_over": 1}, "negatives must be a whole number"),
         ({"negatives": 2}, "negatives_over must name the mode"),
         ({"negatives_over": 1}, "negatives_over is for a model of events"),
+        ({"negatives_power": 0.5}, "negatives_power is for a model of events"),
         ({"remember_seen": True}, "remember_seen is for a model of events"),
         ({"remember_seen": 0}, "remember_seen is for a model of events"),
         ({"negatives": 2, "negatives_over": "shop"}, "no mode 'shop'"),
@@ -376,6 +417,7 @@ def test_a_clone_is_of_events_too():
     ("name", "change", "reason"),
     [
         ("committee/draws/seen", lambda a: a + 1, "nodes of the events"),
+        ("committee/draws/popularity/0/times", lambda a: a * 0 + 2**50, "popularity of nodes"),
         ("committee/draws/events", lambda a: a * 0, "number of events"),
         ("committee/draws/events", lambda a: a * 100, "number of events"),
         ("committee/draws/popularity/0/times", lambda a: a - 100, "popularity of nodes"),

@@ -50,17 +50,27 @@ class Content(NamedTuple):
     sections: dict[str, Any]
 
 
-def entries(n: int, seed: int, *, binary: bool) -> tuple[list[tuple[Any, ...]], np.ndarray]:
+def entries(n: int, seed: int) -> tuple[list[tuple[Any, ...]], np.ndarray]:
     """Three modes, whose ids are stored in the three ways there are."""
     rng = np.random.default_rng(seed)
     a, b, c = rng.integers((6, 5, 4), size=(n, 3)).T
     y = np.sin(a) + np.cos(2 * b) + 0.3 * c + 0.2 * rng.normal(size=n)
     X = [((int(i), "é") if i % 2 else float(i), f"b{j}", int(k)) for i, j, k in zip(a, b, c, strict=True)]
-    return X, (y > y.mean()).astype(float) if binary else y
+    return X, y
+
+
+def values_for(model: Any, y: np.ndarray) -> np.ndarray:
+    """Values that the model takes, from any."""
+    if model.learns_events:
+        return np.ones(len(y))
+    if isinstance(model, SpiderClassifier):
+        return (y > y.mean()).astype(float)
+    return np.round(np.exp(y)) if model.likelihood == "count" else y
 
 
 def saved_models() -> list[Content]:
-    """A regressor and a classifier, of one member and of four; regressors also as the paper has them."""
+    """A regressor and a classifier, of one member and of four; regressors also as the paper has them, and of
+    counts; classifiers also of events."""
     small = {"rank": 2, "hidden": (4, 3), "multilinear": 2, "batch_size": 16}
     models = [
         SpiderRegressor(**small, committee=4),
@@ -68,12 +78,16 @@ def saved_models() -> list[Content]:
         SpiderRegressor.paper(rank=2, hidden=(4,), batch_size=16),
         SpiderClassifier(**small, committee=4),
         SpiderClassifier(**small, committee=1, activation="tanh"),
+        SpiderRegressor(**small, committee=2, likelihood="count"),
+        SpiderClassifier(**small, committee=1, negatives=3, negatives_over=1, remember_seen=0),
+        SpiderClassifier(**small, committee=2, negatives=2, negatives_over=(2, 0), negatives_power=0.5),
     ]
     found = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         for model in models:
-            model.fit(*entries(80, 0, binary=isinstance(model, SpiderClassifier)))
+            X, y = entries(80, 0)
+            model.fit(X, values_for(model, y))
             model.save(path, {"row": 80, "source": "a.csv"})
             file = checkpoint.load(path)
             found.append(Content(file.arrays, file.sections))
@@ -251,7 +265,7 @@ def behaviour(model: Any) -> str:
     ids = [factors.ids[:3] for factors in model.factors()]
     X = [tuple(of_mode[n % len(of_mode)] for of_mode in ids) for n in range(4)]
     X += [tuple("never seen" for _ in ids), (*X[0][:-1], "never seen")]
-    y = np.array([0.0, 1.0] * 20) if isinstance(model, SpiderClassifier) else np.linspace(-1, 2, 40)
+    y = values_for(model, np.linspace(-1, 2, 40))
     for when in ("at once", "after learning", "after learning more"):
         if wrong := wrong_predictions(model, X):
             return f"{wrong} {when}"

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
+from scipy.special import expit, log_ndtr, ndtr
 
 from spidertensor.estimator import event_rule, inputs, labels
 from spidertensor.estimator.base import PAPER, Spider
@@ -21,6 +21,7 @@ from spidertensor.estimator.parameters import checked
 from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
+from spidertensor.faults import EntryError
 from spidertensor.method import Update
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import PROBIT
@@ -125,7 +126,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         """Of all events with the other nodes of a row of X, the share that has its node in `negatives_over`.
 
         predict_proba of a model of events tells an event from one that was drawn, so it depends on how many
-        are drawn, and ranks only. This is that probability's odds, times how many are drawn of this node.
+        are drawn, and ranks only. This corrects it (mathematics.md section 16); roughly, with a power.
         """
         fitted = self._fitted()
         rule, draws = fitted.model.rule, fitted.state.draws
@@ -133,12 +134,13 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
             raise ValueError("a rate needs a model of events whose negatives are drawn over one mode")
         mean, var, _ = self._predict(X)
         t, mode = mean / np.sqrt(1 + var), rule.over[0]
-        share = np.full(len(t), 1 / max(int(draws.seen[0]), 1))
+        share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of the draws
         for of in draws.popularity:
             weight = np.append(of.times[: int(draws.seen[0])].astype(np.float64) ** rule.power, 0.0)
-            share = weight[self._index(X)[:, mode]] / weight.sum()
-        with np.errstate(over="ignore"):
-            return np.minimum(np.exp(log_ndtr(t) - log_ndtr(-t)) * rule.negatives * share, 1.0)
+            own = weight[self._index(X)[:, mode]]
+            share = own / np.maximum(weight.sum() - own, np.finfo(float).tiny)
+        with np.errstate(divide="ignore"):
+            return expit(log_ndtr(t) - log_ndtr(-t) + np.log(rule.negatives * share))
 
     def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
         return event_rule.resolved(params, names, n_modes)
@@ -148,6 +150,10 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
         if self.learns_events if self._learned is None else self._learned.model.rule is not None:
+            if classes is not None:
+                raise EntryError(
+                    "events have no labels, so no classes", kind="classes", remedy="leave them out"
+                )
             return _ones(y, n), labels.ZERO_ONE
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))

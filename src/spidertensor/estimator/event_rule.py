@@ -14,8 +14,8 @@ def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) 
     """The parameters with modes by their numbers. ValueError if they do not fit each other or the entries."""
     over = params["negatives_over"]
     if params["negatives"] is None:
-        for name in ("negatives_over", "remember_seen"):
-            if params[name] is not None and params[name] is not False:
+        for name in ("negatives_over", "negatives_power", "remember_seen"):
+            if params[name] not in (None, False) or (name == "remember_seen" and params[name] is not False):
                 raise ValueError(f"{name} is for a model of events: say how many negatives, negatives=8")
         return params
     if over is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -65,6 +66,8 @@ def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.floa
 
 def accepted(fitted: Fitted) -> tuple[float, float]:
     """Scaled values are accepted around the one up to the other."""
+    if not fitted.model.likelihood.scaled:
+        return 0.0, math.inf
     stream = fitted.leader.stream
     return float(stream.shift), _limit(fitted) * float(stream.scale)
 

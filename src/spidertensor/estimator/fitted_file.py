@@ -50,7 +50,7 @@ from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.network import Network
-from spidertensor.spider.popularity import of_times
+from spidertensor.spider.popularity import UNIT, of_times
 from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
@@ -80,6 +80,7 @@ LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and
 LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
 LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
 LARGEST_LEVEL = 1e3  # of f for counts, whose logarithms it is
+LARGEST_SUM = 2.0**62  # of popularity
 WIDER = 1e6  # times its prior a variance may be: wild values with curvature were seen to widen one 500 times
 
 
@@ -185,8 +186,9 @@ def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> 
 def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     """State and ids, as a checkpoint stores them."""
     state = fitted.state._replace(members=tuple(map(posterior.trim, fitted.state.members)))
-    if state.draws:
-        state = state._replace(draws=events.trimmed(state.draws))
+    if state.draws and fitted.model.rule:
+        nodes = [len(each) for each in fitted.nodes]
+        state = state._replace(draws=events.trimmed(state.draws, fitted.model.rule, nodes))
     arrays = checkpoint.flatten(state, "committee")
     if fitted.pairs is not None:
         arrays["model/seen_pairs"] = fitted.pairs.pairs()
@@ -210,7 +212,9 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "the names are not one for each mode")
     if "negatives" in params:
-        check(event_rule.resolved(params, names, modes) == params, "the modes of the events are not numbers")
+        whole = params["remember_seen"] is False or is_whole(params["remember_seen"])
+        same = event_rule.resolved(params, names, modes) == params
+        check(whole and same, "the modes of the events are not numbers")
     n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
     arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
     for m, own in enumerate(members):
@@ -354,10 +358,12 @@ def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
     assert draws
     check(0 < draws.events <= state.counts.entries, "the number of events is impossible")
     for place, mode in enumerate(rule.over):
-        check(draws.seen[place] == n_nodes[mode], "the nodes of the events are not those of the model")
+        # fewer if a call was interrupted, before which its nodes are added
+        check(0 <= draws.seen[place] <= n_nodes[mode], "the nodes of the events are not those of the model")
         if draws.popularity:
             of = draws.popularity[place]
             good = of.times.shape == (n_nodes[mode],) and ((of.times >= 0) & (of.times <= draws.events)).all()
+            good = good and float((of.times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
             check(good and of.tree.shape == of.times.shape, "the popularity of nodes is impossible")
             same = np.array_equal(of.tree, of_times(of.times, rule.power).tree)
             check(same, "the sums of the popularity are wrong")

@@ -125,7 +125,8 @@ class Notes:
 
     def _judge_variety(self, fitted: Fitted) -> None:
         if fitted.model.rule:
-            return  # events are all alike, and the model draws what did not happen
+            self._judge_draws(fitted)
+            return
         if self._vary or self._entries != int(fitted.state.counts.entries):  # some were learned before a load
             return
         remedies = {
@@ -135,6 +136,12 @@ class Notes:
         reason = f"all {self._entries:,} values are {self._first:g}, so there is nothing to learn from them"
         remedy = remedies.get(self._first, "add entries of other values")
         self._give(SpiderWarning(reason, kind="one value", remedy=remedy))
+
+    def _judge_draws(self, fitted: Fitted) -> None:
+        """Events are all alike. What the model draws is another node, if there is any."""
+        if fitted.state.draws and fitted.state.draws.seen.max() <= 1:
+            reason = "all events have the same node in the mode that is drawn, so there is nothing to learn"
+            self._give(SpiderWarning(reason, kind="one node", remedy="name another mode as negatives_over"))
 
     def _judge_unclipped(self, fitted: Fitted, value: NDArray[np.float64]) -> None:
         shift, scale = units(fitted)

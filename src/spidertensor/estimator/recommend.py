@@ -34,7 +34,8 @@ Ints = NDArray[np.int64]
 class Recommendation(NamedTuple):
     """A node, the expected value (a probability for 0/1 values), and how uncertain that is.
 
-    std is that of the expected value, without the noise of an observation; for 0/1 values it is that of f.
+    std is that of the expected value, without the noise of an observation; for 0/1 values and counts it is
+    that of f.
     low, high: the interval of an observation, if it was asked for
     """
 

@@ -16,7 +16,7 @@ from spidertensor.baselines import floors
 from spidertensor.baselines.floors import BiasesState, MeanState
 from spidertensor.estimator.eviction import Numbered, in_segments
 from spidertensor.method import Batch, Update
-from spidertensor.spider.events import Around, Rule, around, start
+from spidertensor.spider.events import Around, Rule, around, restart, start
 from spidertensor.spider.likelihoods import Likelihood
 
 COVERAGE = 0.9  # of the intervals that are counted
@@ -56,7 +56,7 @@ class RunningFloors:
         batch, is_new = Batch(learned.nodes, value), not _inner(self._of_biases).counts.entries
         self._of_mean, of_mean = self._mean.update(self._of_mean, batch)
         self._of_biases, of_biases = in_segments(
-            self._biases.update, _start_afresh, self._of_biases, batch, learned.parts
+            self._biases.update, self._start_afresh, self._of_biases, batch, learned.parts
         )
         if is_new and len(value):
             of_mean.mean[0] = of_biases.mean[0] = first
@@ -85,6 +85,12 @@ class RunningFloors:
         self._of_mean, same = state.mean, np.array_equal(state.model, self.state(model).model)
         self._of_biases = state.biases if same else self._without_nodes(state.biases)
 
+    def _start_afresh(self, state: Any, reused: list[list[int]]) -> None:
+        floors.start_afresh(_inner(state), reused)
+        if self._rule is not None:
+            for mode, rows in enumerate(reused):
+                restart(state.draws, self._rule, mode, np.array(rows, np.int64))
+
     def _without_nodes(self, state: Any) -> Any:
         if self._rule is None:
             return floors.without_nodes(state)
@@ -94,10 +100,6 @@ class RunningFloors:
 def _inner(state: Any) -> Any:
     """The state of a floor, which may be one that learns events."""
     return state.state if isinstance(state, Around) else state
-
-
-def _start_afresh(state: Any, reused: list[list[int]]) -> None:
-    floors.start_afresh(_inner(state), reused)
 
 
 def in_intervals(update: Update) -> NDArray[np.bool_]:

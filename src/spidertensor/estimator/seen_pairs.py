@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _HALF = np.uint64(32)
+_PIECES = 64
 _LEAST = 4096  # new pairs to be merged at once; more where there are many, for which merging takes longer
 
 
@@ -24,6 +25,9 @@ class SeenPairs:
         pairs = (first.astype(np.uint64) << _HALF) | second.astype(np.uint64)
         self._new.append(pairs)
         self._waiting += len(pairs)
+        if len(self._new) > _PIECES:  # of single events; to look at each of them would take long
+            self._new = [np.unique(np.concatenate(self._new))]
+            self._waiting = len(self._new[0])
         if self._waiting > max(_LEAST, len(self._sorted) // 8):
             self.pairs()
 

@@ -11,6 +11,7 @@ events at a time, so memory does not grow with the length of a call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,9 @@ from spidertensor.method import Batch, Method, Prediction, Update, check_batch, 
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.keyed import uniform
-from spidertensor.spider.popularity import Popularity, add, before, node_at
+from spidertensor.spider.popularity import Popularity, before, node_at, set_times
 
-BLOCK = 1024  # events whose negatives are drawn at once
+BLOCK = 9216  # entries that are made at once: events and their negatives
 
 
 class Rule(NamedTuple):
@@ -73,13 +74,14 @@ def restart(draws: Draws, rule: Rule, mode: int, rows: NDArray[np.int64]) -> Non
     """These rows of a mode get new nodes, which were never seen."""
     for of, each in zip(draws.popularity, rule.over, strict=False):
         if each == mode:
-            popularity.reset(of, rows, rule.power)
+            popularity.forget(*of, rows, rule.power)
 
 
-def trimmed(draws: Draws) -> Draws:
-    """Without room for more nodes, for a file."""
-    of = zip(draws.popularity, draws.seen.tolist(), strict=False)
-    return draws._replace(popularity=tuple(Popularity(each.times[:n], each.tree[:n]) for each, n in of))
+def trimmed(draws: Draws, rule: Rule, nodes: Sequence[int]) -> Draws:
+    """Without room for more than so many nodes in each mode of the model, for a file."""
+    of = zip(with_room(draws, rule, np.array(nodes)).popularity, rule.over, strict=False)
+    cut = [Popularity(each.times[: nodes[mode]], each.tree[: nodes[mode]]) for each, mode in of]
+    return draws._replace(popularity=tuple(cut))
 
 
 def events(method: Method, rule: Rule) -> Method:
@@ -93,7 +95,7 @@ def events(method: Method, rule: Rule) -> Method:
         return method.init(seed)._replace(draws=start(rule))
 
     def update(state: Any, batch: Batch) -> tuple[Any, Update]:
-        return _in_blocks(learn, state, batch)
+        return _in_blocks(learn, rule, state, batch)
 
     def learn(state: Any, index: NDArray[np.int64]) -> tuple[Any, Update]:
         """A block of events, and their negatives."""
@@ -104,9 +106,7 @@ def events(method: Method, rule: Rule) -> Method:
             after, update = method.update(state, made.batch)
         finally:  # an interrupt comes before these entries are learned, or when they are
             if int(state.counts.entries) == entries + len(made.batch.value):
-                _commit(state.draws, made)
-            else:
-                _take_back(state.draws, rule, index)
+                _commit(state.draws, rule, index)
         return after, _of_events(update, made.first)
 
     # `single` predicts; an event is several entries, so it cannot learn one
@@ -129,13 +129,13 @@ def around(method: Method, rule: Rule) -> Method:
         return Around(method.init(seed), start(rule), np.array(seed, np.int64))
 
     def update(state: Around, batch: Batch) -> tuple[Around, Update]:
-        return _in_blocks(learn, state, batch)
+        return _in_blocks(learn, rule, state, batch)
 
     def learn(state: Around, index: NDArray[np.int64]) -> tuple[Around, Update]:
         draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
         made = _made(draws, rule, int(state.seed), index)
         after, update = method.update(state.state, made.batch)
-        _commit(draws, made)
+        _commit(draws, rule, index)
         return Around(after, draws, state.seed), _of_events(update, made.first)
 
     def predict(state: Around, index: NDArray[np.integer]) -> Prediction:
@@ -144,13 +144,14 @@ def around(method: Method, rule: Rule) -> Method:
     return Method(init, update, predict, method.unit)
 
 
-def _in_blocks(learn: Any, state: Any, batch: Batch) -> tuple[Any, Update]:
+def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, Update]:
     check_batch(batch, batch.index.shape[1])
     if not (batch.value == 1).all():
         raise ValueError("a model of events learns values of 1 only, and draws the others itself")
     updates = []
-    for first in range(0, max(len(batch.value), 1), BLOCK):
-        state, update = learn(state, np.require(batch.index[first : first + BLOCK], np.int64, "C"))
+    size = max(1, BLOCK // (1 + rule.negatives))
+    for first in range(0, max(len(batch.value), 1), size):
+        state, update = learn(state, np.require(batch.index[first : first + size], np.int64, "C"))
         updates.append(update)
     return state, updates[0] if len(updates) == 1 else joined(updates)
 
@@ -158,73 +159,76 @@ def _in_blocks(learn: Any, state: Any, batch: Batch) -> tuple[Any, Update]:
 class _Made(NamedTuple):
     batch: Batch  # events and negatives
     first: NDArray[np.int64]  # (n,) where in it the events are
-    seen: NDArray[np.int64]  # Draws.seen after them
 
 
 def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made:
-    """The entries of a block of events. Popularity counts them from now on."""
-    turns = np.arange(rule.negatives) % len(rule.over)  # which of these modes a negative replaces
-    seen, drawn = draws.seen.copy(), np.empty((rule.negatives, len(index)), np.int64)
-    number = int(draws.events)
+    """The entries of a block of events."""
+    first = int(draws.events)
+    number = first + np.arange(len(index))[:, None]
+    # (n, negatives) in the place of which of these modes a negative has another node: they take turns
+    turn = (number * rule.negatives + np.arange(rule.negatives)) % len(rule.over)
+    drawn = np.empty(turn.shape, np.int64)
     for place, mode in enumerate(rule.over):
-        turn, nodes = np.flatnonzero(turns == place), np.ascontiguousarray(index[:, mode])
+        nodes, is_on = np.ascontiguousarray(index[:, mode]), turn == place
         if draws.popularity:
-            draw_by_popularity(key, number, nodes, *draws.popularity[place], rule.power, turn, drawn)
-            seen[place] = max(seen[place], nodes.max(initial=-1) + 1)
+            draw_by_popularity(key, first, nodes, *draws.popularity[place], rule.power, is_on, drawn)
         else:
-            seen[place] = draw_alike(key, number, nodes, seen[place], turn, drawn)
-    made, value, first = with_negatives(index, np.array(rule.over, np.int64)[turns], drawn)
-    return _Made(Batch(made, value), first, seen)
+            draw_alike(key, first, nodes, draws.seen[place], is_on, drawn)
+    made, value, at = with_negatives(index, np.array(rule.over, np.int64)[turn], drawn)
+    return _Made(Batch(made, value), at)
 
 
-def _commit(draws: Draws, made: _Made) -> None:
-    draws.events[()] += len(made.first)
-    draws.seen[:] = made.seen
-
-
-def _take_back(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
-    """These events were not learned."""
+def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
+    """These events were learned."""
+    draws.events[()] += len(index)
+    np.maximum(draws.seen, index[:, list(rule.over)].max(axis=0, initial=-1) + 1, out=draws.seen)
     for of, mode in zip(draws.popularity, rule.over, strict=False):
-        popularity.lowered(of, index[:, mode], rule.power)
+        popularity.count_in(*of, np.ascontiguousarray(index[:, mode]), rule.power)
 
 
 @kernel(**COMPILE)
-def draw_alike(key, number, nodes, seen, turn, drawn):
-    """For events from `number` on with these `nodes`: into the rows `turn` of drawn (negatives, n) any other
-    node seen so far; -1 if there is none. Returns how many nodes are seen then."""
+def draw_alike(key, first, nodes, seen, is_on, drawn):
+    """For events from number `first` on with these `nodes`: any other node seen so far, -1 if there is none,
+    into drawn (n, negatives) where it `is_on`."""
     for i in range(len(nodes)):
         seen = max(seen, nodes[i] + 1)
-        for j in turn:
-            node = np.int64(-1)
-            if seen > 1:
-                node = np.int64(uniform(key, number + i, j) * (seen - 1))
-                node += node >= nodes[i]
-            drawn[j, i] = node
-    return seen
+        for j in range(drawn.shape[1]):
+            if is_on[i, j]:
+                node = np.int64(-1)
+                if seen > 1:
+                    node = np.int64(uniform(key, first + i, j) * (seen - 1))
+                    node += node >= nodes[i]
+                drawn[i, j] = node
 
 
 @kernel(**COMPILE)
-def draw_by_popularity(key, number, nodes, times, tree, power, turn, drawn):
-    """The same by popularity, which counts these events in."""
+def draw_by_popularity(key, first, nodes, times, tree, power, is_on, drawn):
+    """The same by popularity, in which these events count, while they are drawn."""
     for i in range(len(nodes)):
-        own = add(times, tree, nodes[i], power)
+        own = set_times(times, tree, nodes[i], power, times[nodes[i]] + 1)
         others, below = before(tree, len(tree)) - own, before(tree, nodes[i])
-        for j in turn:
-            node = np.int64(-1)
-            if others > 0:
-                place = min(np.int64(uniform(key, number + i, j) * others), others - 1)
-                node = node_at(tree, place + own * (place >= below))
-            drawn[j, i] = node
+        for j in range(drawn.shape[1]):
+            if is_on[i, j]:
+                node = np.int64(-1)
+                if others > 0:
+                    place = min(np.int64(uniform(key, first + i, j) * others), others - 1)
+                    node = node_at(tree, place + own * (place >= below))
+                drawn[i, j] = node
+    for i in range(len(nodes)):  # they may not be learned after all
+        set_times(times, tree, nodes[i], power, times[nodes[i]] - 1)
 
 
 @kernel(**COMPILE)
 def with_negatives(index, modes, drawn):
-    """Each event and, behind it, its negatives: their index and value, and (n,) where the events are."""
-    n, negatives = index.shape[0], len(modes)
+    """Each event and, behind it, its negatives: their index and value, and (n,) where the events are.
+
+    modes, drawn (n, negatives): the mode that has another node, and that node; -1: there is none
+    """
+    n, negatives = drawn.shape
     size = n
-    for j in range(negatives):
-        for i in range(n):
-            size += drawn[j, i] >= 0
+    for i in range(n):
+        for j in range(negatives):
+            size += drawn[i, j] >= 0
     made, value, first = np.empty((size, index.shape[1]), np.int64), np.zeros(size), np.empty(n, np.int64)
     at = 0
     for i in range(n):
@@ -233,9 +237,9 @@ def with_negatives(index, modes, drawn):
         value[at] = 1.0
         at += 1
         for j in range(negatives):
-            if drawn[j, i] >= 0:
+            if drawn[i, j] >= 0:
                 made[at] = index[i]
-                made[at, modes[j]] = drawn[j, i]
+                made[at, modes[i, j]] = drawn[i, j]
                 at += 1
     return made, value, first
 

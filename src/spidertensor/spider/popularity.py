@@ -42,18 +42,6 @@ def of_times(times: NDArray[np.int64], power: float) -> Popularity:
     return Popularity(times, _tree(times, power))
 
 
-def lowered(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
-    """Take back that these nodes were seen once more."""
-    np.subtract.at(known.times, nodes, 1)
-    known.tree[:] = of_times(known.times, power).tree
-
-
-def reset(known: Popularity, nodes: NDArray[np.int64], power: float) -> None:
-    """As if these nodes had never been seen."""
-    known.times[nodes] = 0
-    known.tree[:] = of_times(known.times, power).tree
-
-
 @kernel(**COMPILE)
 def weight(times, power):
     return np.int64(UNIT * times**power) if times else np.int64(0)
@@ -82,16 +70,29 @@ def _extend(tree, known):
 
 
 @kernel(**COMPILE)
-def add(times, tree, node, power):
-    """The node was seen once more; its weight now."""
-    old = weight(times[node], power)
-    times[node] += 1
-    new = weight(times[node], power)
+def set_times(times, tree, node, power, new):
+    """The node was seen so often; its weight then."""
+    step = weight(new, power) - weight(times[node], power)
+    times[node] = new
     i = node + 1
     while i <= len(tree):
-        tree[i - 1] += new - old
+        tree[i - 1] += step
         i += i & -i
-    return new
+    return weight(new, power)
+
+
+@kernel(**COMPILE)
+def count_in(times, tree, nodes, power):
+    """Each of these nodes was seen once more."""
+    for node in nodes:
+        set_times(times, tree, node, power, times[node] + 1)
+
+
+@kernel(**COMPILE)
+def forget(times, tree, nodes, power):
+    """As if these nodes had never been seen."""
+    for node in nodes:
+        set_times(times, tree, node, power, np.int64(0))
 
 
 @kernel(**COMPILE)

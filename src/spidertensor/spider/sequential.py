@@ -251,10 +251,10 @@ def sequential(
     """
     if refine_every < 1:
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
-    check_robust(clip, node_noise, memory, noise_memory)
     ranks = np.array(network.ranks, np.int64)
     code = check(likelihood, LIKELIHOODS.values(), "the sequential engine").code
     node_noise = bool(node_noise) and code == GAUSSIAN  # others have no noise to give to nodes
+    check_robust(clip, node_noise, memory, noise_memory)
     settings = Settings(
         likelihood=code,
         activation=ACTIVATIONS.index(network.activation),

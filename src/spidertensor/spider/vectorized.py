@@ -313,7 +313,7 @@ def vectorized(
     if isinstance(network, CustomSizes):
         check_function(network)
     check(likelihood, EVIDENCE, "the vectorized engine")
-    check_robust(clip, node_noise, memory, noise_memory)
+    check_robust(clip, node_noise and likelihood is GAUSSIAN, memory, noise_memory)
     settings = Settings(
         network=network,
         likelihood=likelihood,

@@ -19,6 +19,7 @@ from spidertensor.spider.likelihoods.count import (
     DEPTH,
     DEPTH_VAR,
     LARGEST_LOG,
+    LARGEST_SCORE,
     LEVEL_MEMORY,
     LEVEL_VAR,
     WIDEST,
@@ -138,7 +139,7 @@ def sums_after_counts(log_forgetting, sums: Pair, good, score, S_res, S_inv) -> 
     """
     high, n = sums.high, count(good)
     shape, rate = high[NOISE]
-    score = jnp.where(good, score, 0)
+    score = jnp.where(good, jnp.clip(score, -LARGEST_SCORE, LARGEST_SCORE), 0)
     known = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1)) + jnp.sum(score * score)
     step = jnp.clip(jnp.sum(score) / known, -LARGEST_COUNT_STEP, LARGEST_COUNT_STEP)
     noise = jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE) * jnp.exp(step)

@@ -30,8 +30,15 @@ LEVEL_VAR = 4.0  # prior variance of the level of f
 LEVEL_MEMORY = 10_000.0  # entries over which the level forgets
 DEPTH, DEPTH_VAR = 8.0, 1.0  # below the level: a rate of exp(-8) of it is as good as none
 LARGEST_STEP = 0.5  # of log noise, by an entry
+LARGEST_SCORE = 3.0  # of log noise: one wild count must not make it certain
 _LEAST_CHANCE = 1e-300
 _KEY = 0  # of the draws inside a count's step of the distribution function
+
+
+@kernel(**PART)
+def _bounded(mean):
+    """A log rate, of which all others are as good as infinite or none."""
+    return min(max(mean, -LARGEST_LOG), LARGEST_LOG)
 
 
 # Not fastmath: the order in which members are added up would depend on how many entries a call has.
@@ -47,11 +54,12 @@ def mix(weights, parts, out):
         w = min(i, weights.shape[1] - 1)
         top_m, top_f = -np.inf, -np.inf
         for m in range(members):
-            top_m = max(top_m, parts[m, 0, i] + min(parts[m, 1, i], WIDEST) / 2)
-            top_f = max(top_f, 2 * (parts[m, 0, i] + min(parts[m, 1, i], WIDEST)))
+            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
+            top_m = max(top_m, mean + var / 2)
+            top_f = max(top_f, 2 * (mean + var))
         rate, square, noise = 0.0, 0.0, 0.0
         for m in range(members):
-            mean, var = parts[m, 0, i], min(parts[m, 1, i], WIDEST)
+            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
             rate += weights[m, w] * math.exp(mean + var / 2 - top_m)
             of_f = weights[m, w] * math.exp(2 * (mean + var) - top_f)
             square += of_f
@@ -135,6 +143,8 @@ def noise_of_counts(noise):
 def count_evidence(y, alpha, beta, noise, level):
     """`by_quadrature`, but for zeros whose f is far below the level already. Nothing in a zero keeps f from
     falling for ever, and exp(f) of a wide f from being huge: they are learned as if f had been seen there."""
+    if abs(alpha) > LARGEST_LOG:  # no rate: only a file from strangers has such weights
+        return -np.inf, 0.0, 0.0, 0.0, 0.0
     log_z, da, db, c, score = by_quadrature(CODE, y, alpha, beta, noise)
     if y == 0 and alpha < level - DEPTH:
         s, r = beta + DEPTH_VAR, level - DEPTH - alpha
@@ -163,7 +173,7 @@ def largest_learned(alpha, beta, noise, clip):
 def learn_noise(noise, score, forgetting):
     """log noise ~ N(log(rate / shape), 1 / shape): a step along d log Z / dlog noise, whose square is what
     the entry tells. What is known fades, but not below what was known before any entry."""
-    at = math.log(noise_of_counts(noise))
+    at, score = math.log(noise_of_counts(noise)), min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
     known = max(forgetting * noise.shape[()], min(noise.shape[()], 1.0)) + score * score
     at += min(max(score / known, -LARGEST_STEP), LARGEST_STEP)
     noise.shape[()] = known
