@@ -1,0 +1,1 @@
+"""Several workers, on one machine or many: docs/cluster.md."""
