@@ -34,7 +34,7 @@ from spidertensor.spider.spike_slab import refine_layer
 PART = 1024  # entries of a worker's part of a round
 NEVER = 2**62  # entries between two refinements, for a worker
 FIRST = 32  # entries of a part at the start of a stream
-GROWTH = 16  # a round has at most this share of the entries before it
+GROWTH = 64  # a round has at most one entry for so many before it
 
 
 class Rounds(NamedTuple):
@@ -73,10 +73,9 @@ class Recipe(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The entries of a part, by the rows that the worker has of them."""
+    """A part of a round."""
 
-    index: NDArray[np.int64]  # (n, K), places in the rows of all shards, one shard after the other
-    value: NDArray[np.float64]
+    entries: Batch  # its index: places in the rows that are fetched, one shard after the other
     rows: list[Numbers]  # per shard and mode, the rows to fetch
 
 
@@ -97,7 +96,7 @@ class Machines(Protocol):
 
     def fetch(self, shard: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> list[Any]: ...
 
-    def learn(self, shared: Any, plan: Plan, rows: list[Any]) -> tuple[Any, list[Any]]:
+    def learn(self, shared: Any, entries: Batch, rows: list[Any]) -> tuple[Any, list[Any]]:
         """A reference to a Learned, and one to the Rows of each shard."""
         ...
 
@@ -129,12 +128,23 @@ def engine(recipe: Recipe) -> Method:
     )
 
 
-def learn_part(recipe: Recipe, shared: State, plan: Plan, rows: Sequence[Rows]) -> tuple[Learned, list[Rows]]:
+@lru_cache(maxsize=64)
+def whole_engine(recipe: Recipe) -> Method:
+    """The engine that learns the member alone."""
+    likelihood = LIKELIHOODS[recipe.likelihood]
+    return sequential(
+        recipe.network, likelihood, recipe.prior, refine_every=recipe.refine_every, **dict(recipe.inference)
+    )
+
+
+def learn_part(
+    recipe: Recipe, shared: State, entries: Batch, rows: Sequence[Rows]
+) -> tuple[Learned, list[Rows]]:
     """A worker's part of a round: from the state before it, and the rows that each shard has given."""
     state = _with_rows(shared, recipe.network, rows)
-    state, update = engine(recipe).update(state, Batch(plan.index, plan.value))
+    state, update = engine(recipe).update(state, entries)
     own = Rows(state.posterior.factors, state.posterior.log_noise)
-    return Learned(without_rows(state)._replace(sites=()), np.array(update[:4])), _cut(own, plan.rows)
+    return Learned(without_rows(state)._replace(sites=()), np.array(update[:4])), _cut(own, rows)
 
 
 def learn(
@@ -165,7 +175,7 @@ def _round(
     fetched = [machines.fetch(shard, shared.counts.nodes, wanted[shard]) for shard in shards]
     start = machines.put(for_workers(shared, len(plans))._replace(sites=()))
     working = [
-        machines.learn(start, each, [rows[part] for rows in fetched]) for part, each in enumerate(plans)
+        machines.learn(start, each.entries, [rows[part] for rows in fetched]) for part, each in enumerate(plans)
     ]
     learned: list[Learned] = machines.get([told for told, _ in working])
     after = merge_shared(shared, [each.shared for each in learned], recipe.prior.slab_var)
@@ -215,7 +225,7 @@ def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | Non
 
 def plan(batch: Batch, n_shards: int) -> Plan:
     """Which rows the entries of a part need of each shard, and the entries in numbers of these."""
-    index = np.empty_like(batch.index, np.int64)
+    index = np.empty(batch.index.shape, np.int64)
     rows: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
     for mode, nodes in enumerate(batch.index.T):
         wanted, place = np.unique(nodes, return_inverse=True)
@@ -226,7 +236,7 @@ def plan(batch: Batch, n_shards: int) -> Plan:
         wanted = wanted[order]
         for shard in range(n_shards):
             rows[shard].append(wanted[wanted % n_shards == shard])
-    return Plan(index, np.ascontiguousarray(batch.value, np.float64), list(rows))
+    return Plan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows))
 
 
 def without_rows(state: State) -> State:
@@ -259,12 +269,12 @@ def _with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State
     )
 
 
-def _cut(rows: Rows, shards: Sequence[Numbers]) -> list[Rows]:
+def _cut(rows: Rows, shards: Sequence[Rows]) -> list[Rows]:
     """The inverse of putting the shards' rows one after the other."""
-    ends = np.cumsum([[len(numbers) for numbers in shard] for shard in shards], axis=0)
-    parts = []
-    for shard, numbers in enumerate(shards):
-        where = [slice(end - len(own), end) for end, own in zip(ends[shard], numbers, strict=True)]
+    parts, first = [], [0] * len(rows.factors)
+    for shard in shards:
+        last = [start + len(own.mean) for start, own in zip(first, shard.factors, strict=True)]
+        where = [slice(*ends) for ends in zip(first, last, strict=True)]
         parts.append(
             Rows(
                 *(
@@ -273,6 +283,7 @@ def _cut(rows: Rows, shards: Sequence[Numbers]) -> list[Rows]:
                 )
             )
         )
+        first = last
     return parts
 
 
@@ -288,8 +299,8 @@ class Here:
     def fetch(self, shard: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> list[Rows]:
         return self.shards[shard].fetch(nodes, parts)
 
-    def learn(self, shared: State, plan: Plan, rows: list[Rows]) -> tuple[Learned, list[Rows]]:
-        return learn_part(self.recipe, shared, plan, rows)
+    def learn(self, shared: State, entries: Batch, rows: list[Rows]) -> tuple[Learned, list[Rows]]:
+        return learn_part(self.recipe, shared, entries, rows)
 
     def merge(self, shard: int, learned: list[Rows], **about: Any) -> int:
         return self.shards[shard].merge(learned=learned, **about)
@@ -301,10 +312,7 @@ class Here:
 def split(recipe: Recipe, rounds: Rounds) -> Method:
     """A member that is learned in rounds, in this process: what several machines would make of it, exactly."""
     network, prior = recipe.network, recipe.prior
-    whole = sequential(
-        network, LIKELIHOODS[recipe.likelihood], prior, refine_every=recipe.refine_every,
-        **dict(recipe.inference),
-    )  # fmt: skip
+    whole = whole_engine(recipe)
     if rounds.workers == 1:
         return whole
 
@@ -331,6 +339,6 @@ def predict_rows(
     nodes = np.maximum(shared.counts.nodes, 1)  # row 0 stands in for unseen nodes, also where there are none
     fetched = [machines.fetch(shard, nodes, [wanted.rows[shard]])[0] for shard in range(machines.n_shards)]
     state = _with_rows(shared, recipe.network, machines.get(fetched))
-    return engine(recipe).predict(state, np.where(known, wanted.index, -1))
+    return engine(recipe).predict(state, np.where(known, wanted.entries.index, -1))
 
 
