@@ -52,7 +52,9 @@ def begin(of: Recipe, nodes: int, n_shards: int, seed: int = 0):
 
 
 def whole(shared, machines: Here):
-    return shards.joined(shared, [shard.all_rows(shared.counts.nodes) for shard in machines.shards])
+    return shards.joined(
+        shared, [shard.all_rows(shared.counts.nodes, int(shared.counts.entries)) for shard in machines.shards]
+    )
 
 
 @pytest.mark.parametrize("n_shards", [1, 3])
@@ -275,7 +277,7 @@ def test_shards_start_new_nodes_as_any_model_does():
     for number in range(4):
         shard = Shard(NETWORK, prior, 3, shards.cut(state, number, 4), number=number, of=4)
         shard.fetch(nodes // 2, [[np.arange(0)] * 3])  # grown in two steps
-        parts.append(shard.all_rows(nodes))
+        parts.append(shard.all_rows(nodes, 0))
     joined = shards.joined(state._replace(counts=whole_state.counts), parts)
     same(joined, whole_state)
     assert isinstance(parts[0], Rows)

@@ -34,8 +34,8 @@ def fit(
 ) -> S:
     """`model.fit(X, y)` by several workers (docs/cluster.md). Needs Ray: pip install 'spidertensor[ray]'.
 
-    workers: processes that learn. The first take one member of the committee each, which changes nothing; more
-             of them share the stream of each member, which changes the result a little
+    workers: processes that learn. The first take one member of the committee each, which changes nothing;
+             more of them share the stream of each member, which changes the result a little
     address: of a Ray cluster; None: this machine
     part:    entries that a worker learns alone, before what it has learned goes to the others
     """
@@ -159,7 +159,7 @@ class _Whole:
         return Method(rounds.engine(self.recipe).init, update, predict)
 
     def whole(self, state: State) -> State:
-        return rounds.copied(self.actor.call("state"))
+        return rounds.copied(self.actor.call("state", int(state.counts.entries)))
 
 
 class _Split:
@@ -180,7 +180,7 @@ class _Split:
 
     def whole(self, state: State) -> State:
         shared = rounds.copied(without_rows(state))
-        return shards.joined(shared, self.machines.all_rows(shared.counts.nodes))
+        return shards.joined(shared, self.machines.all_rows(shared.counts.nodes, int(shared.counts.entries)))
 
 
 def elsewhere(state: State) -> State:

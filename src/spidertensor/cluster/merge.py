@@ -143,7 +143,7 @@ def merge_shared(before: State, parts: Sequence[State], slab_var: float) -> Stat
 
 
 def for_workers(state: State, workers: int) -> State:
-    """The state as workers start from it: several have a window each, in which only their own entries count."""
+    """The state as workers start from it: of several, each has a window in which only its entries count."""
     if workers == 1:
         return state
     return state._replace(stream=state.stream._replace(window=np.zeros_like(state.stream.window)))
@@ -169,9 +169,7 @@ def _stream(before: Stream, parts: Sequence[Stream]) -> Stream:
     window = before.window
     for part in parts:
         window = _joined_windows(window, part.window)
-    return before._replace(
-        entries=np.array(entries), mean=mean, var=var, log_noise=log_noise, window=window
-    )
+    return before._replace(entries=np.array(entries), mean=mean, var=var, log_noise=log_noise, window=window)
 
 
 def _averages(before: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[NDArray[np.float64]]:

@@ -1,8 +1,9 @@
 """Workers and shards on Ray. This is the only file that imports it.
 
-Parts of a round are tasks, which keep nothing: if the process of one dies, Ray repeats the task elsewhere, with
-the same result. Shards, and members that are learned whole, are actors, which have what was learned since the
-last save. If one of them dies that is gone, and `Lost` says so; whoever learns goes on from the last file.
+Parts of a round are tasks, which keep nothing: if the process of one dies, Ray repeats the task elsewhere,
+with the same result. Shards, and members that are learned whole, are actors, which have what was learned
+since the last save. If one of them dies that is gone, and `Lost` says so; whoever learns goes on from the
+last file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -113,11 +115,15 @@ class _Shards:
     def merge(self, member: int, about: dict[str, Any], *learned: Rows) -> int:
         return self.shards[member].merge(learned=learned, **about)
 
-    def all_rows(self, member: int, nodes: NDArray[np.int64]) -> Rows:
-        return self.shards[member].all_rows(nodes)
+    def all_rows(self, member: int, nodes: NDArray[np.int64], at: int) -> Rows:
+        return self.shards[member].all_rows(nodes, at)
 
     def nbytes(self) -> int:
         return sum(shard.nbytes for shard in self.shards.values())
+
+    def resident(self) -> int:
+        """Bytes of this process that are in memory."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def process(self) -> int:
         return os.getpid()
@@ -132,15 +138,12 @@ class ShardActors:
 
     def open(self, member: int, recipe: Recipe, state: State) -> OnRay:
         """Spread the rows of a state over the shards."""
-        of, at = len(self.actors), int(state.counts.entries)
-        get(
-            [
-                actor.open.remote(
-                    member, recipe, int(state.seed), shards.cut(state, number, of), number=number, of=of, at=at
-                )
-                for number, actor in enumerate(self.actors)
-            ]
-        )
+        of, at, seed = len(self.actors), int(state.counts.entries), int(state.seed)
+        opened = []
+        for number, actor in enumerate(self.actors):
+            rows = shards.cut(state, number, of)
+            opened.append(actor.open.remote(member, recipe, seed, rows, number=number, of=of, at=at))
+        get(opened)
         return OnRay(self.actors, member, recipe)
 
 
@@ -170,8 +173,8 @@ class OnRay:
     def get(self, references: list[Any]) -> list[Any]:
         return get(references)
 
-    def all_rows(self, nodes: NDArray[np.int64]) -> list[Rows]:
-        return get([actor.all_rows.remote(self.member, nodes) for actor in self.actors])
+    def all_rows(self, nodes: NDArray[np.int64], at: int) -> list[Rows]:
+        return get([actor.all_rows.remote(self.member, nodes, at) for actor in self.actors])
 
 
 class MemberActor:

@@ -123,9 +123,7 @@ def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:
 def engine(recipe: Recipe) -> Method:
     """What a worker learns with: the sequential engine, which leaves the prior alone."""
     likelihood = LIKELIHOODS[recipe.likelihood]
-    return sequential(
-        recipe.network, likelihood, recipe.prior, refine_every=NEVER, **dict(recipe.inference)
-    )
+    return sequential(recipe.network, likelihood, recipe.prior, refine_every=NEVER, **dict(recipe.inference))
 
 
 @lru_cache(maxsize=64)
@@ -175,7 +173,8 @@ def _round(
     fetched = [machines.fetch(shard, shared.counts.nodes, wanted[shard]) for shard in shards]
     start = machines.put(for_workers(shared, len(plans))._replace(sites=()))
     working = [
-        machines.learn(start, each.entries, [rows[part] for rows in fetched]) for part, each in enumerate(plans)
+        machines.learn(start, each.entries, [rows[part] for rows in fetched])
+        for part, each in enumerate(plans)
     ]
     learned: list[Learned] = machines.get([told for told, _ in working])
     after = merge_shared(shared, [each.shared for each in learned], recipe.prior.slab_var)
@@ -259,7 +258,9 @@ def _with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State
     noise = type(shared.posterior.noise)(*(part.copy() for part in shared.posterior.noise))
     nodes = np.array([len(each.mean) for each in factors])
     counts = type(shared.counts)(*(part.copy() for part in shared.counts))
-    sites = tuple(posterior.Site(*(np.zeros(shape, np.float32) for _ in range(3))) for shape in network.layers)
+    sites = tuple(
+        posterior.Site(*(np.zeros(shape, np.float32) for _ in range(3))) for shape in network.layers
+    )
     return State(
         posterior.Posterior(factors, weights, noise, log_noise),
         sites,  # the engine wants some; without refining they are not used
@@ -329,9 +330,7 @@ def split(recipe: Recipe, rounds: Rounds) -> Method:
     return Method(whole.init, update, whole.predict, unit="batch")
 
 
-def predict_rows(
-    machines: Machines, recipe: Recipe, shared: State, index: NDArray[np.integer]
-) -> Prediction:
+def predict_rows(machines: Machines, recipe: Recipe, shared: State, index: NDArray[np.integer]) -> Prediction:
     """Predictions of nodes whose rows are in shards; -1 and rows beyond are unseen nodes."""
     check_index(index, recipe.network.n_modes)
     known = (index >= 0) & (index < shared.counts.nodes)
@@ -340,5 +339,3 @@ def predict_rows(
     fetched = [machines.fetch(shard, nodes, [wanted.rows[shard]])[0] for shard in range(machines.n_shards)]
     state = _with_rows(shared, recipe.network, machines.get(fetched))
     return engine(recipe).predict(state, np.where(known, wanted.entries.index, -1))
-
-

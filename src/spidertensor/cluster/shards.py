@@ -95,8 +95,10 @@ class Shard:
         self.at, self._rejected = end, rejected
         return rejected
 
-    def all_rows(self, nodes: NDArray[np.int64]) -> Rows:
-        """Those of the nodes that there are, without spare ones."""
+    def all_rows(self, nodes: NDArray[np.int64], at: int) -> Rows:
+        """Those of the nodes that there are, without spare ones. at: entries that they must have learned."""
+        if self.at != at:
+            raise OutOfStep(f"a shard has learned {self.at} entries, the rest of the model {at}")
         self._grow(nodes)
         here = [np.arange(-(-(int(n) - self.number) // self.of)) for n in nodes]
         return _taken(self.rows, here)
@@ -163,7 +165,10 @@ def joined(state: State, shards: Sequence[Rows]) -> State:
     of, (factors, log_noise) = len(shards), zip(*shards, strict=True)
 
     def whole(modes: Sequence[tuple[Gaussian, ...]]) -> tuple[Gaussian, ...]:
-        return tuple(Gaussian(*(interleaved(part) for part in zip(*mode, strict=True))) for mode in zip(*modes, strict=True))
+        return tuple(
+            Gaussian(*(interleaved(part) for part in zip(*mode, strict=True)))
+            for mode in zip(*modes, strict=True)
+        )
 
     def interleaved(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
         all_rows = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
@@ -171,7 +176,9 @@ def joined(state: State, shards: Sequence[Rows]) -> State:
             all_rows[number::of] = part
         return all_rows
 
-    return state._replace(posterior=state.posterior._replace(factors=whole(factors), log_noise=whole(log_noise)))
+    return state._replace(
+        posterior=state.posterior._replace(factors=whole(factors), log_noise=whole(log_noise))
+    )
 
 
 def _taken(rows: Rows, numbers: Numbers) -> Rows:

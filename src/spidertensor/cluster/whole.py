@@ -42,5 +42,9 @@ class WholeMember:
     def predict(self, index: NDArray[np.integer]) -> Prediction:
         return self.method.predict(self.whole, index)
 
-    def state(self) -> State:
+    def state(self, at: int) -> State:
+        """at: entries that it must have learned."""
+        if int(self.whole.counts.entries) != at:
+            known = int(self.whole.counts.entries)
+            raise OutOfStep(f"a member has learned {known} entries, the rest of the model {at}")
         return self.whole
