@@ -1,6 +1,6 @@
 """Several workers against one: accuracy for any number of them, throughput, and what shards cost.
 
-    SPIDER_DATA=folder python benchmarks/cluster.py accuracy [--quick] [--processes N] [--seeds 0 1] >> lines.jsonl
+    SPIDER_DATA=folder python benchmarks/cluster.py accuracy [--quick] [--processes N] [--seeds 0 1]
     python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2]
     python benchmarks/cluster.py shards [--nodes 5000000] [--shards 4]
 

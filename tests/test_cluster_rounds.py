@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,8 @@ def begin(of: Recipe, nodes: int, n_shards: int, seed: int = 0):
 
 
 def whole(shared, machines: Here):
-    return shards.joined(
-        shared, [shard.all_rows(shared.counts.nodes, int(shared.counts.entries)) for shard in machines.shards]
-    )
+    about = shared.counts.nodes, int(shared.counts.entries)
+    return shards.joined(shared, [shard.all_rows(*about) for shard in machines.shards])
 
 
 @pytest.mark.parametrize("n_shards", [1, 3])
@@ -227,7 +228,7 @@ def test_what_is_not_a_number_is_rejected_and_counted():
 
 
 def test_a_memory_cannot_take_all_precision():
-    """Each of 8 workers has widened the variance to that of the prior: summed, precision would be negative."""
+    """Each of 8 workers has widened the variance to that of the prior: the sum is negative."""
     rows = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     wide = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.02, np.float32))
     assert merge_rows(rows, [(np.array([0]), wide)] * 8, 0.05) == 0
@@ -251,7 +252,7 @@ def test_windows_of_several_workers_are_one_window():
     together, cuts = np.zeros(7), [0, 3, 3, 200, 500]
     note_in_window(together, y, f, np.exp(var), 4.0)
     joined = np.zeros(7)
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in pairwise(cuts):
         own = np.zeros(7)
         note_in_window(own, y[start:end], f[start:end], np.exp(var[start:end]), 4.0)
         joined = _joined_windows(joined, own)
@@ -259,7 +260,7 @@ def test_windows_of_several_workers_are_one_window():
 
 
 def test_a_shard_refuses_a_round_that_is_not_the_next():
-    shared, machines = begin(recipe(), 4, 1)
+    _, machines = begin(recipe(), 4, 1)
     shard = machines.shards[0]
     nothing = [np.empty(0, np.int64)] * 3
     empty = shard.fetch(np.full(3, 4), [nothing])

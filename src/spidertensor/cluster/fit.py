@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Spider)
 def fit(
     model: S,
     X: Any,
-    y: Any = None,
+    y: Any,
     *,
     workers: int,
     address: str | None = None,
@@ -40,7 +40,7 @@ def fit(
     part:    entries that a worker learns alone, before what it has learned goes to the others
     """
     with on_workers(model, workers=workers, address=address, part=part):
-        return model.fit(X) if y is None else model.fit(X, y)
+        return model.fit(X, y)
 
 
 @contextmanager

@@ -90,12 +90,14 @@ def _lost(error: BaseException) -> Lost:
     return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
 
 
-# retries without end: a part always has the same result, and a machine that kills every process is the
-# user's to mend
-@ray.remote(num_cpus=1, max_retries=-1)
-def _part(recipe: Recipe, shared: State, entries: Batch, *rows: Rows) -> Any:
+def _run_part(recipe: Recipe, shared: State, entries: Batch, *rows: Rows) -> Any:
     learned, own = rounds.learn_part(recipe, shared, entries, rows)
     return learned, *own
+
+
+# retries without end: a part always has the same result, and a machine that kills every process is the
+# user's to mend
+_part: Any = ray.remote(num_cpus=1, max_retries=-1)(_run_part)
 
 
 class _Shards:
@@ -133,8 +135,8 @@ class ShardActors:
     """So many processes with the rows of all members."""
 
     def __init__(self, n: int) -> None:
-        actor = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
-        self.actors = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
+        actor: Any = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
+        self.actors: list[Any] = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
 
     def open(self, member: int, recipe: Recipe, state: State) -> OnRay:
         """Spread the rows of a state over the shards."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from spidertensor.spider import posterior
 from spidertensor.spider.follow import DECIDE, follow, full_window
 from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.posterior import Gaussian, Posterior, Prior, Site, State
 from spidertensor.spider.robust import widening
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.spike_slab import refine_layer
@@ -166,7 +167,7 @@ def _round(
     ends = np.linspace(0, len(batch.value), min(workers, len(batch.value)) + 1).astype(int)
     plans = [
         plan(Batch(batch.index[start:end], batch.value[start:end]), machines.n_shards)
-        for start, end in zip(ends[:-1], ends[1:], strict=True)
+        for start, end in pairwise(ends)
     ]
     shards = range(machines.n_shards)
     wanted = [[each.rows[shard] for each in plans] for shard in shards]
@@ -213,8 +214,8 @@ def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | Non
             weight.var[:] = np.maximum(var, np.minimum(prior.slab_var, var * wider))
         rejected += refine_layer(weight, site, prior.slab_var, prior.rho0)
     clip, then = recipe.option("clip"), None
-    robust = clip is not None and recipe.likelihood == GAUSSIAN.name
-    if robust and full_window.py_func(state.stream, float(clip)) and state.stream.watching == DECIDE:
+    follows = clip is not None and recipe.likelihood == GAUSSIAN.name
+    if follows and full_window.py_func(state.stream, clip) and state.stream.watching == DECIDE:
         before = state.stream.followed.copy()
         follow(state, recipe.network, prior)
         level, scale, afresh = (state.stream.followed - before).tolist()
@@ -254,19 +255,12 @@ def _with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State
         tuple(Gaussian(*map(np.concatenate, zip(*mode, strict=True))) for mode in zip(*modes, strict=True))
         for modes in zip(*shards, strict=True)
     )
-    weights = tuple(Gaussian(*(part.copy() for part in each)) for each in shared.posterior.weights)
-    noise = type(shared.posterior.noise)(*(part.copy() for part in shared.posterior.noise))
-    nodes = np.array([len(each.mean) for each in factors])
-    counts = type(shared.counts)(*(part.copy() for part in shared.counts))
-    sites = tuple(
-        posterior.Site(*(np.zeros(shape, np.float32) for _ in range(3))) for shape in network.layers
-    )
-    return State(
-        posterior.Posterior(factors, weights, noise, log_noise),
-        sites,  # the engine wants some; without refining they are not used
-        counts._replace(nodes=nodes),
-        type(shared.stream)(*(part.copy() for part in shared.stream)),
-        shared.seed.copy(),
+    own = copied(shared)
+    return own._replace(
+        posterior=Posterior(factors, own.posterior.weights, own.posterior.noise, log_noise),
+        # the engine wants some; without refining they are not used
+        sites=tuple(Site(*np.zeros((3, *shape), np.float32)) for shape in network.layers),
+        counts=own.counts._replace(nodes=np.array([len(each.mean) for each in factors])),
     )
 
 
@@ -311,7 +305,7 @@ class Here:
 
 
 def split(recipe: Recipe, rounds: Rounds) -> Method:
-    """A member that is learned in rounds, in this process: what several machines would make of it, exactly."""
+    """A member that is learned in rounds, all in this process: what several machines make of it, exactly."""
     network, prior = recipe.network, recipe.prior
     whole = whole_engine(recipe)
     if rounds.workers == 1:

@@ -162,23 +162,19 @@ def cut(state: State, number: int, of: int) -> Rows:
 
 def joined(state: State, shards: Sequence[Rows]) -> State:
     """The inverse: the state with the rows of all shards."""
-    of, (factors, log_noise) = len(shards), zip(*shards, strict=True)
-
-    def whole(modes: Sequence[tuple[Gaussian, ...]]) -> tuple[Gaussian, ...]:
-        return tuple(
-            Gaussian(*(interleaved(part) for part in zip(*mode, strict=True)))
-            for mode in zip(*modes, strict=True)
-        )
+    of = len(shards)
 
     def interleaved(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
-        all_rows = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+        every = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
         for number, part in enumerate(parts):
-            all_rows[number::of] = part
-        return all_rows
+            every[number::of] = part
+        return every
 
-    return state._replace(
-        posterior=state.posterior._replace(factors=whole(factors), log_noise=whole(log_noise))
+    factors, log_noise = (
+        tuple(Gaussian(*map(interleaved, zip(*mode, strict=True))) for mode in zip(*modes, strict=True))
+        for modes in zip(*shards, strict=True)
     )
+    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
 def _taken(rows: Rows, numbers: Numbers) -> Rows:
