@@ -9,7 +9,14 @@ import pytest
 
 from spidertensor import checkpoint
 from spidertensor.cluster import rounds, shards
-from spidertensor.cluster.merge import MOST, _joined_windows, merge_log_noise, merge_rows, merge_weights
+from spidertensor.cluster.merge import (
+    MOST,
+    STEPS,
+    _joined_windows,
+    merge_log_noise,
+    merge_rows,
+    merge_weights,
+)
 from spidertensor.cluster.rounds import Here, Recipe, Rounds, split
 from spidertensor.cluster.shards import OutOfStep, Rows, Shard
 from spidertensor.method import Batch
@@ -201,13 +208,13 @@ def test_rows_are_merged_as_the_formulas_say(spread):
             np.testing.assert_allclose((rows.mean[row, e], rows.var[row, e]), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_take_an_average_step_and_all_of_the_precision():
+def test_weights_take_few_steps_and_all_of_the_precision():
     rng = np.random.default_rng(0)
     before, after = random_rows(rng, (3, 2)), [random_rows(rng, (3, 2)) for _ in range(4)]
     merged, rejected = merge_weights(before, after, 100.0)
     then = [(float(before.mean[i]), float(before.var[i])) for i in np.ndindex(3, 2)]
     wanted = [
-        slow_merge(each, [(float(a.mean[i]), float(a.var[i])) for a in after], 1, 100.0)
+        slow_merge(each, [(float(a.mean[i]), float(a.var[i])) for a in after], STEPS, 100.0)
         for each, i in zip(then, np.ndindex(3, 2), strict=True)
     ]
     assert rejected == 0

@@ -2,8 +2,8 @@
 
 A Gaussian factor has natural parameters, precision and precision times mean, and what an entry tells adds to
 them. So what several workers have learned adds up, as long as their steps are small. Two things need less
-than the sum: a row that very many workers touched, and the weights of the network, which all of them moved in
-the same direction: added up, such steps overshoot. There the mean takes an average step, while the precision
+than the sum: a row that very many workers touched, and the weights of the network, which all of them moved
+in the same direction: added up, such steps overshoot. There the mean takes fewer steps, while the precision
 takes the sum, because the entries have all been seen.
 
 Everything stays positive and finite: an element for which that fails is left as it was before the round, and
@@ -23,7 +23,8 @@ from spidertensor.spider.follow import RUNNING
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
-MOST = 8  # workers whose steps of one row are added in full; beyond, the mean takes this many average steps
+STEPS = 2  # average steps of the workers that the mean of a weight takes
+MOST = 8  # of a row, also if more workers have touched it
 
 
 def merge_rows(
@@ -68,7 +69,7 @@ def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float)
     sums = _Sums(before)
     for after in parts:
         sums.add(after, ...)
-    mean, var, rejected = sums.merged(1 / len(parts), prior_var)
+    mean, var, rejected = sums.merged(min(1, STEPS / len(parts)), prior_var)
     return Gaussian(mean, var), rejected
 
 

@@ -29,8 +29,6 @@ from spidertensor.faults import Fault
 from spidertensor.method import Batch
 from spidertensor.spider.posterior import State
 
-LOCAL = "127.0.0.1"
-
 T = TypeVar("T")
 
 
@@ -54,7 +52,7 @@ def started(address: str | None, cores: int) -> Iterator[None]:
     how: dict[str, Any] = {"address": address}
     if address is None:
         # "local": not the cluster that RAY_ADDRESS may name
-        how = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": LOCAL}
+        how = {"address": "local", "num_cpus": cores, "include_dashboard": False}
     try:
         ray.init(**how, configure_logging=False, log_to_driver=False)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
