@@ -57,7 +57,8 @@ def on_workers(
     At the end the model is whole again. Each call of `learn` ends a round: few long calls are fast, and calls
     that end where rounds end anyway (`Placed.rounds`) change nothing.
 
-    n_shards: of processes with the nodes' factors; by default one for each machine. Changes no result
+    n_shards: of processes with the nodes' factors; by default one for each machine, and for two of the workers
+              that share a member. Changes no result
     """
     for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
         if not (is_whole(value) and value >= 1):
@@ -123,7 +124,9 @@ class Placed:
                 for recipe, state in zip(recipes, states, strict=True)
             ]
         else:
-            actors = self.ray.ShardActors(self._n_shards or self.ray.machines_in_cluster())
+            actors = self.ray.ShardActors(
+                self._n_shards or max(self.ray.machines_in_cluster(), self.rounds.workers // 2)
+            )
             self._members = [
                 _Split(actors.open(member, recipe, state), recipe, self.rounds)
                 for member, (recipe, state) in enumerate(zip(recipes, states, strict=True))

@@ -12,13 +12,15 @@ counted as rejected. All sums go in the order of the workers' numbers, so they d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
+from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import RUNNING
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
@@ -27,84 +29,133 @@ STEPS = 2  # average steps of the workers that the mean of a weight takes
 MOST = 8  # of a row, also if more workers have touched it
 
 
+class Marks(NamedTuple):
+    """Of each row of a mode: workers that touch it in this round, and where its sums are. All 0 between two
+    merges, so that a merge costs nothing for the rows it does not touch."""
+
+    touches: NDArray[np.int32]
+    place: NDArray[np.int32]
+
+
+def marks(n_rows: int) -> Marks:
+    return Marks(*np.zeros((2, n_rows), np.int32))
+
+
 def merge_rows(
     rows: Gaussian,
     parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
     prior_var: NDArray[np.floating] | float,
-    unseen_mean: float | None = None,
+    unseen_mean: float = math.nan,
+    used: Marks | None = None,
 ) -> int:
     """Change rows of `rows` in place to what all workers have learned of them; how many elements were not.
 
     parts:       of each worker, the rows that it touched, each once, and what these are now
     prior_var:   of an element; a memory widens a variance up to it and no further
-    unseen_mean: what the mean of a row counts as that has exactly the variance of the prior
+    unseen_mean: what the mean of a row counts as that has the variance of the prior; NaN: as it is
+    used:        marks that are kept from round to round
     """
-    touched, place, touches = np.unique(
-        np.concatenate([where for where, _ in parts]), return_inverse=True, return_counts=True
-    )
-    places = np.split(place, np.cumsum([len(where) for where, _ in parts])[:-1])
-    shared = touches > 1
-    for (where, after), at in zip(parts, places, strict=True):
-        alone = ~shared[at]  # nothing to merge: bit for bit what the worker has
-        rows.mean[where[alone]], rows.var[where[alone]] = after.mean[alone], after.var[alone]
-    if not shared.any():
-        return 0
-    target, number = touched[shared], np.cumsum(shared) - 1
-    before = Gaussian(rows.mean[target], rows.var[target])
-    if unseen_mean is not None:
-        unseen = before.var >= np.float32(prior_var)
-        before = before._replace(mean=np.where(unseen, unseen_mean, before.mean))
-    sums = _Sums(before)
-    for (_, after), at in zip(parts, places, strict=True):
-        several = shared[at]
-        sums.add(Gaussian(after.mean[several], after.var[several]), number[at[several]])
-    share = np.minimum(1, MOST / touches[shared]).reshape(-1, *[1] * (rows.mean.ndim - 1))
-    mean, var, rejected = sums.merged(share, prior_var)
-    rows.mean[target], rows.var[target] = mean, var
+    size = math.prod(rows.mean.shape[1:])
+    mean, var = (each.reshape(-1, size) for each in rows)  # views
+    prior_var = np.full(size, prior_var, np.float64)
+    touches, place = used or marks(len(mean))
+    shared = sum(_count(where, touches) for where, _ in parts)
+    sums = np.empty((shared, 3, size))
+    n = 0
+    for where, after in parts:
+        own = [each.reshape(-1, size) for each in after]
+        n = _add(where, *own, mean, var, touches, place, sums, n, prior_var, unseen_mean)
+    return sum(_finish(where, mean, var, touches, place, sums, prior_var, unseen_mean) for where, _ in parts)
+
+
+# Compiled: in a round of many workers this is what they all wait for. Not fastmath: a NaN must be noticed.
+_EXACT: dict[str, Any] = COMPILE | {"fastmath": False}
+
+
+@kernel(**_EXACT)
+def _count(where, touches):
+    """Mark the rows that a worker has touched; how many of them are now touched by two."""
+    shared = 0
+    for row in where:
+        touches[row] += 1
+        shared += touches[row] == 2
+    return shared
+
+
+@kernel(**_EXACT)
+def _add(where, own_mean, own_var, mean, var, touches, place, sums, n, prior_var, unseen_mean):
+    """What one worker has made of its rows: rows of its own at once, bit for bit, others into the sums of
+    changes and the largest variance. n: rows that have sums so far; returns how many have then."""
+    size = mean.shape[1]
+    for i in range(len(where)):
+        row = where[i]
+        if touches[row] == 1:
+            for e in range(size):
+                mean[row, e], var[row, e] = own_mean[i, e], own_var[i, e]
+            continue
+        if place[row] == 0:
+            n += 1
+            place[row] = n
+            for e in range(size):
+                sums[n - 1, 0, e], sums[n - 1, 1, e], sums[n - 1, 2, e] = 0, 0, var[row, e]
+        at = place[row] - 1
+        for e in range(size):
+            m, v = _before(mean[row, e], var[row, e], prior_var[e], unseen_mean)
+            sums[at, 0, e] += 1 / np.float64(own_var[i, e]) - 1 / v
+            sums[at, 1, e] += own_mean[i, e] / np.float64(own_var[i, e]) - m / v
+            sums[at, 2, e] = max(sums[at, 2, e], own_var[i, e])
+    return n
+
+
+@kernel(**_EXACT)
+def _finish(where, mean, var, touches, place, sums, prior_var, unseen_mean):
+    """The rows of one worker that others have touched too, from the sums, once; and all marks taken away."""
+    rejected, dtype = 0, mean.dtype.type
+    for row in where:
+        share, at = min(1.0, MOST / max(touches[row], 1)), place[row] - 1
+        touches[row], place[row] = 0, 0
+        if at < 0:
+            continue
+        for e in range(mean.shape[1]):
+            m, v = _before(mean[row, e], var[row, e], prior_var[e], unseen_mean)
+            # A memory makes changes negative, and their sum may leave no precision at all: a variance grows
+            # to that of the prior, or the largest that any worker has arrived at, and no further.
+            least = 1 / max(sums[at, 2, e], prior_var[e])
+            new_mean = dtype((m / v + share * sums[at, 1, e]) / max(1 / v + share * sums[at, 0, e], least))
+            new_var = dtype(1 / max(1 / v + sums[at, 0, e], least))
+            if abs(new_mean) < HUGE and 1 / HUGE < new_var < HUGE:  # a NaN fails too
+                mean[row, e], var[row, e] = new_mean, new_var
+            else:
+                rejected += 1
     return rejected
+
+
+@kernel(**PART)
+def _before(mean, var, prior_var, unseen_mean):
+    if not math.isnan(unseen_mean) and var >= np.float32(prior_var):
+        return np.float64(unseen_mean), np.float64(var)
+    return np.float64(mean), np.float64(var)
 
 
 def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float) -> tuple[Gaussian, int]:
     """A layer's weights, and how many elements were rejected."""
-    sums = _Sums(before)
-    for after in parts:
-        sums.add(after, ...)
-    mean, var, rejected = sums.merged(min(1, STEPS / len(parts)), prior_var)
-    return Gaussian(mean, var), rejected
-
-
-class _Sums:
-    """Of the changes of natural parameters, in float64: they are small differences of large numbers."""
-
-    def __init__(self, before: Gaussian) -> None:
-        self.before = before
-        self.precision = 1 / before.var.astype(np.float64)
-        self.weighted = self.precision * before.mean
-        self.more_precision = np.zeros(before.var.shape)
-        self.more_weighted = np.zeros(before.var.shape)
-        self.widest = before.var.astype(np.float64)
-
-    def add(self, after: Gaussian, at: Any) -> None:
-        var = after.var.astype(np.float64)
-        self.more_precision[at] += 1 / var - self.precision[at]
-        self.more_weighted[at] += after.mean / var - self.weighted[at]
-        self.widest[at] = np.maximum(self.widest[at], var)
-
-    def merged(
-        self, share: NDArray[np.float64] | float, prior_var: NDArray[np.floating] | float
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating], int]:
-        """`share`: how much of the summed step the mean takes; the precision takes all of it."""
-        mean_then, var_then = self.before
-        # A memory makes changes negative, and their sum may leave no precision at all: a variance grows to
-        # that of the prior, or the largest that any worker has arrived at, and no further.
-        least = 1 / np.maximum(self.widest, prior_var)
-        with np.errstate(all="ignore"):
-            precision = np.maximum(self.precision + share * self.more_precision, least)
-            mean = (self.weighted + share * self.more_weighted) / precision
-            mean = mean.astype(mean_then.dtype)
-            var = (1 / np.maximum(self.precision + self.more_precision, least)).astype(var_then.dtype)
-            good = (np.abs(mean) < HUGE) & (var > 1 / HUGE) & (var < HUGE)  # a NaN fails too
-        return np.where(good, mean, mean_then), np.where(good, var, var_then), int((~good).sum())
+    var_then = before.var.astype(np.float64)
+    precision, weighted = 1 / var_then, before.mean / var_then
+    more_precision, more_weighted = np.zeros((2, *var_then.shape))
+    widest, share = var_then, min(1, STEPS / len(parts))
+    with np.errstate(all="ignore"):
+        for after in parts:
+            var = after.var.astype(np.float64)
+            more_precision += 1 / var - precision
+            more_weighted += after.mean / var - weighted
+            widest = np.maximum(widest, var)
+        least = 1 / np.maximum(widest, prior_var)
+        mean = (weighted + share * more_weighted) / np.maximum(precision + share * more_precision, least)
+        mean = mean.astype(before.mean.dtype)
+        var = (1 / np.maximum(precision + more_precision, least)).astype(before.var.dtype)
+        good = (np.abs(mean) < HUGE) & (var > 1 / HUGE) & (var < HUGE)  # a NaN fails too
+    merged = Gaussian(np.where(good, mean, before.mean), np.where(good, var, before.var))
+    return merged, int((~good).sum())
 
 
 def merge_log_noise(
@@ -112,9 +163,10 @@ def merge_log_noise(
     parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
     prior_var: float,
     running: float,
+    used: Marks | None = None,
 ) -> int:
     """`merge_rows` for a mode's log_noise. A node that no entry had touched started at the running mean."""
-    rejected = merge_rows(rows, parts, prior_var, unseen_mean=running)
+    rejected = merge_rows(rows, parts, prior_var, running, used)
     for where, _ in parts:
         rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
     return rejected

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.cluster.merge import merge_log_noise, merge_rows
+from spidertensor.cluster.merge import Marks, marks, merge_log_noise, merge_rows
 from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
@@ -55,6 +55,7 @@ class Shard:
         self.network, self.prior, self.seed = network, prior, seed
         self.rows, self.number, self.of, self.at = rows, number, of, at
         self._rejected = 0
+        self._marks: list[Marks] = [marks(len(each.mean)) for each in rows.factors]
 
     def fetch(self, nodes: NDArray[np.int64], parts: Sequence[Numbers]) -> list[Rows]:
         """The rows that each worker asks for, in its order; copies. nodes: that there are, per mode."""
@@ -82,14 +83,15 @@ class Shard:
             raise OutOfStep(f"a shard that has learned {self.at} entries got those from {start} to {end}")
         rejected = 0
         for mode in range(self.network.n_modes):
-            where = [part[mode] // self.of for part in parts]
+            where, used = [part[mode] // self.of for part in parts], self._marks[mode]
             after = list(zip(where, [each.factors[mode] for each in learned], strict=True))
             prior_var = posterior.factor_prior_var(self.network, self.prior, mode)
-            rejected += merge_rows(self.rows.factors[mode], after, prior_var)
+            rejected += merge_rows(self.rows.factors[mode], after, prior_var, used=used)
             if self.rows.log_noise:
                 after = list(zip(where, [each.log_noise[mode] for each in learned], strict=True))
                 prior = posterior.node_noise_var(self.network.n_modes)
-                rejected += merge_log_noise(self.rows.log_noise[mode], after, prior, float(running[mode]))
+                start_at = float(running[mode])
+                rejected += merge_log_noise(self.rows.log_noise[mode], after, prior, start_at, used)
         if then is not None:
             self._restart(keep_means=then == KEEP_MEANS)
         self.at, self._rejected = end, rejected
@@ -116,6 +118,7 @@ class Shard:
         if log_noise:
             log_noise = posterior.with_room(log_noise, wanted, self._start_log_noise)
         self.rows = Rows(factors, log_noise)
+        self._marks = [marks(len(each.mean)) for each in factors]
 
     def _start(self, mode: int, first: int, last: int) -> Gaussian:
         """How places first to last of this shard begin: as the rows of these nodes do in any model."""
@@ -180,7 +183,10 @@ def joined(state: State, shards: Sequence[Rows]) -> State:
 def _taken(rows: Rows, numbers: Numbers) -> Rows:
     return Rows(
         *(
-            tuple(Gaussian(mean[n], var[n]) for (mean, var), n in zip(modes, numbers, strict=False))
+            tuple(
+                Gaussian(mean.take(n, axis=0), var.take(n, axis=0))
+                for (mean, var), n in zip(modes, numbers, strict=False)
+            )
             for modes in rows
         )
     )
