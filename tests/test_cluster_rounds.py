@@ -214,7 +214,7 @@ def test_weights_take_few_steps_and_all_of_the_precision():
     merged, rejected = merge_weights(before, after, 100.0)
     then = [(float(before.mean[i]), float(before.var[i])) for i in np.ndindex(3, 2)]
     wanted = [
-        slow_merge(each, [(float(a.mean[i]), float(a.var[i])) for a in after], STEPS, 100.0)
+        slow_merge(each, [(float(a.mean[i]), float(a.var[i])) for a in after], 2, 100.0)  # sqrt(4)
         for each, i in zip(then, np.ndindex(3, 2), strict=True)
     ]
     assert rejected == 0

@@ -57,8 +57,8 @@ def on_workers(
     At the end the model is whole again. Each call of `learn` ends a round: few long calls are fast, and calls
     that end where rounds end anyway (`Placed.rounds`) change nothing.
 
-    n_shards: of processes with the nodes' factors; by default one for each machine, and for two of the workers
-              that share a member. Changes no result
+    n_shards: processes with the nodes' factors; by default one for each machine, and at least one for every
+              two workers that share a member. Changes no result
     """
     for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
         if not (is_whole(value) and value >= 1):

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
 from spidertensor.spider.compiled import COMPILE, PART, kernel
-from spidertensor.spider.follow import RUNNING
+from spidertensor.spider.follow import RUNNING, WATCH
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
-from spidertensor.spider.robust import LARGEST_LOG_NOISE
+from spidertensor.spider.robust import LARGEST_LOG_NOISE, LOG_NOISE_RUNNING
 
-STEPS = 2  # average steps of the workers that the mean of a weight takes
 MOST = 8  # of a row, also if more workers have touched it
 
 
@@ -142,7 +141,8 @@ def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float)
     var_then = before.var.astype(np.float64)
     precision, weighted = 1 / var_then, before.mean / var_then
     more_precision, more_weighted = np.zeros((2, *var_then.shape))
-    widest, share = var_then, min(1, STEPS / len(parts))
+    # between their sum, which goes too far, and their mean, which hardly moves
+    widest, share = var_then, len(parts) ** -0.5
     with np.errstate(all="ignore"):
         for after in parts:
             var = after.var.astype(np.float64)
@@ -172,10 +172,12 @@ def merge_log_noise(
     return rejected
 
 
-def merge_shared(before: State, parts: Sequence[State], slab_var: float) -> State:
+def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgetting: float) -> State:
     """All of a state but the rows of its nodes and its sites, which a worker does not change.
 
     Each of several workers counts its window from 0 (`for_workers`), so that no entry is counted twice.
+
+    forgetting: what an entry leaves of the noise's shape and rate
     """
     kept = {"factors": before.posterior.factors, "log_noise": before.posterior.log_noise}
     if len(parts) == 1:  # nothing to merge
@@ -187,11 +189,13 @@ def merge_shared(before: State, parts: Sequence[State], slab_var: float) -> Stat
         weight, lost = merge_weights(then, [part.posterior.weights[layer] for part in parts], slab_var)
         weights.append(weight)
         rejected += lost
-    noise = Gamma(*_averages(before.posterior.noise, [part.posterior.noise for part in parts]))
+    stream = _stream(before, parts)
     return before._replace(
-        posterior=before.posterior._replace(weights=tuple(weights), noise=noise),
+        posterior=before.posterior._replace(
+            weights=tuple(weights), noise=_noise(before, parts, stream.log_noise, forgetting)
+        ),
         counts=_counts(before.counts, [part.counts for part in parts], rejected),
-        stream=_stream(before.stream, [part.stream for part in parts]),
+        stream=stream,
     )
 
 
@@ -212,23 +216,65 @@ def _counts(before: Counts, parts: Sequence[Counts], rejected: int) -> Counts:
     return before._replace(**{name: np.array(getattr(before, name) + n) for name, n in changes.items()})
 
 
-def _stream(before: Stream, parts: Sequence[Stream]) -> Stream:
-    """Running means move by the average of the workers' steps: each step is a share of the way to where the
-    values are now, and the sum of several would go past it. The window counts entries, and adds up."""
-    entries = min(before.entries + sum(part.entries - before.entries for part in parts), float(RUNNING))
-    mean, var, log_noise = _averages(
-        (before.mean, before.var, before.log_noise), [(part.mean, part.var, part.log_noise) for part in parts]
+def _learned(before: State, parts: Sequence[State]) -> list[int]:
+    """Entries that each worker has learned: none while the values are watched, and no refused ones."""
+    if before.stream.watching == WATCH:
+        return [0] * len(parts)
+    counted = [part.counts.entries - part.counts.refused for part in parts]
+    return [int(n - before.counts.entries + before.counts.refused) for n in counted]
+
+
+def _stream(before: State, parts: Sequence[State]) -> Stream:
+    then, learned = before.stream, _learned(before, parts)
+    steps = [(1 - 1 / LOG_NOISE_RUNNING) ** n for n in learned]
+    log_noise = _in_turn(then.log_noise, [part.stream.log_noise for part in parts], steps, steps)
+    start, alone, turn = float(then.entries), [], []
+    entries = start
+    for n in learned:
+        alone.append(_left(start, n))
+        turn.append(_left(entries, n))
+        entries = min(entries + n, float(RUNNING))
+    mean, var = (
+        _in_turn(getattr(then, name), [getattr(part.stream, name) for part in parts], alone, turn)
+        for name in ("mean", "var")
     )
-    window = before.window
+    window = then.window
     for part in parts:
-        window = _joined_windows(window, part.window)
-    return before._replace(entries=np.array(entries), mean=mean, var=var, log_noise=log_noise, window=window)
+        window = _joined_windows(window, part.stream.window)
+    return then._replace(entries=np.array(entries), mean=mean, var=var, log_noise=log_noise, window=window)
 
 
-def _averages(before: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[NDArray[np.float64]]:
-    return [
-        np.array(then + sum(part[i] - then for part in parts) / len(parts)) for i, then in enumerate(before)
-    ]
+def _noise(before: State, parts: Sequence[State], log_noise: NDArray[np.float64], forgetting: float) -> Gamma:
+    """What moved all nodes' log_noise was taken out of the rate (section 12): put in, merged, taken out."""
+    steps, noise = [forgetting**n for n in _learned(before, parts)], before.posterior.noise
+    shape = _in_turn(noise.shape, [part.posterior.noise.shape for part in parts], steps, steps)
+    moved = [float((part.stream.log_noise - before.stream.log_noise).sum()) for part in parts]
+    rates = [part.posterior.noise.rate * math.exp(by) for part, by in zip(parts, moved, strict=True)]
+    # no worker can have taken more away than forgetting does, but for rounding
+    rates = [np.maximum(rate, step * noise.rate) for rate, step in zip(rates, steps, strict=True)]
+    rate = _in_turn(noise.rate, rates, steps, steps)
+    return Gamma(shape, np.array(rate * math.exp(-float((log_noise - before.stream.log_noise).sum()))))
+
+
+def _left(entries: float, n: int) -> float:
+    """How much of a mean over so many entries, at most RUNNING, is left after n more."""
+    growing = min(n, max(RUNNING - entries, 0.0))
+    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING) ** (n - growing)
+
+
+def _in_turn(
+    before: NDArray[np.float64], parts: Sequence[Any], alone: Sequence[float], turn: Sequence[float]
+) -> NDArray[np.float64]:
+    """Something that forgets, which all workers have moved from the same value: moved by them in turn.
+
+    alone: how much of that value is left in what each worker has; turn: how much each leaves in its turn.
+    Their mean would follow as slowly as if only one of them had learned, their sum would go too far.
+    """
+    value = np.array(before, np.float64)
+    for own, left, keep in zip(parts, alone, turn, strict=True):
+        scale = 1.0 if left == keep else (1 - keep) / (1 - left)
+        value = keep * value + scale * (own - left * before)
+    return np.array(value)
 
 
 def _joined_windows(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ from spidertensor.method import joined as joined_updates
 from spidertensor.spider import posterior
 from spidertensor.spider.follow import DECIDE, follow, full_window
 from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS
+from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Posterior, Prior, Site, State
 from spidertensor.spider.robust import widening
@@ -178,7 +179,8 @@ def _round(
         for part, each in enumerate(plans)
     ]
     learned: list[Learned] = machines.get([told for told, _ in working])
-    after = merge_shared(shared, [each.shared for each in learned], recipe.prior.slab_var)
+    keeps = forgetting(recipe.option("noise_memory"))
+    after = merge_shared(shared, [each.shared for each in learned], recipe.prior.slab_var, keeps)
     rejected, then = _refined(after, recipe, len(batch.value))
     merged = [
         machines.merge(
