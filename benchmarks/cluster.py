@@ -4,8 +4,9 @@
     python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2]
     python benchmarks/cluster.py shards [--nodes 5000000] [--shards 4]
 
-Each prints JSON lines as it goes. `accuracy` needs no Ray: any number of workers learns in one process as it
-would on many machines, bit for bit. The other two start Ray on this machine.
+Each prints JSON lines as it goes. `accuracy` needs no Ray, and of other packages numpy, scipy, numba and
+pyarrow: any number of workers learns in one process as it would on many machines, bit for bit. The other two
+start Ray on this machine.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+if find_spec("threadpoolctl") is None:  # a bare machine; it is needed for recommendations only
+    sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=None)  # type: ignore
 
 from spidertensor.cluster import rounds
 from spidertensor.cluster.rounds import Rounds, recipes_of, split
@@ -134,10 +140,10 @@ def throughput(options: argparse.Namespace) -> None:
         return seconds, n
 
     if not options.skip_one:
-        seconds, n = learned(SpiderRegressor(committee=1))
+        seconds, n = learned(SpiderRegressor(committee=1, hidden=tuple(options.hidden)))
         say(what="one", entries=n, seconds=seconds, per_second=n / seconds)
     for part in options.parts:
-        model = SpiderRegressor(committee=1)
+        model = SpiderRegressor(committee=1, hidden=tuple(options.hidden))
         with on_workers(model, workers=options.workers_now, part=part):
             timed = Timed(ray_cluster)
             seconds, n = learned(model)
@@ -251,6 +257,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--growth", type=int, help="in place of rounds.GROWTH; 1: rounds are long at once")
     parser.add_argument("--nodes", type=int, help="throughput: 20,000 per mode; shards: five million")
     parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--hidden", nargs="*", type=int, default=[50, 50], help="throughput: of the network")
     parser.add_argument("--skip-one", action="store_true", help="throughput: not one process alone")
     options = parser.parse_args(arguments)
     options.workers_now = options.workers[0] if options.workers != list(WORKERS) else 2

@@ -11,7 +11,6 @@ from spidertensor import checkpoint
 from spidertensor.cluster import rounds, shards
 from spidertensor.cluster.merge import (
     MOST,
-    STEPS,
     _joined_windows,
     merge_log_noise,
     merge_rows,
