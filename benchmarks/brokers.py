@@ -1,12 +1,13 @@
 """What it costs to read a stream, beside reading a file and learning, in one run; as one JSON object.
 
-    python benchmarks/brokers.py [messages, by default 200000] [--memory]
+    python benchmarks/brokers.py [messages, by default 200000] [redis|nats|kafka ...] [--memory]
 
 The same ratings as a file of JSON lines, a Redis stream (fields, and JSON in one field), a NATS stream and a
 Kafka topic of four partitions, from servers on this machine. `cpu_us` is the CPU time of the reading process
 per message, servers not counted; `wall_us` the time that passes. `learning` is the default committee.
 
---memory: how many MiB each reader has grown by after each fifth of 5 million messages
+--memory: how many MiB each reader has grown by after each fifth of 5 million messages. Kafka's mock cluster
+keeps 100,000 messages of a partition, so it has at most 400,000.
 """
 
 from __future__ import annotations
@@ -95,15 +96,16 @@ def in_process(function: str, name: str, n: int) -> object:
     return json.loads(done.stdout)
 
 
-def fill(server: servers.Redis | servers.Nats | servers.Kafka, n: int) -> list[str]:
-    """The URLs of its streams with n messages."""
+def fill(server: servers.Redis | servers.Nats | servers.Kafka, n: int, *, also_json: bool) -> list[str]:
+    """The URLs of its streams with n messages; of Redis, fields and with also_json JSON."""
+    also_json = also_json and server.name == "redis"
     step = 200_000
     for at in range(0, n, step):
         rows = records(min(step, n - at))
         server.put("ratings", rows)
-        if server.name == "redis":
+        if also_json:
             server.put("json", [json.dumps(row).encode() for row in rows])
-    return [server.url("ratings"), *([f"{server.url('json')}#json"] if server.name == "redis" else [])]
+    return [server.url("ratings"), *([f"{server.url('json')}#json"] if also_json else [])]
 
 
 def main() -> None:
@@ -116,10 +118,16 @@ def main() -> None:
             path = Path(folder) / "ratings.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in records(n)))
             record |= {"file": in_process("timed", str(path), n), "learning": learning(records(n))}
-        for make in (servers.Redis, servers.Nats, lambda: servers.Kafka(partitions=4)):
-            server = make()
+        makers = {
+            "redis": servers.Redis,
+            "nats": servers.Nats,
+            "kafka": lambda: servers.Kafka(partitions=4),
+        }
+        wanted = [name for name in makers if name in sys.argv] or (["redis", "nats"] if memory else makers)
+        for each in wanted:
+            server = makers[each]()
             try:
-                for url in fill(server, n):
+                for url in fill(server, n, also_json=not memory):
                     name = server.name + (" json" if url.endswith("#json") else "")
                     record[name] = in_process("growth" if memory else "timed", url, n)
             finally:

@@ -39,8 +39,9 @@ from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.parameters import checked, model_of
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import member_seed, stack, start
+from spidertensor.spider.committee import member_seed, start
 from spidertensor.spider.likelihoods import PROBIT, Likelihood
+from spidertensor.spider.stacking import stack
 from spidertensor.study import datasets, metrics
 
 CANDIDATES: dict[str, dict[str, Any]] = {

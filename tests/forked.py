@@ -12,7 +12,10 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["spidertensor.cli.learning", "spidertensor.cli.learner", "confluent_kafka", "redis", "nats"]
+    [
+        *("spidertensor.cli.learning", "spidertensor.cli.learner", "spidertensor.service.server"),
+        *("confluent_kafka", "redis", "nats"),
+    ]
 )
 
 
@@ -39,24 +42,28 @@ def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, fl
     kafka_topic.MOST = nats_stream.MOST = redis_stream.MOST = most
     kafka_topic.ROUND = min(most, kafka_topic.ROUND)
     if kill is not None:
-        _kill_after(*kill)
+        _kill_after(*kill, served=arguments[0] == "serve")
     cli.main(arguments)
 
 
-def _kill_after(saves: int, seconds: float) -> None:
+def _kill_after(saves: int, seconds: float, served: bool) -> None:
     """By a timer of its own: another process may be held up until the run is over."""
     from spidertensor.cli.learner import Learner
 
-    save, times = Learner.save, 0
+    kind: Any = Learner
+    if served:
+        from spidertensor.service.learning import Learning as kind
+    name = "checkpoint" if served else "save"
+    save, times = getattr(kind, name), 0
 
-    def counted(learner: Learner) -> None:
+    def counted(learner: Any) -> None:
         nonlocal times
         save(learner)
         times += 1
         if times == saves:
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
-    Learner.save = counted
+    setattr(kind, name, counted)
 
 
 def finish(process: Any) -> int:
@@ -67,8 +74,11 @@ def finish(process: Any) -> int:
 def killed(*arguments: str, model: str, kills: int, seed: int, most: int = 128) -> int:
     """Run the command so many times, each killed at a random moment after it has saved; how many were."""
     rng, done = random.Random(seed), 0
+    resume = (
+        ("--checkpoint-every", "300") if arguments[0] == "serve" else ("--resume", "--checkpoint-every", "0s")
+    )
     for _ in range(kills):
         moment = rng.randint(1, 6), rng.random() * 0.02
-        how = ("--resume", "--checkpoint-every", "0s", "--model", model)
+        how = (*resume, "--model", model)
         done += finish(start(*arguments, *how, most=most, kill=moment)) == -signal.SIGKILL
     return done

@@ -1,4 +1,4 @@
-"""The oracle: mathematics.md sections 3 to 5 and 9 to 15 in plain float64 NumPy, a line per formula.
+"""The oracle: mathematics.md sections 3 to 5, 9 to 15 and 17 in plain float64 NumPy, a line per formula.
 
 Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -18,7 +18,8 @@ and a state is a dict
     a, b      of the noise
     log_noise [[mean, var], ...]  one per mode, (nodes,);  running: its running mean, one per mode
     shift, scale                  the model sees (value - shift) / scale
-    values    {"n", "mean", "var"}  running moments of the values, as the model sees them
+    values    {"n", "mean", "var"}  running moments of the values, as the model sees them; of counts, mean and
+                                    variance of the level
     window    entries since the last window ended, [(y, f, z2), ...];  watching
     fresh     the state before any entry, with rows for all nodes
     entries, rejected, refused, clipped, log_evidence, followed
@@ -34,7 +35,8 @@ import math
 from itertools import combinations, pairwise
 
 import numpy as np
-from scipy.special import erfcx, expit, log_ndtr, logit, ndtr
+from scipy.integrate import quad_vec
+from scipy.special import erfcx, expit, gammaln, log_ndtr, logit, ndtr, psi
 from scipy.stats import norm
 
 # --- activations: act, act', act'' ----------------------------------------------------------------
@@ -212,10 +214,31 @@ def evidence(model, y, alpha, beta, noise):
         s, r = beta + noise, y - alpha
         log_z = -np.log(2 * np.pi * s) / 2 - r**2 / (2 * s)
         return log_z, r / s, -1 / (2 * s) + r**2 / (2 * s**2)
+    if model["likelihood"] == "count":
+        log_z, mean, var, _ = tilted(y, alpha, beta, noise)
+        da = (mean - alpha) / beta
+        return log_z, da, (da**2 - (beta - var) / beta**2) / 2
     z = 2 * y - 1
     t = z * alpha / np.sqrt(1 + beta)
     R = np.sqrt(2 / np.pi) / erfcx(-t / np.sqrt(2))  # phi(t) / Phi(t)
     return log_ndtr(t), z * R / np.sqrt(1 + beta), -R * t / (2 * (1 + beta))
+
+
+def tilted(y, alpha, beta, noise):
+    """Section 17, by p(y | f) N(f | alpha, beta): log Z, mean and variance of f, E[dlog p / dlog noise]"""
+    r = 1 / noise
+    log_gammas = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
+
+    def integrand(f):
+        mu = np.exp(f)
+        log_p = log_gammas + r * np.log(r / (r + mu)) + y * np.log(mu / (r + mu))
+        p = np.exp(log_p - (f - alpha) ** 2 / (2 * beta)) / np.sqrt(2 * np.pi * beta)
+        d_r = psi(y + r) - psi(r) + np.log(r / (r + mu)) + (mu - y) / (r + mu)
+        return p * np.array([1, f, f**2, -r * d_r])
+
+    sd = np.sqrt(beta)
+    Z, first, second, score = quad_vec(integrand, alpha - 14 * sd, alpha + 14 * sd, epsabs=0, epsrel=1e-11)[0]
+    return np.log(Z), first / Z, second / Z - (first / Z) ** 2, score / Z
 
 
 def log_z(model, params, var, y, noise):
@@ -223,10 +246,18 @@ def log_z(model, params, var, y, noise):
     return evidence(model, y, f(model, params), beta(model, params, var), noise)[0]
 
 
-def dlog_z(model, params, var, y, noise):
+def far_below(model, y, alpha, level):
+    """Section 17: a zero whose f is far below the level, learned as if f = level - 8 had been seen"""
+    return model["likelihood"] == "count" and y == 0 and alpha < level[0] - 8
+
+
+def dlog_z(model, params, var, y, noise, level=(0, 0)):
     """dlogZ/dmu = da * g + db * dbeta/dmu with dbeta/dmu = 2 H (var * g),  dlogZ/dv = db * g^2"""
     g = gradient(model, params)
-    _, da, db = evidence(model, y, f(model, params), beta(model, params, var), noise)
+    alpha, beta_ = f(model, params) + level[0], beta(model, params, var) + level[1]
+    _, da, db = evidence(model, y, alpha, beta_, noise)
+    if far_below(model, y, alpha, level):
+        _, da, db = evidence(model | {"likelihood": "gaussian"}, level[0] - 8, alpha, beta_, 1.0)
     Hd = hessian_times_var_g(model, params, var)
     through_beta = 1 if model["curvature"] else 0  # curvature=False: drop dbeta/dmu
     dmu = {part: [] for part in ("weights", "factors")}
@@ -265,9 +296,11 @@ def log_noise_of(model, state, index, nodes):
 
 def noise_var(model, state, index, nodes):
     """b/a exp(sum_k l^k), at least 1e-6 of the running variance of the values"""
-    if model["likelihood"] != "gaussian":
+    if model["likelihood"] == "probit":
         return 0.0
     noise = state["b"] / state["a"]
+    if model["likelihood"] == "count":
+        return np.clip(noise, 1e-4, 1e2)
     if model["node_noise"]:
         noise = noise * np.exp(sum(log_noise_of(model, state, index, nodes)))
     return noise if model["clip"] is None else max(noise, 1e-6 * state["values"]["var"])
@@ -294,6 +327,10 @@ def learn_entry(model, state, index, value):
     var = {"weights": var["weights"], "factors": wide}
     y = (value - shift) / scale
     alpha, beta_, noise = f(model, params), beta(model, params, var), noise_var(model, state, index, nodes)
+    level = (0, 0)
+    if model["likelihood"] == "count":
+        level = state["values"]["mean"], state["values"]["var"]
+        alpha, beta_ = alpha + level[0], beta_ + level[1]
     with np.errstate(invalid="ignore", over="ignore"):
         log_z_, da, db = evidence(model, y, alpha, beta_, noise)
     out = shift + scale * alpha, scale**2 * beta_, scale**2 * noise, log_z_ - np.log(scale)
@@ -307,13 +344,18 @@ def learn_entry(model, state, index, value):
     bound = model["clip"] * np.sqrt(beta_ + noise) if robust else np.inf
     y_c = alpha + np.clip(y - alpha, -bound, bound) if abs(y - alpha) > bound else y
 
+    if model["likelihood"] == "count" and model["clip"] is not None:
+        M = np.exp(alpha + min(beta_, 4) / 2)
+        y_c = min(y, (M + 1) * np.exp(model["clip"] * np.sqrt(beta_ + noise + 1 / (M + 1))))
+        state["clipped"] += y_c < y
+
     state["log_evidence"] += out[3]
     if robust:
         note_value(state, y, y_c != y, alpha, beta_ + noise, model["clip"])
     if state["watching"]:
         return out  # looked at, not learned
 
-    dmu, dv = dlog_z(model, params, var, y_c, noise)
+    dmu, dv = dlog_z(model, params, var, y_c, noise, level)
     for mean, v, dmu_, dv_ in pairs(params, var, dmu, dv):
         new_mean = mean + v * dmu_
         new_var = v - v**2 * (dmu_**2 - 2 * dv_)
@@ -327,7 +369,23 @@ def learn_entry(model, state, index, value):
     if model["likelihood"] == "gaussian":
         y_noise = y_c if robust and abs(y) >= 20 else y
         learn_noise(model, state, index, nodes, y_noise, alpha, beta_, noise)
+    if model["likelihood"] == "count":
+        learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
     return out
+
+
+def learn_level_and_dispersion(model, state, y, alpha, beta_, noise):
+    """Section 17: one more element of gradient 1; log noise ~ N(log(b / a), 1 / a)"""
+    values = state["values"]
+    _, da, db = evidence(model, y, alpha, beta_, noise)
+    score = tilted(y, alpha, beta_, noise)[3]
+    mean, v = values["mean"], values["var"]
+    if far_below(model, y, alpha, (mean, v)):
+        score, (_, da, db) = 0, evidence(model | {"likelihood": "gaussian"}, mean - 8, alpha, beta_, 1.0)
+    values["mean"], values["var"] = mean + v * da, min(4, (v - v**2 * (da**2 - 2 * db)) * 1.0001)
+    lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
+    state["a"] = max(lam * state["a"], min(state["a"], 1)) + score**2
+    state["b"] = state["a"] * noise * np.exp(np.clip(score / state["a"], -0.5, 0.5))
 
 
 def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
@@ -485,6 +543,8 @@ def predict(model, state, index, nodes):
             var["factors"].append(v[row] if seen else prior_var)
         noise = noise_var(model, state, rows, nodes)
         mean, var = f(model, params), beta(model, params, var)
+        if model["likelihood"] == "count":
+            mean, var = mean + state["values"]["mean"], var + state["values"]["var"]
         shift, scale = state["shift"], state["scale"]
         out.append((shift + scale * mean, scale**2 * var, scale**2 * noise))
     return np.array(out).T

@@ -15,6 +15,7 @@ import ctypes
 import json
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -43,6 +44,33 @@ def wait_for(port: int) -> None:
 
 def _payload(record: Record) -> bytes:
     return record if isinstance(record, bytes) else json.dumps(record).encode()
+
+
+class Certificate:
+    """One that this machine has signed for itself: `cert` and `key` are its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cert, self.key = str(folder / "cert.pem"), str(folder / "key.pem")
+        made = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2")
+        names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost")
+        files = ("-keyout", self.key, "-out", self.cert)
+        subprocess.run([*made, *names, *files], check=True, capture_output=True)
+
+
+class Tls:
+    """TLS before a server that has none: what comes on `port` is decrypted and passed on."""
+
+    def __init__(self, target: int, certificate: Certificate) -> None:
+        program = [sys.executable, Path(__file__).with_name("tls_before.py"), str(target)]
+        self._process = subprocess.Popen(
+            [*program, certificate.cert, certificate.key], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout
+        self.port = int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
 
 
 class Redis:
@@ -95,7 +123,9 @@ class Redis:
 class Nats:
     name = "nats"
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str, **settings: Any) -> None:
+        """settings: of a client, so that `put` may connect"""
+        self.options, self.settings = options, settings
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_port()
         self.start()
@@ -103,7 +133,8 @@ class Nats:
     def start(self) -> None:
         program = Path(sysconfig.get_path("scripts")) / "nats-server"
         self._server = subprocess.Popen(
-            [program, "-js", "-a", "127.0.0.1", "-p", str(self.port), "-sd", self.folder.name],
+            [program, "-js", "-a", "127.0.0.1", "-p", str(self.port), "-sd", self.folder.name,
+             *self.options],
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._server.stderr
@@ -126,7 +157,7 @@ class Nats:
         import nats
 
         async def connected() -> Any:
-            client = await nats.connect(f"nats://127.0.0.1:{self.port}")
+            client = await nats.connect(f"nats://127.0.0.1:{self.port}", **self.settings)
             try:
                 return await work(client, client.jetstream())
             finally:
@@ -184,6 +215,11 @@ class Kafka:
     def _call(self, name: str, *arguments: Any) -> None:
         typed = [ctypes.c_int64(each) if isinstance(each, int) else each for each in arguments]
         assert getattr(self._library, f"rd_kafka_mock_{name}")(self._cluster, *typed) == 0, name
+
+    def advertise(self, port: int) -> None:
+        """Clients are told to connect to this port; those that know the real one still can."""
+        library, where = self._library, ctypes.c_int(port)
+        assert library.rd_kafka_mock_broker_set_host_port(self._cluster, 1, b"127.0.0.1", where) == 0
 
     def start(self) -> None:
         self._call("broker_set_up", -1)

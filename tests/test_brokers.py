@@ -302,6 +302,25 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
     assert "partition 2 is gone: was the topic deleted" in spider(*fit, "--resume")[2]
 
 
+def test_a_partition_that_is_added_while_the_topic_is_read(running, topic, monkeypatch):
+    """As above. Meanwhile the client fetches nothing, so that it sees the topic only before and after."""
+    monkeypatch.setattr(kafka_topic, "NEW_PARTITIONS", 0.2)
+    kafka, rows, third = running("kafka"), records(100), records(50, seed=2)
+    kafka.put(topic, rows)
+    with sources.open(kafka.url(topic), *OPEN) as stream:
+        read(stream, 100)
+        consumer = stream._connection._consumer
+        consumer.pause(consumer.assignment())
+        kafka.delete(topic)
+        kafka.put(topic, list(chain(*zip(rows[::2], rows[1::2], third, strict=True))), partitions=3)
+        consumer.resume(consumer.assignment())
+        assert values(read(stream, 50)) == ratings_of(third)
+        assert stream.position["partitions"] == {"0": 50, "1": 50, "2": 50}
+        kafka.put(topic, rows[:6], partitions=3)
+        assert sorted(values(read(stream, 6))) == sorted(ratings_of(rows[:6]))
+        assert (stream.lag, stream.reconnects) == (0, 0)
+
+
 def test_what_kafka_delivers_again_is_not_learned_again(running, topic):
     from confluent_kafka import TopicPartition
 

@@ -27,6 +27,7 @@ from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.signals import Signals, Stopped
 from spidertensor.cli.tally import Tally
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Update
@@ -304,7 +305,7 @@ def test_refused_entries_have_no_interval():
     value, below = np.zeros(6), np.array([0.04, 0.06, 0.5, 0.94, 0.96, np.nan])
     update = Update(value, value + 1, value + 1, value, rejected=0, refused=1, below=below)
     assert counted.coverage is None
-    counted.add(value, update, np.zeros((6, 1), np.int64), 0.0)
+    counted.add(value, Numbered(update, np.zeros((6, 1), np.int64)), 0.0)
     assert counted.coverage == 3 / 5
 
 

@@ -20,11 +20,12 @@ from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider import committee as committees
 from spidertensor.spider import posterior
-from spidertensor.spider.committee import LEAST, committee, member_seed, stack, start
+from spidertensor.spider.committee import committee, member_seed, start
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
+from spidertensor.spider.stacking import LEAST, stack
 
 NETWORK = Network((3, 3), (6,), bias=True, multilinear=4)
 PRIORS = [Prior(), Prior(multilinear_var=0.6), Prior(bias_var=0.3)]

@@ -283,6 +283,10 @@ def test_of_a_zip_one_file_is_read_and_what_macos_adds_is_not(folder):
     assert entries(named(str(path))) == rows()
     assert entries(named(str(zipped(folder / "b.csv.zip", {"data.txt": data})))) == rows()
     assert entries(named(str(zipped(folder / "c.zip", {"data.txt": data})), "csv.zip")) == rows()
+    for kind in ("csv", "csv.zip"):  # both are about the file in the zip
+        assert entries(named("c.zip", kind)) == rows()
+    with pytest.raises(SourceError, match="unknown format"):
+        named("a.zip", "cvs")
 
 
 def test_zips_that_cannot_be_read_say_why(folder):

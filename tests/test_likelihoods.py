@@ -142,7 +142,7 @@ def test_probit_is_symmetric(y, alpha):
 
 
 def test_names():
-    assert list(LIKELIHOODS) == ["gaussian", "probit"]
+    assert list(LIKELIHOODS) == ["gaussian", "probit", "count"]
     assert (named("gaussian").code, named("probit").code) == (GAUSSIAN, PROBIT)
     for wrong in ("poisson", likelihoods.GAUSSIAN, None, ["gaussian"]):
         with pytest.raises(ValueError, match="gaussian, probit"):
@@ -164,7 +164,7 @@ def test_another_likelihood_is_refused():
     with pytest.raises(ValueError, match="without a branch"):
         evidence(other.code, 1.0, 0.0, 1.0, 1.0)
     assert check(likelihoods.PROBIT, LIKELIHOODS.values(), "this") is likelihoods.PROBIT
-    with pytest.raises(ValueError, match="this has no poisson likelihood, only gaussian and probit"):
+    with pytest.raises(ValueError, match="no poisson likelihood, only gaussian and probit and count"):
         check(other, LIKELIHOODS.values(), "this")
     for wrong in ("gaussian", 0, None):
         with pytest.raises(ValueError, match="this needs a likelihood object"):

@@ -13,6 +13,7 @@ import pytest
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cli
 from spidertensor.baselines import floors
 from spidertensor.cli.tally import Tally
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.method import Batch, Update
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
@@ -316,7 +317,8 @@ def tally(likelihood, value, mean, log_evidence=None) -> Tally:
     for at in range(0, len(value), 700):
         part = slice(at, at + 700)
         losses = zeros[part] if log_evidence is None else log_evidence[part]
-        found.add(value[part], Update(mean[part], zeros[part], zeros[part], losses, 0), index[part], 0.0)
+        update = Update(mean[part], zeros[part], zeros[part], losses, 0)
+        found.add(value[part], Numbered(update, index[part]), 0.0)
     return found
 
 

@@ -75,6 +75,29 @@ def test_one_by_one_is_the_whole_stream(kind, committee):
         assert one.n_clipped_ > 10
 
 
+@pytest.mark.parametrize("settings", [{"curvature": True}, {"activation": "tanh"}, {"hidden": ()}])
+def test_other_networks_one_by_one(settings):
+    """What an entry does not move is not written back, so this must be nothing else."""
+    entries = stream(SpiderRegressor, 200)
+    settings = SMALL | {"batch_size": 1000, "scaling": (0, 1)} | settings
+    one, whole = SpiderRegressor(**settings), SpiderRegressor(**settings)
+    one.fit(*map(list, zip(*entries[:150], strict=True)))
+    for ids, value in entries[150:]:
+        one.learn_one(ids, value)
+    assert_same_model(one, whole.fit(*map(list, zip(*entries, strict=True))))
+
+
+@pytest.mark.parametrize("member", [0, 2])
+def test_members_out_of_step_are_an_error(member):
+    entries = stream(SpiderRegressor, 200)
+    model = SpiderRegressor(**SMALL).fit(*map(list, zip(*entries, strict=True)))
+    ids, value = entries[0]
+    model.learn_one(ids, value)
+    model._fitted().state.members[member].counts.entries[()] += 1
+    with pytest.raises(RuntimeError, match="some members had learned"):
+        model.learn_one(ids, value)
+
+
 @BOTH
 def test_most_entries_take_the_short_way(kind, monkeypatch):
     """Else the tests above would compare the general way with itself."""

@@ -13,7 +13,8 @@ from pyarrow import parquet
 
 from spidertensor import SpiderClassifier, SpiderRegressor, cli
 from spidertensor.estimator import recommend as ranking
-from spidertensor.estimator.recommend import EXPLORE, _quick_scores
+from spidertensor.estimator.quick_scores import mean_bounds
+from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor.spider.quick_means import ERROR
@@ -53,7 +54,7 @@ def plain_ranking(fitted, user, explore="mean"):
     if explore == "ucb":
         score = parts.mean + 2 * np.sqrt(parts.var)
     else:
-        score = fitted.likelihood.expected(parts.mean, parts.var)
+        score = fitted.likelihood_.expected(parts.mean, parts.var)
     return [list(CATEGORIES)[place] for place in np.argsort(-score, kind="stable")]
 
 
@@ -130,10 +131,10 @@ def test_quick_means_are_those_of_predict(activation, settings):
     learned = fitted._fitted()
     rng = np.random.default_rng(0)
     numbers = [np.array([2]), rng.integers(-1, 39, size=60), rng.integers(-1, 4, size=60)]
-    score, error = _quick_scores(learned, numbers)
+    low, high = mean_bounds(learned, numbers)
     exact = learned.model.method.predict(learned.state, np.stack(np.broadcast_arrays(*numbers), axis=1)).mean
-    assert (np.abs(score - exact) < 0.1 * error).all()
-    assert (error >= 0.9 * ERROR).all()
+    assert (np.abs((low + high) / 2 - exact) < 0.05 * (high - low)).all()
+    assert (high - low >= 1.8 * ERROR).all()
 
 
 def test_the_limit_of_blas_threads_ends_with_the_last_that_asked():
@@ -225,7 +226,14 @@ def test_by_default_all_nodes_and_repeated_candidates_count_once():
         ({"exclude": {"product": [1], "colour": ["c1"]}}, "no mode 'colour'"),
         ({"given": {"user": ["u1"], "category": ["c1", "c2"]}, "candidates": None}, "given differ in length"),
         ({"given": [("u1",)]}, "given must be a dict of columns or a frame, got list"),
-        ({"candidates": {"product": [None], "category": ["c1"]}}, "missing id"),
+        (
+            {"candidates": {"product": [1, None], "category": ["c1"] * 2}},
+            "row 1: mode 1: candidates: missing id",
+        ),
+        ({"exclude": [1, None]}, "row 1: mode 1: exclude: missing id"),
+        ({"exclude": [1, [2]]}, "row 1: mode 1: exclude: .*list"),
+        ({"exclude": np.array([1.0, np.nan])}, "row 1: mode 1: exclude: missing id"),
+        ({"exclude": {"product": [1, 2], "user": ["u1", {}]}}, "row 1: mode 0: exclude: .*dict"),
     ],
 )
 def test_wrong_tables(change, reason):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spidertensor import SpiderClassifier, SpiderRegressor
-from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, PROBIT
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor.study import datasets
 from spidertensor.study.registry import FLOORS, METHODS, described
 from test_likelihoods import Poisson
@@ -15,6 +15,10 @@ from test_likelihoods import Poisson
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns_and_predicts(name, likelihood):
+    if likelihood is COUNT and not METHODS[name].counts:
+        with pytest.raises(ValueError, match="no count likelihood"):
+            METHODS[name].build(3, 2, likelihood, 64)
+        return
     data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
     method = METHODS[name].build(3, 2, likelihood, 64)
     assert method.unit == METHODS[name].unit
@@ -66,7 +70,7 @@ def test_spider_is_the_estimator(name, paper, likelihood):
     """One default in two places would drift apart."""
     data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
     kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
-    how = {} if likelihood is PROBIT else {"scaling": (0.0, 1.0)}
+    how = {PROBIT: {}, COUNT: {"likelihood": "count"}}.get(likelihood, {"scaling": (0.0, 1.0)})
     model = (kind.paper if paper else kind)(rank=3, batch_size=64, random_state=5, **how)
     expected = model.learn(data.train.index, data.train.value)
     method = METHODS[name].build(3, 2, likelihood, 64)

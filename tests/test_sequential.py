@@ -147,13 +147,16 @@ def stream(case: Case, n: int, seed: int = 1) -> Batch:
     effects = [rng.normal(size=d) for d in nodes_of(case)]
     signal = sum(effect[rows] for effect, rows in zip(effects, index.T, strict=True))
     value = signal / np.sqrt(len(effects)) + 0.3 * rng.normal(size=n)
+    if case.likelihood == "count":
+        return Batch(index, rng.poisson(2 * np.exp(value)).astype(float))
     return Batch(index, (value > 0).astype(float) if case.likelihood == "probit" else value)
 
 
 def start(case: Case, dtype=np.float64, seed: int = 3) -> posterior.State:
     """A state somewhere in the middle of learning, with half of the nodes it is going to have."""
     rng = np.random.default_rng(seed)
-    state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise)
+    level_var = named(case.likelihood).level_var
+    state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise, level_var=level_var)
     state = posterior.grow(state, case.network, PRIOR, nodes_of(case) // 2)
     for mean, _ in state.posterior.factors:
         mean += (0.5 * rng.normal(size=mean.shape)).astype(np.float32)

@@ -13,11 +13,13 @@ import pytest
 
 pytest.importorskip("starlette")
 
+import forked
 import servers
 import spidertensor
 from serving import PATIENCE, RATINGS, Server, rows, serving
 from spidertensor import SpiderRegressor
-from test_cli import fails, folder, spider  # noqa: F401
+from test_brokers import in_order
+from test_cli import eventually, fails, folder, spider  # noqa: F401
 from test_service_crashes import assert_same
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -97,6 +99,33 @@ def test_a_kill_between_requests_and_messages_loses_nothing_and_repeats_nothing(
     assert "rating 'x' is not a number" in found[0][1]
     position = spidertensor.load(tmp_path / "m.spider").position_
     assert (position["row"], position["bad"], position["stream"]["messages"]) == (408, 18, 408)
+
+
+@pytest.mark.parametrize("kind", [servers.Nats, servers.Kafka])
+def test_kills_leave_no_trace(folder, topic, kind):
+    """Five of them, each some milliseconds after a checkpoint; with messages in between that are bad."""
+    server = kind()
+    messages = rows(8000)
+    for row in messages[::100]:
+        row["rating"] = "x"
+    server.put(topic, messages)
+    serve = ("serve", "--port", "0", *MODEL[2:], "--from", server.url(topic))
+    try:
+        assert forked.killed(*serve, model="m.spider", kills=5, seed=4) == 5
+        assert 0 < spidertensor.load("m.spider").position_["row"] < 8000
+        last = forked.start(*serve, "--model", "m.spider", "--checkpoint-every", "0.1s", most=128)
+        eventually(lambda: spidertensor.load("m.spider").position_["row"] == 8000)
+        last.terminate()
+        assert forked.finish(last) == 0
+    finally:
+        server.close()
+    order = in_order(server, messages, size=128)
+    good = [row for row in order if row["rating"] != "x"]
+    model = SpiderRegressor(random_state=1, committee=2, scaling=(3.0, 1.0))
+    model.partial_fit([(row["user"], row["movie"]) for row in good], [row["rating"] for row in good])
+    assert_same(folder / "m.spider", model)
+    bad = [number for number, row in enumerate(order, 1) if row["rating"] == "x"]
+    assert [row for row, _ in rejected(folder / "m.rejects.jsonl")] == bad
 
 
 def test_a_model_of_spider_fit_goes_on_and_a_broker_may_be_away(spider, fails, folder, broker, topic):

@@ -123,7 +123,9 @@ def test_a_network_of_ones_own_follows_too():
 def test_moments_of_values_are_those_of_one_after_the_other():
     """A batch at once, refused entries left out, before and after the number of entries they run over."""
     rng = np.random.default_rng(0)
-    settings = Settings(Network((1, 1)), GAUSSIAN, "joint", False, True, robust=True, node_noise=False)
+    settings = Settings(
+        Network((1, 1)), GAUSSIAN, "joint", False, True, robust=True, clips=True, node_noise=False
+    )
     with algorithm():
         for n in (0, 3, RUNNING - 20, RUNNING):
             values = {"n": n, "mean": 0.5, "var": 2.0}

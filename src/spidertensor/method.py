@@ -45,7 +45,8 @@ class Batch(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """All (n,): mean and variance of the latent f, and what an observation adds to it (0 for probit)."""
+    """All (n,): mean and variance of the latent f, and what an observation adds to it (0 for probit; of
+    counts the d of a variance mean + d mean²)."""
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
@@ -109,13 +110,19 @@ class PredictFunction(Protocol):
 
 class QuantileFunction(Protocol):
     def __call__(self, state: Any, probability: float, /) -> float:
-        """The quantile of (value - mean) / sqrt(var + noise), calibrated by the entries so far."""
+        """The quantile of the residuals (Likelihood.residual), calibrated by the entries so far."""
         ...
 
 
 class RecordFunction(Protocol):
     def __call__(self, state: Any, /) -> Any:
         """The state as the compiled loop of the sequential engine wants it (spider/sequential_record.py)."""
+        ...
+
+
+class SingleFunction(Protocol):
+    def __call__(self, state: Any, /) -> Any:
+        """What learns and predicts one entry of this state, without arrays (spider/single.py), or None."""
         ...
 
 
@@ -126,6 +133,7 @@ class Method(NamedTuple):
     unit: Unit = "entry"
     quantile: QuantileFunction | None = None  # None: its residuals are taken as normal
     record: RecordFunction | None = None  # None: it can only be run by its own update and predict
+    single: SingleFunction | None = None
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:

@@ -1,11 +1,13 @@
 """Floors: a method that is no better has learned nothing. They take values in the user's units.
 
-    mean            one number for all entries: the mean so far, or the rate of ones so far
+    mean            one number for all entries: the mean so far, or the rate of ones so far; of counts also
+                    the dispersion so far
     biases          f = b + sum_k b^k_{i_k}, learned entry by entry
     static_biases   the same f, fitted to all entries at once
 
 Both kinds of biases share state and prediction. A bias has the prior N(0, unit / RIDGE), the common offset b
-an almost flat one; `unit` is the noise variance of a gaussian and 1 for a probit. Variances are stored in
+an almost flat one (of counts the one of their level, 2.0 wide); `unit` is the noise variance of a gaussian
+and 1 for others. Variances are stored in
 that unit, so the scale of the values does not matter: this is ridge regression with penalty RIDGE.
 """
 
@@ -21,12 +23,15 @@ from scipy.special import log_ndtr, ndtri
 from spidertensor.baselines.counts import Counts, no_counts
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods.count import learn_noise, noise_of_counts
 from spidertensor.spider.likelihoods.kernel import evidence
+from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
+from spidertensor.spider.likelihoods.quadrature import by_quadrature
 from spidertensor.spider.posterior import Gamma, Gaussian, with_room
 
-HANDLED = (GAUSSIAN, PROBIT)
-_GAUSSIAN = GAUSSIAN.code
+HANDLED = (GAUSSIAN, PROBIT, COUNT)
+_GAUSSIAN, _COUNT = GAUSSIAN.code, COUNT.code
 
 RIDGE = 5.0  # entries after which the bias of a node is half of their mean error
 OFFSET_VAR = 1e6  # so wide that the offset starts at the first value, wherever that is
@@ -52,7 +57,8 @@ def mean(likelihood: Likelihood) -> Method:
     """The mean of the values so far and their variance as noise, or the rate of ones so far.
 
     Before the first entry a gaussian has mean 0 and noise 1, which then weighs as much as one entry. A rate
-    starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate.
+    starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate. The
+    mean of counts starts at 1, as if one count of 1 had been seen.
     """
     check(likelihood, HANDLED, "the mean")
 
@@ -87,6 +93,12 @@ def _moments_prediction(
         ones = total + count * origin
         f = ndtri((ones + 1) / (count + 2)) * np.sqrt(1 + TINY_VAR)
         return Prediction(f, np.full(len(f), TINY_VAR), np.zeros(len(f)))
+    if likelihood is COUNT:
+        rate = (total + count * origin + 1) / (count + 1)
+        off = total + count * (origin - rate)  # sum of value - rate
+        spread = squares - total * total / np.maximum(count, 1) + off * off / np.maximum(count, 1)
+        noise = np.clip((spread / (count + 1) - rate) / rate**2, LEAST_NOISE, LARGEST_NOISE)
+        return Prediction(np.log(rate) - TINY_VAR / 2, np.full(len(rate), TINY_VAR), noise)
     average = total / np.maximum(count, 1)
     spread = np.maximum(squares - total * average, 0.0)  # rounding may leave it just below 0
     noise = (spread + 1) / (count + 1)
@@ -118,7 +130,8 @@ def biases(n_modes: int, likelihood: Likelihood) -> Method:
         rejected, refused = int(state.counts.rejected) - before[0], int(state.counts.refused) - before[1]
         return state, Update(*out, rejected=rejected, refused=refused)
 
-    return Method(lambda seed: _start(n_modes), update, _biases_predict(likelihood))
+    offset_var = likelihood.level_var or OFFSET_VAR
+    return Method(lambda seed: _start(n_modes, offset_var), update, _biases_predict(likelihood))
 
 
 def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
@@ -127,7 +140,7 @@ def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
     Alternating ridge regressions, one mode after the other. Binary values are fitted through the auxiliary
     z = E[z | y, f] of the probit, renewed before every sweep (expectation-maximisation).
     """
-    check(likelihood, HANDLED, "the static biases")
+    check(likelihood, (GAUSSIAN, PROBIT), "the static biases")
     predict = _biases_predict(likelihood)
 
     def update(state: BiasesState, batch: Batch) -> tuple[BiasesState, Update]:
@@ -148,9 +161,9 @@ def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
     return Method(lambda seed: _start(n_modes), update, predict, unit="all")
 
 
-def _start(n_modes: int) -> BiasesState:
+def _start(n_modes: int, offset_var: float = OFFSET_VAR) -> BiasesState:
     return BiasesState(
-        Gaussian(np.array(0.0), np.array(OFFSET_VAR)),
+        Gaussian(np.array(0.0), np.array(offset_var)),
         tuple(Gaussian(np.zeros(0), np.zeros(0)) for _ in range(n_modes)),
         Gamma(np.array(1.0), np.array(1.0)),
         no_counts(n_modes),
@@ -163,6 +176,19 @@ def _grown(state: BiasesState, n_nodes: NDArray[np.int64]) -> BiasesState:
 
     nodes = with_room(state.nodes, n_nodes, start)
     return state._replace(nodes=nodes, counts=state.counts.with_nodes(n_nodes))
+
+
+def start_afresh(state: BiasesState, reused: list[list[int]]) -> None:
+    """In place: these rows, per mode, are as they were before any entry."""
+    for node, rows in zip(state.nodes, reused, strict=True):
+        known = [row for row in rows if row < len(node.mean)]
+        node.mean[known], node.var[known] = 0.0, 1 / RIDGE
+
+
+def without_nodes(state: BiasesState) -> BiasesState:
+    """What the biases know about all entries alike: the offset and the noise."""
+    none = _start(len(state.nodes))
+    return state._replace(nodes=none.nodes, counts=state.counts._replace(nodes=none.counts.nodes))
 
 
 def _places(rows: NDArray[np.integer], n_nodes: int) -> NDArray[np.int64]:
@@ -180,9 +206,16 @@ def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
         for k in range(K):
             alpha += mean[index[n, k]]
             beta += var[index[n, k]]
-        noise_var = noise.rate[()] / noise.shape[()] if likelihood == _GAUSSIAN else 0.0
+        noise_var, score = 0.0, 0.0
+        if likelihood == _GAUSSIAN:
+            noise_var = noise.rate[()] / noise.shape[()]
+        elif likelihood == _COUNT:
+            noise_var = noise_of_counts(noise)
         unit = noise_var if likelihood == _GAUSSIAN else 1.0
-        log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
+        if likelihood == _COUNT:
+            log_z, da, _, c, score = by_quadrature(likelihood, value[n], alpha, beta, noise_var)
+        else:
+            log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, unit * beta, noise_var, log_z
         counts.entries[()] += 1
         if not abs(log_z) < HUGE:  # a NaN fails too
@@ -201,6 +234,8 @@ def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
             # the exact conjugate step: an error that the biases explain by their own variance hardly counts
             noise.shape[()] += 0.5
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
+        elif likelihood == _COUNT:
+            learn_noise(noise, score, 1.0)
 
 
 def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesState:

@@ -68,7 +68,7 @@ class BadRows:
         if not self._ready:
             self._kept()  # fails now if the file holds anything else
 
-    def take(self, bad: Sequence[BadRow], place: Callable[[int], str] | None = None) -> None:
+    def take(self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None = None) -> None:
         """place: of messages, where in the broker the one of a number is"""
         if not self._ready:
             self._prepare()
@@ -77,7 +77,7 @@ class BadRows:
             return
         if self.policy == OnBad.RAISE:
             refuse(self.source, bad, " (to go on without bad rows: --on-bad skip or file)")
-        records = [json.dumps(self._record(each, place), default=str).encode() for each in bad]
+        records = self.records(bad, place)
         if self._letters is not None:
             self._letters.send(records)
         self.count += len(bad)
@@ -86,7 +86,11 @@ class BadRows:
                 # in one piece: two processes that append do not mix their lines
                 file.write(b"".join(record + b"\n" for record in records))
 
-    def _record(self, bad: BadRow, place: Callable[[int], str] | None) -> dict[str, Any]:
+    def records(self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None) -> list[bytes]:
+        """Bad rows as lines of the file, and as letters."""
+        return [json.dumps(self._record(each, place), default=str).encode() for each in bad]
+
+    def _record(self, bad: BadRow, place: Callable[[int], str | None] | None) -> dict[str, Any]:
         where = {} if place is None else {"place": place(bad.row)}
         return {"source": self.source.name, **bad._asdict(), **where}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from spidertensor.cli import bad_rows, files, options, output
+from spidertensor.cli import bad_rows, evaluated, files, options, output, ranked_events
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
@@ -34,6 +34,7 @@ BATCHES = 4  # at least, for a point: the last of a stream, which may be short, 
 class Protocol(StrEnum):
     HELD_OUT = "held-out"
     PREQUENTIAL = "prequential"
+    LAST_OUT = "last-out"
 
 
 class Plan(NamedTuple):
@@ -58,6 +59,9 @@ def evaluate(
     binary: Annotated[
         bool, typer.Option("--binary", help="Values are 0 or 1: score the probabilities.")
     ] = False,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: score the rates.")
+    ] = False,
     time: Annotated[
         str | None,
         typer.Option(
@@ -68,9 +72,9 @@ def evaluate(
     protocol: Annotated[
         Protocol | None,
         typer.Option(
-            metavar="prequential|held-out",
+            metavar="prequential|held-out|last-out",
             help="Predict each entry before it is learned, in order (default for a file); or learn, then "
-            "test (default for a data set).",
+            "test (default for a data set); or, of events, hold out the last one of each user and rank it.",
         ),
     ] = None,
     test: Annotated[
@@ -128,22 +132,39 @@ def evaluate(
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
     spider evaluate movielens-1m --method spider --rank 8
     spider evaluate flights --protocol prequential --plot flights.png
+    spider evaluate movielens-100k-events --protocol last-out
 
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
+    from spidertensor.spider.likelihoods import COUNT
     from spidertensor.study import datasets
     from spidertensor.study.registry import FLOORS, METHODS
 
     if method not in METHODS:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    if counts and not METHODS[method].counts:
+        able = [name for name, named in METHODS.items() if named.counts]
+        raise CommandError(f"{method} does not learn counts: choose one of {', '.join(able)}")
     with_engines = [name for name, named in METHODS.items() if "engine" in named.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
     own = data not in datasets.NAMES and bool(
         modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
     )
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
+    if not own and datasets.describe(data).events_over:
+        files_only = {"modes": modes, "value": value, "time": time, "format": format, "columns": columns}
+        _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
+        if test is not None or plot is not None:
+            raise CommandError(
+                f"--{'plot' if test is None else 'test'} is not for events, as {data} has them"
+            )
+        record = ranked_events.evaluate_events(data, method, protocol and protocol.value, settings, engine)
+        (output.print_json if as_json else ranked_events.show)(record)
+        return
     plan = _plan(protocol, test, own=own, in_time=time is not None, drawn=plot is not None, settings=settings)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
@@ -151,7 +172,9 @@ def evaluate(
     if own:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
-        loaded, about = _own_file(source, rejected, modes, value, time, binary=binary, **reading)
+        loaded, about = _own_file(
+            source, rejected, modes, value, time, binary=binary, counts=counts, **reading
+        )
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
         _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
@@ -170,7 +193,8 @@ def evaluate(
     rows = {method: _rows(loaded, method, plan, engine)}
     for name in FLOORS:
         static = plan.protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all"
-        if name not in rows and not static:  # a static floor has no prequential score
+        able = METHODS[name].counts or loaded.likelihood is not COUNT
+        if name not in rows and able and not static:  # a static floor has no prequential score
             rows[name] = _rows(loaded, name, plan)
     last = {name: each[-1] for name, each in rows.items()}
     shown = ("score", "log_density")
@@ -179,7 +203,7 @@ def evaluate(
     record["notes"] = _notes(data, plan.protocol, record)
     if plot is not None:
         _draw(plot, rows)
-    (output.print_json if as_json else _show)(record)
+    (output.print_json if as_json else evaluated.show)(record)
     if plot is not None:
         output.note(f"picture: {plot}")
 
@@ -203,6 +227,8 @@ def _plan(
             raise CommandError(
                 f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
             )
+    if protocol == Protocol.LAST_OUT:
+        raise CommandError("--protocol last-out is for events: a data set whose name ends in -events")
     if protocol is None:
         protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
     if share is not None and protocol == Protocol.PREQUENTIAL:
@@ -238,12 +264,13 @@ def _own_file(
     time: str | None,
     *,
     binary: bool,
+    counts: bool,
     missing: str,
     rules: list[str] | None,
 ) -> tuple[datasets.Dataset, dict[str, Any]]:
     """A file as a data set, and what the record says about it."""
     from spidertensor.sources import Bins
-    from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+    from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
     from spidertensor.study.datasets.own_file import of_file
 
     if modes is None or value is None:
@@ -252,10 +279,11 @@ def _own_file(
     if unknown := [name for name in of_mode if name not in names]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
+    likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
         loaded = of_file(
-            source, names, value, PROBIT if binary else GAUSSIAN, time=time, on_bad=rejected.take,
-            progress=progress, missing=missing, bins=bins,
+            source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
+            missing=missing, bins=bins,
         )  # fmt: skip
     return loaded, {
         "modes": names,
@@ -366,55 +394,3 @@ def _worse_than_a_floor(record: dict[str, Any]) -> list[str]:
         return []
     verb = "predicts" if len(better) == 1 else "predict"
     return [f"{' and '.join(better)} {verb} these values better than {record['method']}"]
-
-
-def _show(record: dict[str, Any]) -> None:
-    metric = output.METRICS[record["metric"]]
-    test = f", {record['test']} test" if record["test"] else ""
-    order = f", ordered by {record['time']}" if record.get("time") else ""
-    title = (
-        f"{record['dataset']}, {record['protocol']}{test}{order}: rank {record['rank']}, "
-        f"batch size {record['batch_size']}, seed {record['seed']}"
-    )
-    rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
-    for name, floor in record["floors"].items():
-        rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
-    output.print_table(title, ["", metric, "log density"], rows)
-    nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
-    shown = {
-        "bad rows, left out": ("bad_rows", ",d"),
-        "learning rate, tuned on this data set": ("learning_rate", "g"),
-        "log loss": ("log_loss", ".4f"),
-        "calibration error": ("calibration_error", ".4f"),
-        "seconds": ("seconds", ".1f"),
-        "entries per second": ("entries_per_second", ",.0f"),
-        "rejected updates": ("rejected", ",d"),
-    }
-    pairs = [
-        (label, format(record[key], how))
-        for label, (key, how) in shown.items()
-        if record.get(key) is not None and (key != "bad_rows" or record[key])
-    ]
-    if nodes:
-        pairs.insert(0, ("entries and nodes", f"{record['entries']:,} entries{nodes}"))
-    notes = [("note", note) for note in record["notes"]]
-    output.print_pairs("", [*_coverages(record), *pairs, *notes])
-
-
-def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of plain intervals and, where the method has them, of calibrated ones."""
-    shown = {
-        "coverage of 50 % intervals": ("{}_50",),
-        "coverage of 90 % intervals": ("{}_90",),
-        "the same in the worst windows": ("{}_90_lowest", "{}_90_highest"),
-    }
-    pairs = []
-    for label, keys in shown.items():
-        texts = []
-        for kind, said in (("coverage", ""), ("calibrated", "calibrated ")):
-            shares = [record[key.format(kind)] for key in keys]
-            if None not in shares:
-                texts.append(said + " to ".join(f"{share:.1%}" for share in shares))
-        if texts:
-            pairs.append((label, ", ".join(texts)))
-    return pairs

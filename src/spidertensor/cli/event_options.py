@@ -10,8 +10,6 @@ import typer
 from spidertensor.cli import options
 from spidertensor.cli.errors import CommandError
 
-NEGATIVES = 8  # chosen by benchmarks/choose_events.py
-
 Events = Annotated[
     bool, typer.Option("--events", help="Rows are events, without a value; what did not happen is drawn.")
 ]
@@ -24,7 +22,7 @@ Over = Annotated[
 ]
 Negatives = Annotated[
     int | None,
-    typer.Option(metavar="N", help=f"With --events: how many are drawn after each. [default: {NEGATIVES}]"),
+    typer.Option(metavar="N", help="With --events: how many are drawn after each. [default: 8]"),
 ]
 RememberSeen = Annotated[
     str | None,
@@ -51,6 +49,8 @@ def settings(
         return {}
     if new and over is None:
         raise CommandError("--events needs --over, the mode whose nodes are drawn: --over product")
+    from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow
+
     return ({"negatives": NEGATIVES} if new else {}) | given
 
 

@@ -18,6 +18,9 @@ from spidertensor.cli.options import Engine
 Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 and 1: predict probabilities.")]
+Counts = Annotated[
+    bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: predict rates, never below 0.")
+]
 Labels = Annotated[
     str | None,
     typer.Option(
@@ -97,6 +100,7 @@ def fit(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
+    counts: Counts = False,
     labels: Labels = None,
     events: event_options.Events = False,
     over: event_options.Over = None,
@@ -149,6 +153,7 @@ def fit(
     \b
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
+    spider fit calls.csv --modes cell,hour --value calls --counts
     spider fit b.csv --modes user,shop --value bought --binary --labels no,yes
     spider fit plays.csv --modes user,song --events --over song
     spider fit tuesday.parquet --model week.spider --add
@@ -210,6 +215,10 @@ def fit(
         raise CommandError("use only one of --resume, --add and --force")
     if again and not add:
         raise CommandError("--again is for --add")
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
+    if counts and scaling is not None:
+        raise CommandError("--scaling is for continuous values, not with --counts")
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     several.check(workers, cluster, part)
@@ -232,8 +241,10 @@ def fit(
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
     settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
-    if events and (value is not None or binary):
-        raise CommandError("--events are rows without a value: leave out --value and --binary")
+    if counts:
+        settings["likelihood"] = "count"
+    if events and (value is not None or binary or counts):
+        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
     settings |= event_options.settings(
         events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))
     )
@@ -244,11 +255,11 @@ def fit(
     rules = options.bin_rules(bin)
     # imported late: slow, and mistakes above are found at once
     from spidertensor.cli import learning, text_labels
-    from spidertensor.cli.learner import check_same, learns_events, reopen, start
+    from spidertensor.cli.learner import check_same, reopen, start
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
-    dead = streams.dead_letters(dead_letter, broker_config)
+    dead = streams.dead_letters(dead_letter, broker_config, opened)
     names = None if modes is None else options.words(modes)
     kind = {"binary": binary, "classes": text_labels.named(labels), "paper": paper, "rules": rules}
     with files.locked(path):
@@ -258,7 +269,7 @@ def fit(
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
             learner = reopen(path, opened, value, add=add, again=again, network=network)
-            if events and not learns_events(learner.estimator):
+            if events and not learner.estimator.learns_events:
                 raise CommandError(f"{path} learns values, not --events")
             settings = event_options.numbered(settings, learner.modes)
             check_same(learner, names, value, **kind, **settings)

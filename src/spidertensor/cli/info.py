@@ -55,7 +55,7 @@ def info(
                 if classes is None
                 else [("labels", f"{classes[0]!r}, and {classes[1]!r} is the positive one")]
             ),
-            *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
+            *([] if noise is None else [estimator.likelihood_.noise_in_words(noise)]),
             ("evidence", f"{record['log_evidence']:.4f} per entry"),
             *output.pairs_of_counts(record),
             *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spidertensor import sources
 from spidertensor.cli import files, kept, output, position, text_labels
@@ -20,10 +19,10 @@ from spidertensor.cli.tally import Tally
 from spidertensor.cli.workers import in_rounds, joined
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, SpiderWarning
-from spidertensor.method import Update
 from spidertensor.sources import BadRow, Bins, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import PATIENCE, SAMPLE
 
@@ -61,7 +60,11 @@ class Learner:
     notes: Notes = field(init=False, default_factory=Notes)
 
     def __post_init__(self) -> None:
-        self.tally = Tally(self.estimator.likelihood, len(self.modes))
+        try:
+            rule = self.estimator.rule_of(self.modes)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+        self.tally = Tally(self.estimator.likelihood_, len(self.modes), rule)
         self.head = self.source.head()
 
     @property
@@ -70,7 +73,7 @@ class Learner:
 
     def chunks(self) -> Iterator[Chunk]:
         how = {
-            "likelihood": self.estimator.likelihood, "all_text": self.all_text, "missing": self.missing,
+            "likelihood": self.estimator.likelihood_, "all_text": self.all_text, "missing": self.missing,
             "bins": self.bins, "labels": self._label_texts(),
         }  # fmt: skip
         if isinstance(self.source, Stream):
@@ -131,7 +134,7 @@ class Learner:
                 self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def _note_few(self, n: int) -> None:
-        if self.estimator.likelihood.scaled and self.estimator.get_params().get("scaling") is None:
+        if self.estimator.likelihood_.scaled and self.estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
             reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
             remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
@@ -140,7 +143,7 @@ class Learner:
     def _label_texts(self) -> tuple[str, str] | None:
         return self.classes and (text_labels.text(self.classes[0]), text_labels.text(self.classes[1]))
 
-    def _learned(self, chunk: Chunk) -> tuple[Update, NDArray[np.int64]]:
+    def _learned(self, chunk: Chunk) -> Numbered:
         if self.classes is None or isinstance(self.estimator, SpiderRegressor):
             return self.estimator.learn_numbered(self._ids(chunk), chunk.values)
         return self.estimator.learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
@@ -154,7 +157,7 @@ class Learner:
         try:
             rejected.take(chunk.bad, chunk.place)
         except CommandError as error:
-            if self.estimator.likelihood.scaled or self.classes is not None:
+            if self.estimator.likelihood_.scaled or self.classes is not None:
                 raise
             raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
 
@@ -182,11 +185,11 @@ class Learner:
         self.skipped += chunk.skipped
         self.bad_now += rejected.count - before
         if learned is not None:
-            self.tally.add(chunk.values, *learned, self.estimator.shift_)
+            self.tally.add(chunk.values, learned, self.estimator.shift_)
             if self.predictions is not None:
                 value = chunk.values if self.classes is None else self._labels(chunk)
                 columns = [*chunk.columns, *([] if self.value is None else [value])]
-                self.predictions.add(chunk.rows, columns, learned[0])
+                self.predictions.add(chunk.rows, columns, learned.update)
 
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""
@@ -205,7 +208,7 @@ class Learner:
         return Columns(chunk.columns, tuple(self.modes) if self.new else None)
 
     def open_predictions(self, path: Path, *, replace: bool) -> None:
-        likelihood = self.estimator.likelihood
+        likelihood = self.estimator.likelihood_
         self.predictions = Predictions(path, self.columns, likelihood, size=self.predicted, replace=replace)
 
     def save(self) -> None:
@@ -282,8 +285,8 @@ def reopen(
     stored = position.of(estimator.position_, len(estimator.mode_names_))
     if stored is None and not add:
         raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
-    value = stored["value"] if stored else value
-    if value is None and not learns_events(estimator):
+    value = stored["value"] if stored else position.value(estimator.position_) or value
+    if value is None and not estimator.learns_events:
         raise CommandError(f"{path}: does not say which column has the value: use --value")
     texts = None
     if not source.format.typed or (stored and stored["all_text"]):
@@ -311,10 +314,6 @@ def reopen(
         if stored is not None and place is known[0]:
             learner.predicted = position.predicted(stored)
     return learner
-
-
-def learns_events(estimator: SpiderRegressor | SpiderClassifier) -> bool:
-    return isinstance(estimator, SpiderClassifier) and estimator.negatives is not None
 
 
 def check_same(

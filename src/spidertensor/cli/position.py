@@ -51,6 +51,12 @@ def places(position: dict[str, Any] | None) -> list[Place]:
     return [{name: place.get(name) for name in PLACE} for place in (position, *known)]
 
 
+def value(stored: Any) -> str | None:
+    """The column of the values, if the file tells it; a server also writes it, without any place."""
+    column = stored.get("value") if isinstance(stored, dict) else None
+    return column if isinstance(column, str) and column else None
+
+
 def missing_id(position: dict[str, Any] | None) -> str:
     choice = (position or {}).get("missing_id")
     return choice if choice in ("error", "skip", "own") else "error"

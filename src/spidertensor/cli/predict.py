@@ -67,7 +67,7 @@ def predict(
     from spidertensor.estimator.inputs import Columns
 
     estimator = files.load_model(model, network)
-    options.check_interval(interval, model, estimator.likelihood)
+    options.check_interval(interval, model, estimator.likelihood_)
     names = estimator.mode_names_ if modes is None else options.words(modes)
     if len(names) != len(estimator.mode_names_):
         raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, --modes names {len(names)}")

@@ -91,7 +91,8 @@ class Predictions:
         below = update.below
         if self.kind == "jsonl":  # which has no NaN: an entry that was refused
             below = np.array([None if math.isnan(each) else each for each in below.tolist()], object)
-        return {"mean": update.mean, "std": np.sqrt(update.var + update.noise), "below": below}
+        mean, std = self.likelihood.expected(*update[:2]), self.likelihood.std(*update[:3])
+        return {"mean": mean, "std": std, "below": below}
 
     def _check_goes_on(self, size: int) -> None:
         found = self.path.stat().st_size if self.path.is_file() else 0

@@ -8,7 +8,8 @@ from typing import Any
 
 from spidertensor.cli import output
 from spidertensor.cli.learner import Learner
-from spidertensor.cli.tally import FLOORS
+from spidertensor.estimator.running_floors import FLOORS
+from spidertensor.spider.likelihoods import Likelihood
 
 LINE_EVERY = 10.0  # seconds
 
@@ -104,10 +105,12 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
     if as_json:
         output.print_json(record)
     else:
-        output.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record))
+        output.print_pairs(
+            f"{record['model']}: learned from {record['source']}", _pairs(record, model.likelihood_)
+        )
 
 
-def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
+def _pairs(record: dict[str, Any], likelihood: Likelihood) -> list[tuple[str, str]]:
     now, total = record["entries_now"], record["entries"]
     score = "nothing new to learn"
     if now:
@@ -123,7 +126,7 @@ def _pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
         ("bad rows", f"{record['bad_rows']:,}"),
         *([("left out", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
         *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
-        *([] if noise is None else [("noise", f"standard deviation {noise**0.5:.4g}")]),
+        *([] if noise is None else [likelihood.noise_in_words(noise)]),
         ("evidence", f"{record['log_evidence']:.4f} per entry"),
         ("score", score),
         *([("floors", _floors(record["floors"]))] if now else []),

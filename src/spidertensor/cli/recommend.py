@@ -11,6 +11,7 @@ import typer
 from spidertensor.cli import files, options, output, tables, writers
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.notes import Notes
+from spidertensor.missing import MISSING_ID
 
 if TYPE_CHECKING:
     from spidertensor.estimator.loading import Estimator
@@ -93,7 +94,7 @@ def recommend(
     from spidertensor.faults import SpiderWarning
 
     estimator = files.load_model(model, network)
-    options.check_interval(interval, model, estimator.likelihood)
+    options.check_interval(interval, model, estimator.likelihood_)
     names = estimator.mode_names_
     fixed = _given(given or [], over, names, model)
     to_file = given_file is not None or out is not None
@@ -198,7 +199,9 @@ def _lines(
 ) -> tuple[list[dict[str, Any]], list[list[float]]]:
     records, numbers = [], []
     for row, best in enumerate(ranked):
-        ids = {name: part[name][row] for name in names if name in part}
+        given = {name: part[name][row] for name in names if name in part}
+        # a missing id is written as a missing one, which fits into a column of any type
+        ids = {name: None if raw == MISSING_ID else raw for name, raw in given.items()}
         for rank, each in enumerate(best, 1):
             rank_column = {} if "rank" in names else {"rank": rank}
             records.append(ids | rank_column | {over: each.id})
@@ -207,7 +210,7 @@ def _lines(
 
 
 def _columns(estimator: Estimator, interval: float | None) -> list[str]:
-    likelihood = estimator.likelihood
+    likelihood = estimator.likelihood_
     return ["id", likelihood.mean_name, likelihood.std_name, *([] if interval is None else ["low", "high"])]
 
 
@@ -250,7 +253,7 @@ def _show(
     columns: list[str],
 ) -> None:
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
-    expected = estimator.likelihood.mean_name
+    expected = estimator.likelihood_.mean_name
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
     title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)

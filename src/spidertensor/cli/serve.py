@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import files, options, output, streams
+from spidertensor.cli import bad_rows, event_options, files, options, output, streams
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from spidertensor.sources import Stream
 
 Model = Annotated[Path | None, typer.Option(metavar="FILE", help="The model file: opened, or made.")]
 Modes = Annotated[
@@ -19,6 +22,7 @@ Modes = Annotated[
 ]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
+Counts = Annotated[bool, typer.Option("--counts", help="Values are counts: predict rates.")]
 Host = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen. Others than this machine need a token.")
 ]
@@ -57,6 +61,11 @@ def serve(
     modes: Modes = None,
     value: Value = None,
     binary: Binary = False,
+    events: event_options.Events = False,
+    over: event_options.Over = None,
+    negatives: event_options.Negatives = None,
+    remember_seen: event_options.RememberSeen = None,
+    counts: Counts = False,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -67,6 +76,8 @@ def serve(
     format: Format = None,  # noqa: A002
     columns: options.Columns = None,
     on_gap: streams.OnGapOption = streams.OnGap.RAISE,
+    rejects: bad_rows.Rejects = None,
+    dead_letter: streams.DeadLetter = None,
     broker_config: streams.BrokerConfig = None,
     scaling: options.Scaling = None,
     memory: options.Memory = None,
@@ -79,8 +90,8 @@ def serve(
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
-    With --from it also learns what comes in a stream, each message once. Bad messages go to
-    MODEL.rejects.jsonl.
+    With --from it also learns what comes in a stream, each message once. Bad messages stop nothing: they go
+    to the file --rejects, by default MODEL.rejects.jsonl, and with --dead-letter also to another stream.
 
     What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
     Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
@@ -97,8 +108,11 @@ def serve(
     """
     if (model is not None) + (follow is not None) + demo != 1:
         raise CommandError("use one of --model, --follow and --demo")
-    if from_ is None and (format or columns or broker_config or on_gap != streams.OnGap.RAISE):
-        raise CommandError("--format, --columns, --on-gap and --broker-config are for --from")
+    of_streams = (format, columns, rejects, dead_letter, broker_config)
+    if from_ is None and (any(of_streams) or on_gap != streams.OnGap.RAISE):
+        raise CommandError(
+            "--format, --columns, --on-gap, --rejects, --dead-letter and --broker-config are for --from"
+        )
     if from_ is not None and model is None:
         raise CommandError("--from needs a model that learns: --model")
     every = _every(checkpoint_every)
@@ -109,8 +123,16 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if binary and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --binary")
+    if events and (value is not None or binary or counts):
+        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
+    given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
+    if binary and counts:
+        raise CommandError("use only one of --binary and --counts")
+    kinds = [name for name, is_it in (("binary", binary), ("counts", counts), ("events", events)) if is_it]
+    if kinds and scaling is not None:
+        raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
+    if counts:
+        given["likelihood"] = "count"
     try:
         from spidertensor.service.app import Limits
         from spidertensor.service.guard import is_loopback, read_token
@@ -131,13 +153,18 @@ def serve(
 
         run(Following(follow), settings, _announce(follow))
     elif model is not None:
+        rejects = rejects or model.with_suffix(".rejects.jsonl")
+        files.check_apart({"--model": model, "--rejects": rejects})
         files.check_writable(model)
         with files.locked(model):
-            served = _opened(model, None if modes is None else options.words(modes), value, binary, given)
+            named = None if modes is None else options.words(modes)
+            served = _opened(model, named, value, binary, given, rejects)
             try:
                 consumed = None
                 if from_ is not None:
-                    consumed = _consumed(served, from_, format, columns, on_gap, broker_config)
+                    stream = _stream(from_, format, columns, on_gap, broker_config)
+                    letters = streams.dead_letters(dead_letter, broker_config, stream)
+                    consumed = _consumed(served, stream, rejects, letters)
             except BaseException:
                 served.close()
                 raise
@@ -176,22 +203,32 @@ def _announce(path: Path) -> Any:
 
 
 def _opened(
-    path: Path, modes: list[str] | None, value: str | None, binary: bool, given: dict[str, Any]
+    path: Path,
+    modes: list[str] | None,
+    value: str | None,
+    binary: bool,
+    given: dict[str, Any],
+    rejects: Path,
 ) -> Any:
     from spidertensor.cli.learner import check_same
     from spidertensor.service.from_stream import Rejects
     from spidertensor.service.opening import NewModel, opened
 
-    kind = "SpiderClassifier" if binary else "SpiderRegressor"
-    new = None if modes is None or value is None else NewModel(kind, modes, value, given)
+    events = "negatives_over" in given
+    if modes is not None:
+        given = event_options.numbered(given, modes)
+    kind = "SpiderClassifier" if binary or events else "SpiderRegressor"
+    new = None if modes is None or (value is None and not events) else NewModel(kind, modes, value, given)
     if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
-        raise CommandError(f"{path}: no such model: a new one needs --modes and --value")
+        raise CommandError(f"{path}: no such model: a new one needs --modes and --value, or --events")
     if modes is not None and len({*modes, value}) != len(modes) + 1:
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
     # Also without --from: the journal may have messages of a stream.
-    served.rejects = Rejects(lambda stream, after: _rejects(path, stream, after))
+    served.rejects = Rejects(lambda stream, after: _rejects(rejects, stream, after))
     try:
+        if modes is None:
+            given = event_options.numbered(given, served.modes)
         check_same(served, modes, value, binary=binary, paper=False, **given)
     except CommandError:
         served.close()
@@ -203,26 +240,31 @@ def _rejects(path: Path, stream: str, after: int) -> BadRows:
     from spidertensor import sources
 
     source = sources.stream_at(stream, "json")  # only its name is used
-    return BadRows(source, OnBad.FILE, path.with_suffix(".rejects.jsonl"), after=after)
+    return BadRows(source, OnBad.FILE, path, after=after)
 
 
-def _consumed(
-    served: Any,
+def _stream(
     url: str,
     format: str | None,  # noqa: A002
     columns: str | None,
     on_gap: streams.OnGap,
     config: Path | None,
-) -> Any:
-    """The stream, opened where the model is with it."""
+) -> Stream:
     from spidertensor import sources
-    from spidertensor.cli import position
-    from spidertensor.service.consumer import From
 
     if not sources.is_url(url):
         raise CommandError(f"--from takes the URL of a stream, not {url!r}")
     names = None if columns is None else options.words(columns)
-    stream = sources.stream_at(url, format, names, config=config, on_gap=on_gap.value)
+    return sources.stream_at(url, format, names, config=config, on_gap=on_gap.value)
+
+
+def _consumed(served: Any, stream: Stream, rejects: Path, letters: Stream | None) -> Any:
+    """The stream, opened where the model is with it; letters: where bad messages are sent."""
+    from spidertensor import sources
+    from spidertensor.cli import position
+    from spidertensor.service.consumer import From
+    from spidertensor.service.from_stream import DeadLetters
+
     stored = position.of(served.position_after_replay(), len(served.modes))
     known = position.places(stored)
     place = position.find(known, stream)
@@ -234,9 +276,8 @@ def _consumed(
     start = place or {"row": 0, "bad": 0, "stream": None}
     if place is not None and place["source"] != stream.name:
         output.note(f"note: {served.path} was learned from {place['source']}, and goes on with {stream.name}")
-    path = served.path.with_suffix(".rejects.jsonl")
-    files.check_writable(path)
-    _rejects(served.path, stream.name, start["row"])  # fails now if the file holds anything else
+    files.check_writable(rejects)
+    _rejects(rejects, stream.name, start["row"])  # fails now if the file holds anything else
     texts = (stored or {}).get("all_text")
     if texts is None and not stream.format.typed:
         texts = [False] * len(served.modes) if served.is_new else files.all_text(served.estimator)
@@ -246,5 +287,7 @@ def _consumed(
     }  # fmt: skip
     if not known or place is not known[0]:  # else the model goes on counting by itself
         about["bad"] = start["bad"]
-    how = {"likelihood": served.estimator.likelihood, "all_text": texts, "position": start["stream"]}
+    how = {"likelihood": served.estimator.likelihood_, "all_text": texts, "position": start["stream"]}
+    if letters is not None:
+        served.rejects.letters = DeadLetters(letters.sender())
     return From(sources.open(stream, served.modes, served.value, **how), about)

@@ -69,12 +69,15 @@ def opened(
     return options.source(name, format, columns, delimiter, encoding, decimal)
 
 
-def dead_letters(url: str | None, config: Path | None) -> Stream | None:
-    """Where bad messages are sent."""
+def dead_letters(url: str | None, config: Path | None, source: Source | Stream) -> Stream | None:
+    """Where bad messages of the source are sent."""
     from spidertensor import sources
 
     if url is None:
         return None
     if not sources.is_url(url):
         raise CommandError(f"--dead-letter takes the URL of a stream, not {url!r}")
-    return sources.stream_at(url, "json", config=config)
+    letters = sources.stream_at(url, "json", config=config)
+    if letters.name == source.name:  # each letter would be a bad message, and come back for ever
+        raise CommandError(f"--dead-letter {url}: is the stream that is read")
+    return letters

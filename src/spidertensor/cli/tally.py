@@ -9,62 +9,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.baselines import floors
+from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.running_floors import FLOORS, RunningFloors, in_intervals
 from spidertensor.faults import SpiderWarning
-from spidertensor.method import Batch, Update
+from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 
-COVERAGE = 0.9  # of the intervals that are counted
 LAST = 10_000  # entries of the last part of a run, by which the model is judged; half of a shorter run
 SHORTEST = 500  # entries of a last part that says anything
 MARGIN = 1.01  # by which factor a model must be worse than a floor
 ERRORS = 3.0  # and by how many standard errors of the difference
 
-FLOORS = {"mean": "the running mean", "biases": "online biases"}  # as they are called in a sentence
-
 
 class Tally:
-    """Scores of this run; each entry is scored by what was predicted before it was learned.
+    """Scores of this run, by the losses of running_floors.py.
 
-    The metric is the RMSE where that is the metric of the likelihood, else the mean of -log evidence, which
-    for binary values is the log loss. The floors begin with the run, also where the model does not: against
-    a model that knows more they can only look worse than they are.
+    The floors begin with the run, also where the model does not: against a model that knows more they can
+    only look worse than they are.
     """
 
-    def __init__(self, likelihood: Likelihood, n_modes: int) -> None:
-        self.by_squares = likelihood.metric == "rmse"
+    def __init__(self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None) -> None:
         self.entries = 0
         self.calibrated = self.inside = 0  # entries with an interval, and those that were in it
         self.log_evidence = 0.0
         # seconds; the first chunk, for which kernels are compiled, counts as `starting`
         self.reading = self.starting = self.learning = 0.0
         self.timed = 0  # entries learned in `learning`
-        self._methods = [floors.mean(likelihood), floors.biases(n_modes, likelihood)]
-        self._states = [method.init(0) for method in self._methods]
+        self._floors = RunningFloors(likelihood, n_modes, rule)
         self._sums = np.zeros(1 + len(FLOORS))  # of the losses of the model and of each floor
         self._last: deque[NDArray[np.float64]] = deque()  # losses of at least the last LAST entries
         self._in_last = 0
 
-    def add(self, value: Any, update: Update, index: NDArray[np.int64], shift: float) -> None:
-        """index: (n, K) the nodes of the entries
-        shift: the mean that the model assumes before the first entry, so the floors start with it too
-        """
-        batch = Batch(index, value)
-        losses = [self._losses(value, update)]
-        for place, method in enumerate(self._methods):
-            self._states[place], floor = method.update(self._states[place], batch)
-            if not self.entries:
-                floor.mean[0] = shift
-            losses.append(self._losses(value, floor))
-        self._note_losses(np.array(losses))
+    def add(self, value: Any, learned: Numbered, shift: float) -> None:
+        """shift: the mean that the model assumes before the first entry, so the floors start with it too"""
+        self._note_losses(self._floors.learn(value, learned, shift))
         self.entries += len(value)
-        self.log_evidence += float(update.log_evidence.sum())
-        if update.below is not None:
-            self.calibrated += int(np.isfinite(update.below).sum())  # NaN: the entry was refused
-            self.inside += int((np.abs(update.below - 0.5) <= COVERAGE / 2).sum())
-
-    def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
-        return (value - update.mean) ** 2 if self.by_squares else -update.log_evidence
+        self.log_evidence += float(learned.update.log_evidence.sum())
+        calibrated, inside = in_intervals(learned.update).sum(axis=1).tolist()
+        self.calibrated += calibrated
+        self.inside += inside
 
     def _note_losses(self, losses: NDArray[np.float64]) -> None:
         self._sums += losses.sum(axis=1)
@@ -80,16 +63,16 @@ class Tally:
 
     @property
     def metric(self) -> str:
-        return "rmse" if self.by_squares else "log_loss"
+        return "rmse" if self._floors.by_squares else "log_loss"
 
     @property
     def score(self) -> float:
-        return self._scores(self._sums / max(self.entries, 1))[0]
+        return self._floors.scores(self._sums / max(self.entries, 1))[0]
 
     @property
     def floors(self) -> dict[str, float]:
         """The scores of predicting the mean of all earlier entries, and their online biases."""
-        return dict(zip(FLOORS, self._scores(self._sums / max(self.entries, 1))[1:], strict=True))
+        return dict(zip(FLOORS, self._floors.scores(self._sums / max(self.entries, 1))[1:], strict=True))
 
     @property
     def last_part(self) -> dict[str, Any] | None:
@@ -97,7 +80,7 @@ class Tally:
         losses = self._losses_of_last_part()
         if not losses.shape[1]:
             return None
-        score, *of_floors = self._scores(losses.mean(axis=1))
+        score, *of_floors = self._floors.scores(losses.mean(axis=1))
         return {
             "entries": losses.shape[1],
             "score": score,
@@ -110,7 +93,7 @@ class Tally:
         n = losses.shape[1]
         if n < SHORTEST:
             return
-        score, *of_floors = self._scores(losses.mean(axis=1))
+        score, *of_floors = self._floors.scores(losses.mean(axis=1))
         for (name, words), floor, own in zip(FLOORS.items(), of_floors, losses[1:], strict=True):
             difference = losses[0] - own
             if score > MARGIN * floor and difference.mean() > ERRORS * difference.std() / n**0.5:
@@ -126,6 +109,3 @@ class Tally:
         n = min(LAST, self.entries // 2)
         losses = np.concatenate([np.empty((len(self._sums), 0)), *self._last], axis=1)
         return losses[:, losses.shape[1] - n :]
-
-    def _scores(self, losses: NDArray[np.float64]) -> list[float]:
-        return (np.sqrt(losses) if self.by_squares else losses).tolist()

@@ -35,18 +35,24 @@ def warmup() -> None:
 
 
 def _learn_and_predict() -> None:
-    """One entry, with the floors that spider fit shows beside the model."""
+    """One entry, with the floors that spider fit shows beside the model; what committees of classifiers and
+    rankings of many candidates need besides."""
     import numpy as np
 
     from spidertensor.baselines import floors
     from spidertensor.method import Batch
     from spidertensor.spider.committee import committee
-    from spidertensor.spider.likelihoods import GAUSSIAN
+    from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
     from spidertensor.spider.network import Network
+    from spidertensor.spider.posterior import Prior
+    from spidertensor.spider.quick_moments import quick_moments
     from spidertensor.spider.sequential import sequential
 
-    index = np.zeros((1, 2), np.int64)
-    model = committee([sequential(Network((1, 1)), GAUSSIAN)], GAUSSIAN)
+    index, network = np.zeros((1, 2), np.int64), Network((1, 1))
+    member = sequential(network, GAUSSIAN)
+    model = committee([member], GAUSSIAN)
+    PROBIT.mixture(np.ones((1, 1)), np.ones((1, 3, 1)))
+    quick_moments(member.init(0), network, Prior(), list(index.T))
     for method in (model, floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
         state, _ = method.update(method.init(0), Batch(index, np.ones(1)))
         method.predict(state, index)

@@ -16,6 +16,7 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import is_whole, members_of
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch
 from spidertensor.spider.committee import committee
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.posterior import Gaussian, State
 
 ENDLESS = 2**40  # rows: more than there will be nodes
@@ -63,7 +64,7 @@ def on_workers(
     for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
         if not (is_whole(value) and value >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-    _check(model)
+    _check(model, rounds_for(model, workers, part))
     try:
         from spidertensor.cluster import ray_cluster
     except ModuleNotFoundError as error:
@@ -93,7 +94,7 @@ def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
     return Rounds(max(workers // len(members_of(params)), 1), part)
 
 
-def _check(model: Spider) -> None:
+def _check(model: Spider, how: Rounds) -> None:
     params = model.get_params(deep=False)
     if params["engine"] != "sequential":
         raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
@@ -101,6 +102,9 @@ def _check(model: Spider) -> None:
         raise ValueError("max_nodes is for one process: leave it out, or learn without workers")
     if params.get("negatives") is not None:
         raise ValueError("events are learned by one process: leave out the workers")
+    if how.workers > 1 and model.likelihood not in (GAUSSIAN, PROBIT):
+        most = len(members_of(params))
+        raise ValueError(f"{model.likelihood.name} models have one worker for each member: at most {most}")
 
 
 class Placed:

@@ -19,6 +19,7 @@ from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
 from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
@@ -45,6 +46,7 @@ from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.custom_network import CustomNetwork
+from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 
 PAPER: dict[str, Any] = {
@@ -92,7 +94,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     call of `learn` did or nothing of it.
     """
 
-    _likelihood: Likelihood
+    _likelihood: Any  # a Likelihood: of what was learned, or of what will be
     _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
     position_: Any = None
     _placed: Any = None  # where the members are learned, if in other processes: cluster/fit.py
@@ -130,9 +132,10 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return self._advance(X, y)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any) -> tuple[Update, NDArray[np.int64]]:
+    def learn_numbered(self, X: Any, y: Any) -> Numbered:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
-        the same entries, which then needs no ids. With max_nodes a row may be another node's later."""
+        the same entries, which then needs no ids. With max_nodes a row may be another node's later: `parts`
+        says from which entry on."""
         return self._advance(X, y)
 
     @locked
@@ -149,8 +152,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
         if update is None:
-            y = None if value is None else [value]
-            update = one_entry.numbers_of(self._advance(one_entry.as_rows(ids), y)[0])
+            y = None if value is None and self.learns_events else [value]
+            said = self._advance(one_entry.as_rows(ids), y)[0]
+            update = one_entry.numbers_of(said, self._likelihood)
         return update
 
     @locked
@@ -208,7 +212,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         fitted, mode = self._fitted(), self._mode(over)
         columns = given_columns(given, self._mode)
         ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
-        excluded = Excluded(exclude, mode, columns, self._mode)
+        excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)
         how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
@@ -277,9 +281,18 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return cls._from_file(path, checkpoint.load(path), network)
 
     @property
-    def likelihood(self) -> Likelihood:
+    def likelihood_(self) -> Likelihood:
         """How a value comes from the latent f of its entry, and what its predictions are called."""
         return self._likelihood
+
+    @property
+    def learns_events(self) -> bool:
+        """Whether entries are events, which have no values."""
+        return False
+
+    def rule_of(self, names: Sequence[str]) -> Rule | None:
+        """How negatives are drawn, for modes of these names; None without events."""
+        return None
 
     def _mode(self, mode: str | int) -> int:
         """Number of a mode that is named by its column or by that number."""
@@ -301,25 +314,22 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         """y as numbers, and the labels that they stand for, if any; `classes`: see SpiderClassifier."""
         return inputs.values(y, n, self._likelihood), None
 
-    def _advance(self, X: Any, y: Any, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
+    def _advance(self, X: Any, y: Any, classes: Any = None) -> Numbered:
         if classes is None and (
             (learned := one_entry.learn_rows(self._learned, self._notes, X, y)) is not None
         ):
-            return learned
+            return Numbered(*learned)
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
-            return Update(*np.empty((4, 0)), rejected=0, below=below), np.empty(
-                (0, len(columns.ids)), np.int64
-            )
+            nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
+            return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         with eviction.unbroken(fitted.nodes):
             return self._learn(fitted, columns, value)
 
-    def _learn(
-        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]
-    ) -> tuple[Update, NDArray[np.int64]]:
+    def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
         batch_value = scaled_values(value, fitted)
         fitted, index, segments = with_room(fitted, columns)
         # From here on the input cannot fail. Stored before it is learned: the update works in place on these
@@ -345,7 +355,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         _tell_changes(changes)
         self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
         log_evidence = fitted.scaling.log_density(update.log_evidence)
-        return Update(*prediction, log_evidence, *update[4:]), index
+        return Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
 
     def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
         n_modes = len(columns.ids)
@@ -418,7 +428,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             complete = checked(estimator.get_params(deep=False)) == params
             fitted_file.check(complete, "the params have missing or impossible values")
             estimator._learned = fitted_file.from_file(
-                file, config | {"params": params}, cls._likelihood, runs=runs
+                file, config | {"params": params}, estimator._likelihood, runs=runs
             )
             estimator.n_features_in_ = config["modes"]
             estimator.position_ = file.sections.get("position")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.inputs import Column, by_name
 from spidertensor.faults import EntryError
+from spidertensor.missing import MISSING_ID
 
 Modes = Callable[[str | int], int]  # the number of a mode from its name or number
 
@@ -44,15 +45,28 @@ class Candidates:
 def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes) -> Candidates:
     """table: None for all known nodes; ids of mode `over`; or columns of ids by mode, `over` among them."""
     if table is None:
-        return Candidates(over, nodes[over].ids, {over: np.arange(len(nodes[over]))})
+        ids, numbers = nodes[over].ids, {over: np.arange(len(nodes[over]))}
+    else:
+        ids, numbers = _listed_once(table, over, nodes, mode_of)
+    if MISSING_ID in ids:
+        place = ids.index(MISSING_ID)
+        ids = [*ids[:place], *ids[place + 1 :]]
+        numbers = {mode: np.delete(each, place) for mode, each in numbers.items()}
+    return Candidates(over, ids, numbers)
+
+
+def _listed_once(
+    table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes
+) -> tuple[list[Any], dict[int, NDArray[np.int64]]]:
+    """The ids and numbers of Candidates, without repetitions."""
     columns = _by_mode(table, over, mode_of, "candidates")
-    numbers = {mode: nodes[mode].find(column) for mode, column in columns.items()}
+    numbers = _numbers(columns, nodes, "candidates")
     ids = _listed(columns[over])
     if len(first := _first_places(ids)) < len(ids):
         _check_repeated(ids, {mode: _listed(columns[mode]) for mode in columns if mode != over}, first)
         kept = np.array(sorted(first.values()))
         ids, numbers = [ids[place] for place in kept], {mode: each[kept] for mode, each in numbers.items()}
-    return Candidates(over, ids, numbers)
+    return ids, numbers
 
 
 class Excluded:
@@ -62,13 +76,16 @@ class Excluded:
            those whose ids in its other modes are the same
     """
 
-    def __init__(self, table: Any, over: int, given: Mapping[int, Column], mode_of: Modes) -> None:
+    def __init__(
+        self, table: Any, over: int, given: Mapping[int, Column], nodes: Sequence[NodeIndex], mode_of: Modes
+    ) -> None:
         columns = {} if table is None else _by_mode(table, over, mode_of, "exclude")
         self.modes = [mode for mode in columns if mode != over]
         if strange := [mode for mode in self.modes if mode not in given]:
             raise ValueError(
                 f"exclude can name the ranked mode and modes that are given, not mode {strange[0]}"
             )
+        _numbers(columns, nodes, "exclude")  # only because that checks the ids
         self._of: dict[tuple[Any, ...], list[Any]] = {}
         ids = _listed(columns[over]) if columns else []
         others = [_listed(columns[mode]) for mode in self.modes]
@@ -99,6 +116,19 @@ def _by_mode(table: Any, over: int, mode_of: Modes, what: str) -> dict[int, Colu
     if len(lengths := {len(column) for column in columns.values()}) > 1:
         raise EntryError(f"columns of {what} differ in length: {sorted(lengths)}")
     return columns
+
+
+def _numbers(
+    columns: Mapping[int, Column], nodes: Sequence[NodeIndex], what: str
+) -> dict[int, NDArray[np.int64]]:
+    """The nodes of all ids, -1 for an unseen one; EntryError for what cannot be an id."""
+    numbers = {}
+    for mode, column in columns.items():
+        try:
+            numbers[mode] = nodes[mode].find(column)
+        except EntryError as error:
+            raise error.but(reason=f"{what}: {error.reason}", column=mode) from None
+    return numbers
 
 
 def _listed(column: Column) -> list[Any]:

@@ -13,13 +13,16 @@ from scipy.special import log_ndtr, ndtr
 
 from spidertensor.estimator import event_rule, inputs, labels
 from spidertensor.estimator.base import PAPER, Spider
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.one_entry import EntryProbability
+from spidertensor.estimator.parameters import checked
 from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.method import Update
+from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import PROBIT
 
 
@@ -78,9 +81,19 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._advance(X, y, classes)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> tuple[Update, NDArray[np.int64]]:
-        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`."""
+    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
+        """Like learn, and the (n, K) nodes of the entries: as SpiderRegressor.learn_numbered."""
         return self._advance(X, y, classes)
+
+    @property
+    def learns_events(self) -> bool:
+        """Whether entries are events, which have no values."""
+        return self.negatives is not None
+
+    def rule_of(self, names: Sequence[str]) -> Rule | None:
+        """How negatives are drawn, for modes of these names; None without events."""
+        params = checked(self.get_params(deep=False))
+        return event_rule.rule_of(event_rule.resolved(params, names, len(names)))
 
     @property
     @locked
@@ -134,7 +147,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._fitted().classes or labels.ZERO_ONE
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
-        if (self.negatives if self._learned is None else self._learned.model.rule) is not None:
+        if self.learns_events if self._learned is None else self._learned.model.rule is not None:
             return _ones(y, n), labels.ZERO_ONE
         known = None if self._learned is None else self._classes()
         return labels.encoded(y, n, labels.agreed(known, classes))

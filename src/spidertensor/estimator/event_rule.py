@@ -7,6 +7,8 @@ from typing import Any
 
 from spidertensor.spider.events import Rule
 
+NEGATIVES = 8  # of the command and of studies; chosen by benchmarks/choose_events.py
+
 
 def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
     """The parameters with modes by their numbers. ValueError if they do not fit each other or the entries."""

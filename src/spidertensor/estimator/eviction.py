@@ -11,9 +11,10 @@ are started afresh where a segment begins, and no row has two ids inside one.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from spidertensor.estimator.parameters import Model
 from spidertensor.method import Batch, Update, joined
 from spidertensor.spider import events, posterior
 from spidertensor.spider.committee import CommitteeState, interrupts_wait
+
+State = TypeVar("State")
 
 
 class BoundedIndex(NodeIndex):
@@ -159,6 +162,17 @@ class Segment(NamedTuple):
     reused: list[list[int]]
 
 
+class Numbered(NamedTuple):
+    """What a call has learned: its update, the (n, K) rows of its nodes, and where rows changed their ids.
+
+    With this another model can learn the same entries, which then needs no ids.
+    """
+
+    update: Update
+    nodes: NDArray[np.int64]
+    parts: Sequence[Segment] = ()
+
+
 def segments(
     nodes: Sequence[NodeIndex],
     index: NDArray[np.int64],
@@ -210,19 +224,33 @@ def learn(
     model: Model, state: CommitteeState, batch: Batch, parts: Sequence[Segment]
 ) -> tuple[CommitteeState, Update]:
     """The update of a model by the entries of a call, in these segments."""
+    return in_segments(model.method.update, partial(_start_afresh, model), state, batch, parts)
+
+
+def in_segments(
+    update_by: Callable[[State, Batch], tuple[State, Update]],
+    start_afresh: Callable[[State, list[list[int]]], None],
+    state: State,
+    batch: Batch,
+    parts: Sequence[Segment],
+) -> tuple[State, Update]:
+    """The update of any state by the entries of a call, in these segments.
+
+    start_afresh: makes rows, given per mode, what they were before any entry
+    """
     if not parts:
-        return model.method.update(state, batch)
+        return update_by(state, batch)
     updates, waiting = [], deque(parts)
     try:
         while waiting:
             start, reused = waiting.popleft()
             end = waiting[0].start if waiting else len(batch.value)
-            _start_afresh(model, state, reused)
-            state, update = model.method.update(state, Batch(batch.index[start:end], batch.value[start:end]))
+            start_afresh(state, reused)
+            state, update = update_by(state, Batch(batch.index[start:end], batch.value[start:end]))
             updates.append(update)
     except BaseException:
         for part in waiting:  # these entries are not learned, but no id may have the factors of another
-            _start_afresh(model, state, part.reused)
+            start_afresh(state, part.reused)
         raise
     return state, joined(updates)
 

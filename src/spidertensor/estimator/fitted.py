@@ -152,9 +152,8 @@ def intervals(
             f"a {likelihood.name} model predicts a {likelihood.mean_name}, which has no interval"
         )
     coverage = checked_coverage(coverage)
-    std = np.sqrt(predicted.var + predicted.noise)
     low, high = (quantile(fitted.state, (1 + side * coverage) / 2) for side in (-1, 1))
-    return predicted.mean + std * low, predicted.mean + std * high
+    return likelihood.at_residual(low, predicted), likelihood.at_residual(high, predicted)
 
 
 def checked_coverage(coverage: Any) -> float:

@@ -47,7 +47,8 @@ from spidertensor.spider.committee import CommitteeCounts, CommitteeState, membe
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.events import Rule
 from spidertensor.spider.follow import DECIDE, WATCH
-from spidertensor.spider.likelihoods import PROBIT, Likelihood
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood
+from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.network import Network
 from spidertensor.spider.popularity import of_times
 from spidertensor.spider.posterior import State, Stream
@@ -66,6 +67,7 @@ VERSION_1: dict[str, Any] = {
 # What files of version 2 may lack, because it came later
 ADDED: dict[str, Any] = {
     "max_nodes": None,
+    "likelihood": "gaussian",
     "negatives": None,
     "negatives_over": None,
     "negatives_power": 0.0,
@@ -77,6 +79,7 @@ MOST_PARAMS = 1000  # values in the params of a file, and more for each array
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
 LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
 LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
+LARGEST_LEVEL = 1e3  # of f for counts, whose logarithms it is
 WIDER = 1e6  # times its prior a variance may be: wild values with curvature were seen to widen one 500 times
 
 
@@ -218,6 +221,8 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
+        if likelihood is COUNT:
+            _check_counts(member)
         _check_reach(member, model.members[m], scaling)
     _check_committee(state)
     if model.rule:
@@ -303,7 +308,10 @@ def _state(
 ) -> CommitteeState:
     members = tuple(
         posterior.init(
-            member.network, member.prior, 0, node_noise=(params | member.own).get("node_noise", False)
+            member.network,
+            member.prior,
+            0,
+            node_noise=model.likelihood is GAUSSIAN and (params | member.own).get("node_noise", False),
         )
         for member in model.members
     )
@@ -416,6 +424,17 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
     shift = scaling.shift + scaling.scale * float(state.stream.shift)
     possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
     check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in the units of the values overflow")
+
+
+def _check_counts(state: State) -> None:
+    """The level and the noise of counts (likelihoods/count.py)."""
+    stream, noise = state.stream, state.posterior.noise
+    still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
+    level = 0 < stream.var <= COUNT.level_var and abs(stream.mean) <= LARGEST_LEVEL
+    check(still and level, "the level of the counts is impossible")
+    noise_var = float(noise.rate) / float(noise.shape)
+    possible = LEAST_NOISE / 2 <= noise_var <= 2 * LARGEST_NOISE  # rounding
+    check(possible, "the noise of the counts is impossible")
 
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:

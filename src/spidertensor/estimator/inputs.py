@@ -94,7 +94,8 @@ def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
         value = float(array[row])
         if not isfinite(value):
             raise EntryError(f"value {value:g} is not finite", row, kind="value", value=value)
-        raise EntryError(f"value {value:g} is not {likelihood.allowed}", row, kind="value", value=value)
+        reason = f"value {value:g} is not {likelihood.allowed}"
+        raise EntryError(reason, row, kind="value", value=value, remedy=likelihood.remedy)
     return array
 
 

@@ -30,6 +30,8 @@ from spidertensor.faults import SpiderWarning
 from spidertensor.method import Update
 from spidertensor.scaling import WILD, wild
 
+Floats = NDArray[np.float64]
+
 FEWEST_EQUAL = 30  # values of a whole data set that are no coincidence any more
 MANY_EQUAL = 1_000  # the same of a stream, where rare values may just not have come yet
 PART = 10_000  # entries of a stream that are judged together
@@ -60,7 +62,9 @@ class Notes:
     _entries: int = 0
     _first: float = 0.0  # value
     _vary: bool = False
-    _values: list[NDArray[np.float64]] = field(default_factory=list)  # of the part that is not yet judged
+    _values: list[Sequence[float] | Floats] = field(
+        default_factory=list
+    )  # of the part that is not yet judged
     _in_part: int = 0
     _clipped: int = 0
     _refused: int = 0
@@ -70,17 +74,32 @@ class Notes:
         if not self._vary:
             self._first = self._first if self._entries else float(value[0])
             self._vary = bool((value != self._first).any())
-        self._entries += len(value)
-        if self._entries >= MANY_EQUAL:
+        if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
+            self._judge_unclipped(fitted, value)
+        clipped = 0 if followed else update.clipped
+        self._count(fitted, value[-PART:].copy(), len(value), clipped, update.refused)
+
+    def learned_one(self, fitted: Fitted, value: float, *, clipped: int, refused: int) -> None:
+        """`learned` of one entry."""
+        if not self._vary:
+            self._first = self._first if self._entries else value
+            self._vary = value != self._first
+        if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
+            self._judge_unclipped(fitted, np.array([value]))
+        self._count(fitted, (value,), 1, clipped, refused)
+
+    def _count(
+        self, fitted: Fitted, value: Sequence[float] | Floats, n: int, clipped: int, refused: int
+    ) -> None:
+        self._entries += n
+        if not self._vary and self._entries >= MANY_EQUAL:
             self._judge_variety(fitted)
         if not fitted.model.likelihood.scaled:
             return
-        if fitted.params.get("clip") is None:
-            self._judge_unclipped(fitted, value)
-        self._values.append(value[-PART:].copy())
-        self._in_part += len(value)
-        self._clipped += 0 if followed else update.clipped
-        self._refused += update.refused
+        self._values.append(value)
+        self._in_part += n
+        self._clipped += clipped
+        self._refused += refused
         if self._in_part >= PART:
             self._judge_part(fitted)
 

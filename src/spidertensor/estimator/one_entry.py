@@ -1,8 +1,8 @@
 """One entry at a time, without the checks and arrays that many entries need.
 
 The short way is for nodes that are known, by plain ids (exact ints, strs, bytes, bools), and for plain
-numbers. It ends in `Method.update` and `Method.predict` like the general way, so it gives the same bit for
-bit. For everything else it gives None: then the general way finds out what to do, or what is wrong.
+numbers. It ends in the same kernels as the general way, so it gives the same bit for bit. For everything else
+it gives None: then the general way finds out what to do, or what is wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from spidertensor.estimator.labels import Label
 from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
+from spidertensor.spider.likelihoods import COUNT, Likelihood
+from spidertensor.spider.single import Single
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 
@@ -42,6 +44,22 @@ class EntryUpdate(NamedTuple):
     def std(self) -> float:
         """Predicted standard deviation of the value; of a classifier's, the one of f."""
         return math.sqrt(self.var + self.noise)
+
+
+class CountUpdate(EntryUpdate):
+    """The same of a count: `mean`, `var` and `noise` are about f, the logarithm of its rate."""
+
+    __slots__ = ()
+
+    @property
+    def expected(self) -> float:
+        """Predicted mean of the count."""
+        return float(COUNT.expected(self.mean, self.var))
+
+    @property
+    def std(self) -> float:
+        """Predicted standard deviation of the count."""
+        return float(COUNT.std(self.mean, self.var, self.noise))
 
 
 class EntryPrediction(NamedTuple):
@@ -79,54 +97,67 @@ def as_rows(ids: Any) -> Any:
 
 
 def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> EntryUpdate | None:
-    learned = _learned(fitted, notes, ids, value)
-    if fitted is None or learned is None:
-        return None
-    mean, var, noise, log_evidence, *rest = numbers_of(learned[0])
-    in_units: Any = fitted.scaling.user_units(mean, var, noise)
-    return EntryUpdate._make((*in_units, fitted.scaling.log_density(log_evidence), *rest))
+    learned = None if fitted is None else _learned(fitted, notes, ids, value)
+    return None if learned is None else learned[0]
 
 
 def learn_rows(
     fitted: Fitted | None, notes: Notes, X: Any, y: Any
 ) -> tuple[Update, NDArray[np.int64]] | None:
     """The same for a call of `learn` with one entry: its Update, and its (1, K) nodes."""
-    if not (type(X) is list and type(y) is list and len(X) == len(y) == 1):
+    if fitted is None or not (type(X) is list and type(y) is list and len(X) == len(y) == 1):
         return None
     learned = _learned(fitted, notes, X[0], y[0])
-    if fitted is None or learned is None:
+    if learned is None:
         return None
-    update, index = learned
-    prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
-    return Update(*prediction, fitted.scaling.log_density(update.log_evidence), *update[4:]), index
+    (*numbers, rejected, refused, clipped, below), nodes = learned
+    mean, var, noise, log_evidence = (np.array([number]) for number in numbers)
+    below = None if below is None else np.array([below])
+    index = np.array([nodes], np.int64)
+    return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below), index
 
 
-def _learned(
-    fitted: Fitted | None, notes: Notes, ids: Any, given: Any
-) -> tuple[Update, NDArray[np.int64]] | None:
-    """The Update of the method, in its units, and the nodes."""
-    if fitted is None or fitted.model.method.unit != "entry":
-        return None
+def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
+    """What was told of the entry, in the units of the values, and its nodes."""
     if fitted.params["max_nodes"] is not None:
         return None  # a node that is seen becomes the last to be evicted
     if fitted.pairs is not None:
         return None  # which have to be remembered
-    numbers, state = plain_numbers(fitted.nodes, ids), fitted.state
-    if numbers is None or -1 in numbers:
+    nodes = plain_numbers(fitted.nodes, ids)
+    if nodes is None or -1 in nodes:
         return None
-    if (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
-        return None  # where the prior is refined a member may follow a change, which is told
     value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
     if value is None or (fitted.model.rule and value != 1):
         return None
-    scaled = fitted.scaling.scaled_one(value)
-    centre, farthest = accepted(fitted)
-    if not fitted.model.likelihood.allows(value) or abs(scaled - centre) > farthest:
+    scaling, (centre, farthest) = fitted.scaling, accepted(fitted)
+    scaled = scaling.scaled_one(value)
+    if not fitted.model.likelihood.allows_one(value) or abs(scaled - centre) > farthest:
         return None
-    index = np.array([numbers], np.int64)
-    _, update = fitted.model.method.update(state, Batch(index, np.array([scaled])))  # the state is the same
-    notes.learned(fitted, np.array([value]), update, followed=False)
-    return update, index
+    learned = _updated(fitted, nodes, scaled)
+    if learned is None:
+        return None
+    mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
+    notes.learned_one(fitted, value, clipped=clipped, refused=refused)
+    in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
+    log_evidence = scaling.log_density(log_evidence)
+    kind = _kind(fitted.model.likelihood)
+    return kind._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
+
+
+def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
+    """The numbers of the method's Update, in its units; None if the general way has to learn the entry."""
+    state, method = fitted.state, fitted.model.method
+    if fitted.model.rule is None and (single := _single(fitted)) is not None:  # an event is several entries
+        return single.learn(nodes, scaled)
+    if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
+        return None  # where the prior is refined a member may follow a change, which is told
+    _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
+    return numbers_of(update, fitted.model.likelihood)
+
+
+def _single(fitted: Fitted) -> Single | None:
+    single = fitted.model.method.single
+    return None if single is None else single(fitted.state)
 
 
 def _number(fitted: Fitted, value: Any) -> Any:
@@ -143,11 +174,15 @@ def _number(fitted: Fitted, value: Any) -> Any:
 
 def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
     """mean, var and noise, as in a Prediction. Not for unseen nodes, about which there may be a note."""
-    numbers = plain_numbers(fitted.nodes, ids)
-    if numbers is None or -1 in numbers:
+    nodes = plain_numbers(fitted.nodes, ids)
+    if nodes is None or -1 in nodes:
         return None
-    mean, var, noise = fitted.model.method.predict(fitted.state, np.array([numbers], np.int64))
-    in_units: Any = fitted.scaling.user_units(mean.item(), var.item(), noise.item())
+    if (single := _single(fitted)) is not None:
+        predicted: Any = single.predict(nodes)
+    else:
+        parts = fitted.model.method.predict(fitted.state, np.array([nodes], np.int64))
+        predicted = [part.item() for part in parts]
+    in_units: Any = fitted.scaling.user_units(*predicted)
     return in_units
 
 
@@ -157,8 +192,13 @@ def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
     return None if one is None else Prediction(*(np.array([number]) for number in one))
 
 
-def numbers_of(update: Update) -> EntryUpdate:
+def _kind(likelihood: Likelihood) -> type[EntryUpdate]:
+    return CountUpdate if likelihood is COUNT else EntryUpdate
+
+
+def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
     """An Update of one entry, as numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
-    return EntryUpdate(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)
+    kind = _kind(likelihood)
+    return kind(mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below)

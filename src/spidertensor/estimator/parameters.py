@@ -94,12 +94,18 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters as plain Python objects: a NumPy number from a grid search cannot be saved as JSON."""
     params = {name: plain(value) for name, value in params.items()}
     for name, value in params.items():
-        good, wanted = RULES.get(name, (None, ""))
-        if good is not None and not good(value):
-            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        check_rule(name, value)
+    if params.get("likelihood") == "count" and params["scaling"] is not None:
+        raise ValueError("counts are learned as they are: leave out scaling beside likelihood='count'")
     if isinstance(params["committee"], list):
         params["committee"] = [_checked_member(own, params) for own in params["committee"]]
     return params
+
+
+def check_rule(name: str, value: Any) -> None:
+    good, wanted = RULES.get(name, (None, ""))
+    if good is not None and not good(value):
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
 def _checked_member(own: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +191,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
     "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
+    "likelihood": (lambda x: x in ("gaussian", "count"), '"gaussian" or "count"'),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
     "negatives": (
         lambda x: x is None or (is_whole(x) and 1 <= x <= MOST_NEGATIVES),

@@ -3,8 +3,8 @@
 Candidates are scored in blocks, which bounds the memory, and the best so far are kept. Equal scores keep the
 order of the candidates, as if all were ranked at once.
 
-A ranking by the mean of f needs no variances. Means alone are found in a third of the time (quick_means.py),
-but with other last digits: they make a shortlist, which is then ranked by what `predict` says.
+Of many candidates, most are ruled out by what is found quickly (quick_scores.py). The others make a
+shortlist, which is then ranked by what `predict` says.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.candidates import Candidates
 from spidertensor.estimator.fitted import Fitted, intervals
+from spidertensor.estimator.quick_scores import Bounds, quick_bounds
 from spidertensor.method import Prediction
 from spidertensor.spider import posterior
-from spidertensor.spider.committee import cores, in_threads
 from spidertensor.spider.custom_network import CustomSizes
-from spidertensor.spider.quick_means import ERROR, one_blas_thread, quick_means
+from spidertensor.spider.quick_means import one_blas_thread, quick_means
 
 EXPLORE = ("mean", "ucb", "thompson")
 BLOCK = 2**13  # candidates scored at once: their hidden layers stay in the processor's cache
@@ -80,8 +80,9 @@ def best_nodes(
             for places, score in _drawn_scores(fitted, candidates.over, numbers, allowed, rng):
                 best.add(places, score)
         else:
-            if explore == "mean" and many and n > 0 and _means_rank(fitted):
-                allowed = _shortlist(fitted, numbers, allowed, n)
+            bounds = quick_bounds(fitted, explore) if many and n > 0 else None
+            if bounds is not None:
+                allowed = _shortlist(fitted, numbers, allowed, n, bounds)
             for places in _blocks(allowed):
                 best.add(places, _scores(fitted, _of(numbers, places), explore))
     return _recommendations(fitted, candidates, numbers, best.places, coverage)
@@ -116,35 +117,19 @@ class _Best:
         self.places, self.score = np.concatenate([self.places, places])[order], score[order]
 
 
-def _shortlist(fitted: Fitted, numbers: list[Ints], allowed: Ints, n: int) -> Ints:
-    """All places, in their order, that may be among the n best by their means."""
+def _shortlist(fitted: Fitted, numbers: list[Ints], allowed: Ints, n: int, bounds: Bounds) -> Ints:
+    """All places, in their order, that may be among the n best."""
     places, low, high, least = np.empty(0, np.int64), np.empty(0), np.empty(0), -np.inf
     for block in _blocks(allowed):
-        score, error = _quick_scores(fitted, _of(numbers, block))
-        new = score + error >= least
+        block_low, block_high = bounds(fitted, _of(numbers, block))
+        new = block_high >= least
         places = np.concatenate([places, block[new]])
-        low, high = np.concatenate([low, (score - error)[new]]), np.concatenate([high, (score + error)[new]])
+        low, high = np.concatenate([low, block_low[new]]), np.concatenate([high, block_high[new]])
         if len(places) > n:
             least = np.partition(low, -n)[-n]
             kept = high >= least
             places, low, high = places[kept], low[kept], high[kept]
     return places
-
-
-def _quick_scores(fitted: Fitted, numbers: list[Ints]) -> tuple[Floats, Floats]:
-    """Means of the committee, and how far `predict` may be from them."""
-    members, states = fitted.model.members, fitted.state.members
-
-    def mean(m: int) -> Floats:
-        return quick_means(states[m], members[m].network, numbers).astype(np.float64)
-
-    total, error = np.zeros(1), np.zeros(1)
-    means = in_threads(mean, len(members), min(cores(), len(members)))
-    for weight, state, f in zip(fitted.state.weights.tolist(), states, means, strict=True):
-        share = weight * float(state.stream.scale)
-        total = total + weight * float(state.stream.shift) + share * f
-        error = error + share * ERROR * (1 + np.abs(f))
-    return total, error
 
 
 def _scores(fitted: Fitted, numbers: list[Ints], explore: str) -> Floats:
@@ -193,12 +178,6 @@ def _recommendations(
         columns += intervals(fitted, Prediction(*in_units), coverage)
     rows = zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
     return [Recommendation(candidates.ids[place], *row) for place, *row in rows]
-
-
-def _means_rank(fitted: Fitted) -> bool:
-    """Whether means alone give the order, and can be found without an engine."""
-    built_in = all(not isinstance(member.network, CustomSizes) for member in fitted.model.members)
-    return built_in and fitted.model.likelihood.ranked_by_mean
 
 
 def _blocks(places: Ints) -> Iterator[Ints]:

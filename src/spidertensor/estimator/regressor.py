@@ -1,4 +1,4 @@
-"""SpiderRegressor: continuous values."""
+"""SpiderRegressor: continuous values and counts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.one_entry import EntryPrediction
+from spidertensor.estimator.parameters import check_rule
 from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
-from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, named
 from spidertensor.spider.posterior import State
 
 
 @dataclass(eq=False, repr=False)
 class SpiderRegressor(ScikitLearnRegressor, Spider):
-    """Streaming Bayesian deep tensor factorization of continuous values.
+    """Streaming Bayesian deep tensor factorization of continuous values or counts.
 
     Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
     Entries are learned once, in their order; unseen ids become new nodes. A value more than 1e12 times the
@@ -60,6 +61,9 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     node_noise:   every node has its own part of the noise
     noise_memory: entries after which an old error counts 1/e in the noise; None: the paper's noise, which
                   forgets nothing
+    likelihood:   "gaussian": continuous values; "count": whole numbers from 0 on, negative binomial, whose
+                  logarithm of the rate is learned. Predictions are then rates, intervals whole numbers; there
+                  is nothing to scale, node_noise has no meaning, and clip bounds counts from above
     scaling:      (shift, scale) of the values; by default mean and standard deviation of the first
                   `batch_size` values of the first call, so that call should have more than a few entries
 
@@ -70,8 +74,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     node_noise: bool = True
     noise_memory: float | None = 10_000
     scaling: tuple[float, float] | None = None
+    likelihood: str = "gaussian"
 
-    _likelihood = GAUSSIAN
     _stored_as = "SpiderRegressor"
 
     @classmethod
@@ -87,18 +91,29 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         }
         return cls(**settings)
 
+    @property
+    def _likelihood(self) -> Likelihood:
+        if self._learned is not None:
+            return self._learned.model.likelihood
+        check_rule("likelihood", self.likelihood)
+        return named(self.likelihood)
+
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of an observation at each row of X, and with return_std its standard deviation."""
-        mean, var, noise = self._predict(X)
-        return (mean, np.sqrt(var + noise)) if return_std else mean
+        predicted, likelihood = self._predict(X), self._likelihood
+        mean = likelihood.expected(predicted.mean, predicted.var)
+        return (mean, likelihood.std(*predicted)) if return_std else mean
 
     @locked
     def predict_one(self, ids: Any) -> EntryPrediction:
         """Mean and standard deviation of an observation, for one entry: what `predict` says, several times as
         fast. ids: see learn_one; an id that was never learned is predicted from the prior."""
         mean, var, noise = self._predict_one(ids)
-        return EntryPrediction(mean, math.sqrt(var + noise))
+        likelihood = self._likelihood
+        if likelihood is GAUSSIAN:  # the same, in a tenth of the time
+            return EntryPrediction(mean, math.sqrt(var + noise))
+        return EntryPrediction(float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise)))
 
     @locked
     def predict_interval(
@@ -107,7 +122,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         """Low and high end of an interval at each row of X that holds an observation with this probability.
 
         The ends are calibrated by how far the latest entries lay from what was predicted for them, so they
-        need not be at equal distances from the mean.
+        need not be at equal distances from the mean. Of counts they are whole numbers and belong to the
+        interval, which therefore holds at least this share.
         """
         coverage = checked_coverage(coverage)
         return intervals(self._fitted(), self._predict(X), coverage)
@@ -116,7 +132,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @locked
     def noise_(self) -> float:
         """Variance that an observation has around the mean of its entry; with node_noise, of an entry whose
-        nodes have the mean noise of their modes."""
+        nodes have the mean noise of their modes. Of counts, the d of their variance mean + d mean²."""
         fitted = self._fitted()
         return (
             sum(
@@ -141,6 +157,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         return dict(zip(CHANGES, followed(fitted, fitted.leading).tolist(), strict=True))
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
+        if not self._likelihood.scaled:
+            return Scaling()
         if self.scaling is not None:
             shift, scale = map(float, self.scaling)
             return Scaling(shift, scale)

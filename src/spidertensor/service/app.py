@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.service import learning, openapi
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
@@ -38,7 +39,6 @@ MEDIA = {
 }
 LARGE = 1 << 18  # bytes of a body that is not parsed in the thread that serves all others
 LONGEST_KEY = 255
-EXPLORE = ("mean", "ucb", "thompson")
 CHUNK = 1 << 18
 
 
@@ -85,7 +85,7 @@ class Service:
         served = self.owner.served
         if served.read_only:
             await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # says why not
-        media_type, body, found = await self._entries(request, served.value)
+        media_type, body, found = await self._entries(request, learned=True)
         try:
             self._check(found, skip)
             asked = learning.Request(found, body, media_type, skip, key)
@@ -98,7 +98,7 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         interval, skip = _interval(request.query_params.get("interval")), _skips(request)
-        _, body, found = await self._entries(request, None)
+        _, body, found = await self._entries(request, learned=False)
         served = self.owner.served
         try:
             self._check(found, skip)
@@ -136,7 +136,7 @@ class Service:
                 nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
             entry = numbers | {over: nodes[0].id if nodes else None}
             seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0] if nodes else []
-            mean, std = estimator.likelihood.mean_name, estimator.likelihood.std_name
+            mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
             keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
             return {
                 "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
@@ -220,10 +220,13 @@ class Service:
 
     # --- bodies
 
-    async def _entries(self, request: Request, value: str | None) -> tuple[str, bytes, Entries]:
+    async def _entries(self, request: Request, *, learned: bool) -> tuple[str, bytes, Entries]:
         served = self.owner.served
         media_type, body = await self._body(request)
-        wanted = Wanted(served.modes, value, served.estimator.likelihood, self.limits.rows)
+        if learned:
+            wanted = learning.wanted_of(served, self.limits.rows)
+        else:
+            wanted = Wanted(served.modes, None, served.estimator.likelihood_, self.limits.rows)
         try:
             if len(body) > LARGE:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
@@ -338,7 +341,7 @@ def _predicted(
     estimator: Any, found: Entries, interval: float | None, modes: list[str]
 ) -> tuple[dict[str, list[Any]], list[Any]]:
     """Columns of predictions, and notes."""
-    ids, likelihood = Columns(found.columns), estimator.likelihood
+    ids, likelihood = Columns(found.columns), estimator.likelihood_
     if interval is not None and not likelihood.intervals:
         reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)

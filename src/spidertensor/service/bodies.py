@@ -28,12 +28,13 @@ LONGEST_ID = 1000  # characters or bytes
 
 
 class Wanted(NamedTuple):
-    """value: None for a prediction, which needs none."""
+    """value: None for a prediction, which needs none, and for events, which are all of value 1."""
 
     modes: Sequence[str]
     value: str | None
     likelihood: Likelihood
     max_rows: int
+    events: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -75,7 +76,7 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
         ids, of_ids = _ids(column)
         columns.append(ids)
         wrong = _faults(of_ids, "id", name, column, rows) | wrong
-    values = np.empty(0)
+    values = np.ones(len(rows) if wanted.events else 0)
     if wanted.value is not None:
         values, of_values = _numbers(raw[-1], wanted.likelihood)
         wrong = _faults(of_values, "value", wanted.value, raw[-1], rows) | wrong

@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from spidertensor.service.bodies import Wanted
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
-from spidertensor.service.learning import UNLIMITED, Request
+from spidertensor.service.learning import Request, wanted_of
 from spidertensor.service.owner import Owner
 from spidertensor.sources import Chunk, OpenStream, SourceError
 
 PATIENCE = 0.5  # seconds that one look at the stream waits; a stop waits as long
-RETRY = 1.0  # seconds until a chunk that could not be written to the journal is tried again
+RETRY = 1.0  # seconds until a chunk that could not be written to the journal, or letters, are tried again
 
 
 class From(NamedTuple):
@@ -32,7 +31,8 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
-        self._wanted = Wanted(served.modes, served.value, served.estimator.likelihood, UNLIMITED)
+        self._wanted = wanted_of(served)
+        self._letters = None if served.rejects is None else served.rejects.letters
         self._stopped = threading.Event()
         self._committed: Any = None
         self.trouble: str | None = None  # an alarm
@@ -47,11 +47,13 @@ class Consumer(threading.Thread):
                 if not self._owner.ready:
                     self._stopped.wait(0.05)
                     continue
+                self._send_letters()
                 chunk = self._stream.poll(PATIENCE)
                 self._look()
                 if chunk is not None:
                     self._learn(chunk)
                 self._commit()
+            self._send_letters()
         except SourceError as error:  # such as messages that were deleted while the broker was away
             self.trouble = f"{error.text('')}; no more is read until the server is started again"
         except Exception as error:
@@ -59,6 +61,8 @@ class Consumer(threading.Thread):
             raise
         finally:
             self._stream.close()
+            if self._letters is not None:
+                self._letters.close()
             self.told = self.told | {"connected": False, "lag": None}
 
     def _look(self) -> None:
@@ -84,6 +88,18 @@ class Consumer(threading.Thread):
                 self._place = {}  # once is enough: the model knows it now
                 return
             self._stopped.wait(RETRY)  # a full disk: an alarm of the journal tells it
+
+    def _send_letters(self) -> None:
+        """About messages that were rejected. Before they are sent no more is read."""
+        letters = self._letters
+        while letters is not None:
+            try:
+                letters.send()
+                letters = None
+            except SourceError as error:
+                self.trouble = f"dead letters wait: {error.text('')}; it is tried again"
+                if self._stopped.wait(RETRY):
+                    return  # the journal has their messages
 
     def _commit(self) -> None:
         """For the broker's own tools, once it is saved."""

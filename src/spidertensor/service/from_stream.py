@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from spidertensor.faults import Fault
 from spidertensor.service.bodies import JSON, Entries, Wanted, entries
 from spidertensor.service.errors import ServiceError
 from spidertensor.sources import BadRow, Chunk
+from spidertensor.sources.stream import Sender
 
 MESSAGES = "application/x-spider-messages"  # never accepted from a client
 
@@ -53,37 +55,82 @@ class Messages(NamedTuple):
         return sorted(left, key=lambda each: each[0].row)
 
 
+class DeadLetters:
+    """Letters about messages that cannot be learned, which wait until they are sent.
+
+    The model's thread adds them, and the reader's thread sends them: a broker that is away must not hold up
+    the model. A checkpoint waits for them. Until then the journal has their messages, so that after a crash
+    its replay adds them again.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._waiting: list[bytes] = []
+        self._changed = threading.Condition()
+
+    def add(self, letters: list[bytes]) -> None:
+        with self._changed:
+            self._waiting += letters
+
+    def send(self) -> None:
+        """All that wait. SourceError if the broker does not take them: then they still wait."""
+        with self._changed:
+            letters = list(self._waiting)
+        if letters:
+            self._sender.send(letters)
+            with self._changed:
+                del self._waiting[: len(letters)]
+                self._changed.notify_all()
+
+    def are_sent(self, timeout: float) -> bool:
+        """Whether none waits, or will in so many seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, timeout)
+
+    def close(self) -> None:
+        self._sender.close()
+
+
 class Rejects:
     """Where messages go that cannot be learned.
 
-    opened: makes a file of rejected rows, given the name of the stream and the number of a message; what the
-            file has of later messages is removed first, because it comes again
+    opened:  makes a file of rejected rows, given the name of the stream and the number of a message; what the
+             file has of later messages is removed first, because it comes again
+    letters: they are sent there, too
     """
 
     def __init__(self, opened: Callable[[str, int], Any]) -> None:
         self._opened, self._file = opened, None
+        self.letters: DeadLetters | None = None
         self._waiting: list[tuple[BadRow, str | None]] = []
 
     def add(self, messages: Messages, rejected: list[tuple[BadRow, str | None]], stream: str) -> None:
         if self._file is None:
             first = min([*messages.rows, *(bad.row for bad, _ in messages.bad)])
             self._file = self._opened(stream, first - 1)
+        if self.letters is not None:
+            self.letters.add(self._file.records(*_apart(rejected)))
         self._waiting += rejected
         with contextlib.suppress(OSError):  # a full disk: no checkpoint before they are written
             self.write()
 
     def write(self) -> None:
         if self._file is not None:
-            places = {bad.row: where for bad, where in self._waiting}
-            self._file.take([bad for bad, _ in self._waiting], places.get)
+            self._file.take(*_apart(self._waiting))
             self._waiting = []
+
+
+def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Callable[[int], str | None]]:
+    """Messages, and where each is by its number."""
+    return [bad for bad, _ in rejected], {bad.row: where for bad, where in rejected}.get
 
 
 def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes:
     """A body for the journal: a line about the messages, then their rows as a list of objects."""
-    assert chunk.values is not None
     assert chunk.place is not None
-    raw = [*(column.tolist() for column in chunk.columns), chunk.values.tolist()]
+    raw = [column.tolist() for column in chunk.columns]
+    if chunk.values is not None:  # of events there are none
+        raw.append(chunk.values.tolist())
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
     numbers, bad = chunk.rows.tolist(), chunk.bad
     try:

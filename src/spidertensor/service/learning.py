@@ -31,6 +31,7 @@ from spidertensor.service.journal import Journal, JournalError, Row
 from spidertensor.service.scores import Scores
 
 UNLIMITED = 2**62
+PATIENCE = 1.0  # seconds that a checkpoint, and everybody else, waits for dead letters to be sent
 
 Estimator = SpiderRegressor | SpiderClassifier
 Outcome = bytes | ServiceError
@@ -51,11 +52,23 @@ class Request(NamedTuple):
         return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
 
 
+def wanted_of(served: Any, max_rows: int = UNLIMITED) -> Wanted:
+    """What a request to learn must have."""
+    estimator = served.estimator
+    return Wanted(served.modes, served.value, estimator.likelihood_, max_rows, estimator.learns_events)
+
+
 class Learning:
     read_only = False
 
     def __init__(
-        self, path: Path, estimator: Estimator, modes: list[str], value: str, journal: Journal, sequence: int
+        self,
+        path: Path,
+        estimator: Estimator,
+        modes: list[str],
+        value: str | None,
+        journal: Journal,
+        sequence: int,
     ) -> None:
         self.path, self.estimator, self.modes, self.value = path, estimator, modes, value
         self.bins, self.classes = [None] * len(modes), None  # the service has neither bins nor labels
@@ -67,7 +80,7 @@ class Learning:
             self.answers = Answers(place, journal.about["id"])
         except sqlite3.OperationalError as error:
             raise JournalError(f"{place}: {error}", kind="answers") from None
-        self.scores = Scores(estimator.likelihood, len(modes))
+        self.scores = self._new_scores()
         self.learned = self.checkpointed = sequence  # positions: of the model, and of its file
         self.saved_at: float | None = None  # by the monotonic clock
         self.saved_entries = self.entries
@@ -77,9 +90,13 @@ class Learning:
         self.rejects: Rejects | None = None  # for messages of a stream
         if (state := self.answers.scores(sequence)) is not None:
             try:
-                self.scores.restore(state)
+                self.scores.restore(state, estimator)
             except ValueError:  # of another version: they begin anew
-                self.scores = Scores(estimator.likelihood, len(modes))
+                self.scores = self._new_scores()
+
+    def _new_scores(self) -> Scores:
+        estimator = self.estimator
+        return Scores(estimator.likelihood_, len(self.modes), estimator.rule_of(self.modes))
 
     @property
     def is_new(self) -> bool:
@@ -96,10 +113,10 @@ class Learning:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
-            update = copy.learn(one, [0.0])
+            value = np.full(1, float(copy.learns_events))
+            learned = copy.learn_numbered(one, value)
             copy.predict(one)
-            index = np.zeros((1, len(self.modes)), np.int64)
-            Scores(copy.likelihood, len(self.modes)).add([np.zeros(1)], index, np.zeros(1), update)
+            self._new_scores().add([np.zeros(1)], value, learned)
 
     # --- learning
 
@@ -204,18 +221,18 @@ class Learning:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(ids, tuple(self.modes) if self.is_new else None)
         with noted() as notes:
-            update, index = self.estimator.learn_numbered(columns, values)
+            learned = self.estimator.learn_numbered(columns, values)
         if len(values):
-            self.scores.add(ids, index, values, update)
-        return update, notes
+            self.scores.add(ids, values, learned)
+        return learned.update, notes
 
     def _answer(
         self, found: Entries, update: Update, part: slice, total: int, notes: list[dict[str, Any]]
     ) -> bytes:
-        likelihood = self.estimator.likelihood
+        likelihood = self.estimator.likelihood_
         columns = {likelihood.mean_name: likelihood.expected(update.mean[part], update.var[part]).tolist()}
         if likelihood.intervals:
-            columns["std"] = np.sqrt(update.var[part] + update.noise[part]).tolist()
+            columns["std"] = likelihood.std(*(each[part] for each in update[:3])).tolist()
         predictions: list[Any] = _records(columns)
         if found.bad:
             every: list[Any] = [None] * found.n_rows
@@ -229,7 +246,7 @@ class Learning:
 
     def replay(self) -> int:
         """Learn what the journal has behind the model's position; how many requests that were."""
-        wanted = Wanted(self.modes, self.value, self.estimator.likelihood, UNLIMITED)
+        wanted = wanted_of(self)
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
@@ -260,11 +277,11 @@ class Learning:
         try:
             self.answers.write()  # first: once the model is saved, nothing else has them
             if self.rejects is not None:
-                self.rejects.write()
+                self._write_rejects(self.rejects)
             self.estimator.save(self.path, self.position | where)
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.begin_anew()
-            self.answers.write_scores(self.learned, self.scores.state())
+            self.answers.write_scores(self.learned, self.scores.state(self.estimator))
         except (OSError, sqlite3.Error, JournalError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or self.path}: {reason}"
@@ -272,6 +289,14 @@ class Learning:
         self.trouble.pop("checkpoint", None)
         self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), self.entries
         self.saved_stream = self.position.get("stream")
+
+    def _write_rejects(self, rejects: Rejects) -> None:
+        """First, too: a saved model goes on behind these messages."""
+        rejects.write()
+        if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE):
+            raise OSError(
+                "dead letters wait to be sent before the model is saved; its journal has everything"
+            )
 
     def snapshot_file(self) -> int:
         """A descriptor of a file with the model as it is now, which later checkpoints do not change."""

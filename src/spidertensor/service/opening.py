@@ -18,7 +18,7 @@ class NewModel(NamedTuple):
 
     kind: str
     modes: list[str]
-    value: str
+    value: str | None  # None of events
     settings: dict[str, Any]
 
     def made(self) -> Estimator:
@@ -41,7 +41,7 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
         position = position_of(estimator, path)
         identity, sequence = _place(position.get("service"))
         modes, value = estimator.mode_names_, position.get("value") or value
-        if value is None:
+        if value is None and not estimator.learns_events:
             raise JournalError(f"{path}: does not say which column has the value", kind="value")
     else:
         if left is not None and span is not None:

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor import checkpoint
-from spidertensor.baselines import floors
-from spidertensor.method import Batch, Update
+from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.running_floors import FLOORS, RunningFloors, in_intervals
+from spidertensor.method import Prediction, Update
 from spidertensor.service.errors import shown
+from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 
 MEMORY = 5000  # entries
-COVERAGE = 0.9  # of the intervals that are counted
 SURPRISING = 4.0  # predictive standard deviations
 UNLIKELY = 0.01  # probability of a 0/1 value that is surprising
 KEPT = 20  # surprising entries
-FLOORS = ("mean", "biases")
 
 
 class Sums(NamedTuple):
@@ -40,56 +40,44 @@ class Sums(NamedTuple):
 
 
 class Scores:
-    def __init__(self, likelihood: Likelihood, n_modes: int) -> None:
+    def __init__(self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None) -> None:
         self.likelihood = likelihood
-        self.by_squares = likelihood.metric == "rmse"
+        self.floors = RunningFloors(likelihood, n_modes, rule)
+        self.by_squares = self.floors.by_squares
         self.surprises: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self._floors = [floors.mean(likelihood), floors.biases(n_modes, likelihood)]
-        self._states = [floor.init(0) for floor in self._floors]
         self.sums = Sums(
             np.zeros(()),
-            np.zeros(3),
+            np.zeros(1 + len(FLOORS)),
             np.zeros(2),
             np.zeros(()),
             np.zeros((), np.int64),
             np.zeros((), np.int64),
         )
 
-    def add(self, ids: list[NDArray[Any]], index: NDArray[np.int64], value: NDArray, update: Update) -> None:
-        """The entries of one call: their ids, the numbers of their nodes, and what was predicted."""
-        n = len(value)
+    def add(self, ids: list[NDArray[Any]], value: NDArray, learned: Numbered) -> None:
+        """The entries of one call: their ids and values, and what the model made of them."""
+        n, update = len(value), learned.update
         keep = np.exp(-(np.arange(n)[::-1]) / MEMORY)  # the last entry counts 1
         sums, left = self.sums, np.exp(-n / MEMORY)
-        losses = [self._loss(value, update)]
-        for number, floor in enumerate(self._floors):
-            self._states[number], predicted = floor.update(self._states[number], Batch(index, value))
-            if not sums.entries and self.by_squares:
-                predicted.mean[0] = update.mean[0]  # before the first entry nobody knows where values are
-            losses.append(self._loss(value, predicted))
+        losses = self.floors.learn(value, learned, float(update.mean[0]))
         good = np.isfinite(update.log_evidence)
         sums.weight[()] = sums.weight * left + keep[good].sum()
         sums.losses[:] = sums.losses * left + [float(keep[good] @ each[good]) for each in losses]
-        inside = np.zeros((2, n))
-        if update.below is not None:
-            inside[0] = np.isfinite(update.below)
-            inside[1] = np.abs(update.below - 0.5) <= COVERAGE / 2
-        sums.intervals[:] = sums.intervals * left + inside @ keep
+        sums.intervals[:] = sums.intervals * left + in_intervals(update) @ keep
         sums.clipped[()] = sums.clipped * left + update.clipped
         sums.entries[()] += n
         sums.n_clipped[()] += update.clipped
         self._note_surprises(ids, value, update)
 
-    def _loss(self, value: NDArray, update: Update) -> NDArray:
-        return (value - update.mean) ** 2 if self.by_squares else -update.log_evidence
-
     def _note_surprises(self, ids: list[NDArray[Any]], value: NDArray, update: Update) -> None:
-        std = np.sqrt(update.var + update.noise)
+        predicted = Prediction(*update[:3])
+        mean, std = self.likelihood.expected(*predicted[:2]), self.likelihood.std(*predicted)
         if self.by_squares:
-            mean, z = update.mean, (value - update.mean) / std
+            z = self.likelihood.residual(value, predicted, int(self.sums.entries))
             strange = np.abs(z) > SURPRISING
         else:
-            mean, z = self.likelihood.expected(update.mean, update.var), np.full(len(value), np.nan)
-            strange = update.log_evidence < np.log(UNLIKELY)
+            z = np.full(len(value), np.nan)
+            strange = self.likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY)
         for row in np.flatnonzero(strange)[-KEPT:].tolist():
             self.surprises.appendleft(
                 {
@@ -105,8 +93,8 @@ class Scores:
     def running(self) -> dict[str, Any]:
         """Errors, coverage and share of clipped entries; None as long as there is nothing to tell."""
         weight, intervals = float(self.sums.weight), self.sums.intervals
-        losses = [float(each) / weight if weight else None for each in self.sums.losses]
-        told = [None if each is None else each**0.5 if self.by_squares else each for each in losses]
+        nothing = [None] * len(self.sums.losses)
+        told = self.floors.scores(self.sums.losses / weight) if weight else nothing
         return {
             "error": told[0],
             **{f"floor_{name}": floor for name, floor in zip(FLOORS, told[1:], strict=True)},
@@ -115,16 +103,18 @@ class Scores:
             "scored": int(self.sums.entries),
         }
 
-    def state(self) -> bytes:
+    def state(self, model: Any) -> bytes:
+        """model: the estimator that is scored"""
         file = io.BytesIO()
-        arrays: Any = checkpoint.flatten((self.sums, *self._states))
+        arrays: Any = checkpoint.flatten((self.sums, self.floors.state(model)))
         np.savez(file, **arrays)
         return file.getvalue()
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: bytes, model: Any) -> None:
         """As they were; ValueError if the bytes are no such state."""
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            self.sums, *self._states = checkpoint.restore((self.sums, *self._states), dict(arrays))
+            self.sums, of_floors = checkpoint.restore((self.sums, self.floors.state(model)), dict(arrays))
+        self.floors.restore(of_floors, model)
 
 
 def _plain(raw: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from spidertensor.service.scores import COVERAGE
+from spidertensor.estimator.running_floors import COVERAGE
 
 EVERY = 1.0  # seconds between two snapshots
 KEPT = 1800  # points of the history
@@ -113,10 +113,10 @@ def known(served: Any) -> dict[str, Any]:
         "read_only": served.read_only,
         "modes": served.modes,
         "value": served.value,
-        "metric": "rmse" if estimator.likelihood.metric == "rmse" else "log_loss",
+        "metric": "rmse" if estimator.likelihood_.metric == "rmse" else "log_loss",
         "entries": estimator.n_entries_ if fitted else 0,
         **(nothing if scores is None else scores.running()),
-        "noise": None if noise is None else noise**0.5,
+        "noise": noise**0.5 if noise is not None and estimator.likelihood_.normal else None,
         "members": _members(estimator) if fitted else [],
         "nodes": list(estimator.n_nodes_) if fitted else [0] * len(served.modes),
         "journal_bytes": 0 if served.read_only else served.journal.bytes,

@@ -38,11 +38,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spidertensor.missing import MISSING_ID
 from spidertensor.sources import encodings
 from spidertensor.sources.bins import Bins, binned
 from spidertensor.sources.columns import (
     MISSING,
-    MISSING_ID,
     to_bin_numbers,
     to_ids,
     to_labels,
@@ -78,18 +78,19 @@ def named(
 ) -> Source:
     """The source with the name of a file, or "-" for standard input.
 
-    kind:      "csv", "jsonl.gz", "csv.zip", ...: overrides the file ending
+    kind:      "csv", "jsonl.gz", "csv.zip", ...: overrides the file ending, also that of the file in a zip
     names:     of the columns, if the file has no header
     delimiter: of the columns, a single character; by default a comma, in a tsv a tab
     encoding:  of the text; by default UTF-8
     decimal:   "," if numbers have a decimal comma
     """
     said, member = kind or ("csv" if name == "-" else name), None
-    if said.lower().split(".")[-1] == "zip":
+    if _is_zip(said) or _is_zip(name):
         if name == "-":
             raise SourceError("standard input cannot be zip, which is not read from start to end")
         member = only_member(name)
-        said = said[:-4] if _format_of(said[:-4])[0] else member
+        if _is_zip(said):
+            said = said[:-4] if _format_of(said[:-4])[0] else member
     format, compression = _format_of(said)  # noqa: A001
     if format is None or ((compression or member) and not format.streamed):
         packed = ", ".join(each.name for each in FORMATS.values() if each.streamed)
@@ -116,6 +117,10 @@ def named(
         None if names is None else tuple(names), member, delimiter,
         encodings.checked(name, encoding or "utf-8"), decimal or ".",
     )  # fmt: skip
+
+
+def _is_zip(name: str) -> bool:
+    return name.lower().split(".")[-1] == "zip"
 
 
 def _format_of(name: str) -> tuple[Format | None, str | None]:

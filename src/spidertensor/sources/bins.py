@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.sources.columns import MISSING_ID
+from spidertensor.missing import MISSING_ID
 from spidertensor.sources.source import Chunk, SourceError
 
 SAMPLE = 10_000  # numbers from which quantiles are taken

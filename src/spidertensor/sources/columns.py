@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spidertensor.missing import MISSING_ID
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 Wrong = dict[int, str]  # place in the column -> reason
 
 MISSING = "is missing"
-MISSING_ID = ()  # the node of all missing ids; no source can have this id, so it is taken for no other
 
 _NAN = "nan is not finite"
 _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")

@@ -86,6 +86,7 @@ class Connection:
             case _:
                 raise stream.refuse_position(position)
         self._failed: SourceError | Disconnected | None = None
+        self._reason = ""  # what the client has told last
         self._partitions: dict[int, _Partition] = {}
         settings = {
             "group.id": f"spider.{stream.topic}", "client.id": "spidertensor", "fetch.wait.max.ms": 100,
@@ -243,18 +244,22 @@ class Connection:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._failed = Disconnected(error.str())
+            self._failed = Disconnected(self._reason or error.str())
         elif error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self._failed = SourceError(f"{self.stream.name}: {error.str()}")
+        else:
+            self._reason = error.str()
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
+            if not self._partitions:  # so that this yields no message, but calls _on_error with the reason
+                self._consumer.poll(0)
             if isinstance(self._failed, SourceError):
                 raise self._failed from None
-            raise Disconnected(error.args[0].str()) from error
+            raise Disconnected(self._reason or error.args[0].str()) from error
 
     def commit(self, position: Position) -> None:
         offsets = [
@@ -297,6 +302,8 @@ class Sender:
                     break
                 except BufferError:  # its queue is full
                     self._producer.poll(0.1)
+                except KafkaException as error:  # such as a letter that is too long
+                    raise SourceError(f"{self.stream.name}: {error.args[0].str()}") from None
         self._producer.flush()
         if failed:
             raise SourceError(f"{self.stream.name}: {failed[0].str()}")

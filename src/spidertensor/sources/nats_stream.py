@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import ssl
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from time import monotonic
 from typing import Any
 
-import nats
 from nats import errors
+from nats.aio.client import Client
 from nats.js import api
 from nats.js import errors as js_errors
 
@@ -33,6 +35,37 @@ SECONDS = 10.0  # within which a server answers
 EXPIRES = 20.0  # seconds after which the server forgets a request for messages, and says so
 MOST_BYTES = 1 << 26  # of one request
 TLS = ("tls_ca", "tls_cert", "tls_key")
+
+
+class _Wire(Client):
+    """The client, but for what it has no settings for."""
+
+    sid = -1  # the subscription whose messages go to `come`, as (reply, data, headers)
+    come: deque[tuple[bytes, bytes, bytes | None]]
+    news: threading.Event
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> None:
+        """The client makes an object of each message, and passes it to a task through a queue, which takes
+        longer than all the rest."""
+        if sid != self.sid:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        self.come.append((reply, data, headers))
+        if not self.news.is_set():
+            self.news.set()
+
+    async def hang_up(self) -> None:
+        """If connecting failed half-way: the client leaves it open, and its `close` may wait for ever."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+            await asyncio.sleep(0.01)  # some rounds of the loop
+
+    def _connect_command(self) -> bytes:
+        """What logs in. If the server says that it has no TLS, the client would send a password without."""
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise ssl.SSLError(1, "the server has no TLS, which the settings ask for")
+        return super()._connect_command()
 
 
 class _Client:
@@ -51,12 +84,10 @@ class _Client:
 
     async def _connect(self) -> Any:
         settings = dict(self.stream.config)
-        files = [settings.pop(name, None) for name in TLS]
-        if any(files) or settings.pop("tls", False):
-            context = ssl.create_default_context(cafile=files[0])
-            if files[1]:
-                context.load_cert_chain(files[1], files[2])
+        context = self._tls(settings)
+        if context is not None:
             settings["tls"] = context
+            logging.getLogger("asyncio").addFilter(_is_worth_a_line)
 
         reasons: list[Exception] = []  # without a place to tell them, the client logs stack traces
 
@@ -66,12 +97,30 @@ class _Client:
         servers = [f"nats://{host}" for host in self.stream.hosts.split(",")]
         settings |= {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
         settings |= {"ping_interval": 10, "max_outstanding_pings": 2, "connect_timeout": SECONDS / 2}
+        wire = _Wire()
         try:
-            return await nats.connect(servers, error_cb=note, **settings)
-        except errors.NoServersError:
-            raise Disconnected(str(reasons[-1]) if reasons else "no server") from None
-        except (TypeError, ssl.SSLError) as error:
-            raise SourceError(f"{self.stream.name}: settings: {error}") from None
+            await wire.connect(servers, error_cb=note, **settings)
+        except BaseException as error:
+            await wire.hang_up()
+            if isinstance(error, errors.NoServersError):
+                raise Disconnected(str(reasons[-1]) if reasons else "no server") from None
+            if isinstance(error, (TypeError, ssl.SSLError)):
+                raise SourceError(f"{self.stream.name}: settings: {error}") from None
+            raise
+        return wire
+
+    def _tls(self, settings: dict[str, Any]) -> ssl.SSLContext | None:
+        """Of the settings, those about TLS, which are taken out of them."""
+        authority, certificate, key = [settings.pop(name, None) for name in TLS]
+        if settings.pop("tls", False) not in (True, "true") and not (authority or certificate):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=authority)
+            if certificate:
+                context.load_cert_chain(certificate, key)
+        except OSError as error:  # which does not say which file
+            raise SourceError(f"{self.stream.name}: settings: {', '.join(TLS)}: {error}") from None
+        return context
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something in the client's thread, and wait for it."""
@@ -101,6 +150,11 @@ class _Client:
             self.loop.close()
 
 
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whenever a connection with TLS ends, asyncio warns of how the client has set it up."""
+    return "eof_received() has no effect" not in str(record.msg)
+
+
 def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Tasks that still wait for an answer would complain when they are deleted."""
     tasks = asyncio.all_tasks(loop)
@@ -120,8 +174,8 @@ class Connection:
                 self._next, self._created, self._messages = number, created, messages
             case _:
                 raise stream.refuse_position(position)
-        self._come: list[Any] = []  # messages that have come and were not handed out
-        self._news = threading.Condition()
+        self._come: deque[Any] = deque()  # what has come and was not handed out: reply, data, headers
+        self._news = threading.Event()
         self._client = _Client(stream)
         try:
             self._client.call(self._begin())
@@ -151,7 +205,8 @@ class Connection:
         self._consumed, self.lag = 0, consumer.num_pending
         self.at_end = not consumer.num_pending
         self._inbox = wire.new_inbox()
-        await wire.subscribe(self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        wire.come, wire.news = self._come, self._news
+        wire.sid = (await wire.subscribe(self._inbox))._id
         self._pull = f"{manager._prefix}.CONSUMER.MSG.NEXT.{name}.{consumer.name}"
         self._open = 0  # messages of the request that are still to come
         await self._ask()
@@ -170,43 +225,36 @@ class Connection:
         request = {"batch": MOST, "expires": int(EXPIRES * 1e9), "max_bytes": MOST_BYTES}
         await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox)
 
-    async def _arrived(self, message: Any) -> None:
-        """In the client's thread."""
-        with self._news:
-            self._come.append(message)
-            if len(self._come) == 1:
-                self._news.notify()
-
     def poll(self, timeout: float) -> Messages | None:
         deadline = monotonic() + timeout
         while True:
-            with self._news:
-                left = deadline - monotonic()
-                if not self._come and left > 0:
-                    self._news.wait(min(left, 1.0))
-                come, self._come = self._come, []
-            messages = self._in_order(come)
+            left = deadline - monotonic()
+            if not self._come and left > 0:
+                self._news.wait(min(left, 1.0))
+            self._news.clear()
+            # the client's thread goes on adding meanwhile
+            messages = self._in_order([self._come.popleft() for _ in range(len(self._come))])
             if messages:
                 break
             if self._client.wire.is_closed or monotonic() - self._asked > EXPIRES + SECONDS:
                 raise Disconnected("the server is gone")
             if monotonic() >= deadline:
                 return None
-        contents = [message.data for _, message in messages]
+        contents = [data for _, data in messages]
         self._messages += len(messages)
         position = {"next": self._next, "created": self._created, "messages": self._messages}
         return Messages(contents, lambda n: f"sequence {messages[n][0]}", position)
 
-    def _in_order(self, come: list[Any]) -> list[tuple[int, Any]]:
+    def _in_order(self, come: list[Any]) -> list[tuple[int, bytes]]:
         """The messages that are new, with their sequence numbers; the others are marks of the server."""
         assert self._next is not None
         found = []
-        for message in come:
-            if not message.reply:
-                self._take_mark(message)
+        for reply, data, headers in come:
+            if not reply:
+                self._take_mark(headers or b"")
                 continue
             # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; or with two more before STREAM
-            parts = message.reply.split(".")
+            parts = reply.split(b".")
             at = 5 if len(parts) == 9 else 7
             number, consumed = int(parts[at]), int(parts[at + 1])
             if consumed <= self._consumed:
@@ -218,20 +266,19 @@ class Connection:
                 info = self._client.call(self._client.wire.jsm().stream_info(self.stream.topic))
                 self._check_gap(min(info.state.first_seq, number))
             self._next = number + 1
-            found.append((number, message))
+            found.append((number, data))
         if found:
             self.at_end = self.at_end or self._next > self._end or self.lag == 0
         if self._open <= 0:
             self._client.call(self._ask())
         return found
 
-    def _take_mark(self, message: Any) -> None:
-        """The end of a request, or that there will be no more."""
-        headers = message.headers or {}
-        status, text = headers.get("Status"), headers.get("Description", "")
+    def _take_mark(self, headers: bytes) -> None:
+        """The end of a request, or that there will be no more: NATS/1.0 408 Request Timeout, and so on."""
+        _, status, text, *_ = [*headers.partition(b"\r\n")[0].decode().split(" ", 2), "", ""]
         if status in ("404", "408") or (status == "409" and ("Max" in text or "Batch" in text)):
             self._open = 0
-        elif status is not None and status != "100":
+        elif status not in ("", "100"):
             raise Disconnected(text or f"status {status}")
 
     def commit(self, position: Position) -> None:
@@ -246,24 +293,27 @@ class Sender:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self._client: _Client | None = None
         try:
             self._client = _Client(stream)
         except Disconnected as error:
             raise SourceError(f"{stream.name}: {error}") from None
 
     def send(self, records: list[bytes]) -> None:
-        async def publish() -> None:
-            stream = self._client.wire.jetstream()
+        async def publish(client: _Client) -> None:
+            stream = client.wire.jetstream()
             for record in records:
                 await stream.publish(self.stream.topic, record)
 
         try:
-            if self._client.wire.is_closed:
-                self._client.close()
+            if self._client is None:
                 self._client = _Client(self.stream)
-            self._client.call(publish())
+            self._client.call(publish(self._client))
         except Disconnected as error:
+            self.close()  # another attempt makes a new connection
             raise SourceError(f"{self.stream.name}: {error}") from None
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None

@@ -9,6 +9,7 @@ Entries that are deleted one by one (XDEL) behind the reader are not missed.
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -21,6 +22,7 @@ SECONDS = 10  # within which a server answers
 # A server that starts, or a replica that takes over, refuses for a while.
 LATER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
 
+FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 TEXTS = ("username", "password", "client_name")  # also if they look like numbers
 
 
@@ -29,6 +31,9 @@ def _client(stream: Stream) -> redis.Redis:
     settings = {name: value if name in TEXTS else _typed(value) for name, value in stream.config.items()}
     if "," in stream.hosts or not (port or "6379").isdigit():
         raise SourceError(f"{stream.name}: a stream of Redis has one host: redis://host:6379/name")
+    missing = [name for name in FILES if name in settings and not Path(settings[name]).is_file()]
+    if missing:  # the client would not say which
+        raise SourceError(f"{stream.name}: settings: {missing[0]}: no such file: {settings[missing[0]]}")
     fixed = {
         "host": host, "port": int(port or 6379), "ssl": stream.scheme == "rediss", "protocol": 2,
         "decode_responses": False, "retry": None,

@@ -187,6 +187,9 @@ def stream_at(
     if on_gap not in ("raise", "continue"):
         raise SourceError(f'on_gap is "raise" or "continue", not {on_gap!r}')
     settings = config if isinstance(config, Mapping) else {} if config is None else read_config(config)
+    tables = {extra: settings[extra] for extra, *_ in BROKERS.values() if extra in settings}
+    if tables:  # dead letters may go to a broker of another kind
+        settings = tables.get(BROKERS[parts.scheme][0], {})
     names = None if columns is None else tuple(columns)
     return Stream(shown, parts.scheme, hosts, topic, FORMATS[name], names, settings, on_gap, until_end)
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,12 @@ from numpy.typing import NDArray
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration, together
 from spidertensor.spider.calibration import Histogram, note
-from spidertensor.spider.compiled import COMPILE, kernel
-from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods import Likelihood
-from spidertensor.spider.likelihoods.mixture import moments
 from spidertensor.spider.sequential import LAYOUT
+from spidertensor.spider.single import Single
+from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, conclude, mass_of
 from spidertensor.spider.together import Together
 
-RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
-SLOWING = 1000  # entries over which it begins to fall
-LEAST = 0.001  # of a weight, or a hair less after normalising, so that a member can come back
 ENOUGH = 512  # entries of a call from which on threads pay for being started
 BLOCK = 2**16  # entries predicted at once, which bounds what all members' predictions take
 # those that Python programs handle by raising something
@@ -47,24 +43,7 @@ OUT_OF_STEP = (
     "load the model from its last file"
 )
 
-_NO_HISTOGRAM = np.empty(0)
-
 T = TypeVar("T")
-
-
-class CommitteeCounts(NamedTuple):
-    entries: NDArray[np.int64]
-    refused: NDArray[np.int64]  # entries that no member could learn
-    clipped: NDArray[np.int64]  # entries further from the committee's prediction than its clip
-    log_evidence: NDArray[np.float64]  # sum over all entries
-
-
-class CommitteeState(NamedTuple):
-    members: tuple[Any, ...]  # their states
-    weights: NDArray[np.float64]  # (M,), of sum 1
-    counts: CommitteeCounts
-    residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
-    draws: Draws | tuple[()] = ()  # of the negatives of a model of events
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -85,11 +64,6 @@ def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
         ),
         calibration.start() if likelihood.intervals else (),
     )
-
-
-def rejections(state: CommitteeState) -> int:
-    """Elements whose update was not made, of all members so far."""
-    return sum(int(each.counts.rejected) for each in state.members)
 
 
 def committee(
@@ -117,12 +91,13 @@ def committee(
         if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
             raise RuntimeError(OUT_OF_STEP)
         if len(batch.value) < ENOUGH and (ready := prepared(state)) is not None:
-            before, parts = rejections(state), np.empty((len(members), 4, len(batch.value)))
+            parts = np.empty((len(members), 4, len(batch.value)))
             # An interrupt takes effect when a compiled call has ended: never between two members, but
             # perhaps between them and the committee. (To make it wait takes longer than an entry.)
             try:
-                if together.learn(ready, batch, entries, parts):
-                    return state, concluded(state, batch, parts, rejections(state) - before)
+                rejected = together.learn(ready, batch, entries, parts)
+                if rejected is not None:
+                    return state, concluded(state, batch, parts, rejected)
             except BaseException:
                 if int(state.members[0].counts.entries) != int(state.counts.entries):
                     concluded(state, batch, parts, 0)
@@ -141,13 +116,27 @@ def committee(
         """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
         n = len(batch.value)
         told, weights = np.empty((6, n)), np.empty((len(parts), n))
-        mass = state.residuals[0] if state.residuals else _NO_HISTOGRAM
+        first = int(state.counts.entries)
         refused, clipped = conclude(
-            state.weights, state.counts, mass, parts, batch.value, clip, weights, told
+            state.weights,
+            tuple(state.counts),
+            mass_of(state, likelihood),
+            parts,
+            batch.value,
+            clip,
+            weights,
+            told,
         )
         mean, var, noise, log_evidence, below, _ = told
         if not state.residuals:
             below, (mean, var, noise) = None, mixed(weights, parts)
+        elif not likelihood.normal:
+            predicted = mean, var, noise = mixed(weights, parts)
+            good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
+            residual = likelihood.residual(batch.value, Prediction(*predicted), first)
+            note(state.residuals[0], residual, good, below)
+            clipped = int(np.count_nonzero(good & (np.abs(residual) > clip)))
+            state.counts.clipped[()] += clipped
         return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 
     known: Any = (), None  # states of members, and the same for compiled calls: see `together`
@@ -159,6 +148,17 @@ def committee(
             ready = together.together(members, state.members)
             known = state.members, ready
         return ready
+
+    known_single: Any = None, None
+
+    def single(state: CommitteeState) -> Single | None:
+        nonlocal known_single
+        of, found = known_single
+        if of is not state:
+            ready = prepared(state)
+            found = Single(state, ready, likelihood, clip) if ready is not None and ready.writable else None
+            known_single = state, found
+        return found
 
     def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
         if len(index) < ENOUGH and (ready := prepared(state)) is not None:
@@ -183,7 +183,9 @@ def committee(
         return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
-    return Method(init, update, predict, unit, quantile if likelihood.intervals else None)
+    compiled = likelihood.normal or not likelihood.intervals  # `conclude` does all that an entry needs
+    calibrated = quantile if likelihood.intervals else None
+    return Method(init, update, predict, unit, calibrated, single=single if compiled else None)
 
 
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
@@ -218,72 +220,6 @@ def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
     if failed:
         raise failed[0]
     return results
-
-
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
-@kernel(**COMPILE | {"fastmath": False})
-def stack(weights, counts, log_p, before, log_evidence, good):
-    """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
-
-    weights and counts are changed in place. log_p (M, n): what each member thought of each entry. To fill:
-    before (M, n), the weights before each entry; log_evidence (n,), of the mixture; good (n,), whether any
-    member could learn the entry. A member that could not keeps its weight.
-    """
-    members, n = log_p.shape
-    for i in range(n):
-        rate = max(RATE, FIRST_RATE / math.sqrt(1 + counts.entries[()] / SLOWING))
-        counts.entries[()] += 1
-        best = -np.inf
-        for m in range(members):
-            before[m, i] = weights[m]
-            if abs(log_p[m, i]) < HUGE:
-                best = max(best, log_p[m, i])
-        good[i] = best > -np.inf
-        if not good[i]:
-            log_evidence[i] = log_p[0, i]
-            counts.refused[()] += 1
-            continue
-        able, total = 0.0, 0.0
-        for m in range(members):
-            if abs(log_p[m, i]) < HUGE:
-                able += weights[m]
-                total += weights[m] * math.exp(log_p[m, i] - best)
-        log_evidence[i] = best + math.log(total / able)
-        counts.log_evidence[()] += log_evidence[i]
-        new_sum = 0.0
-        for m in range(members):
-            if abs(log_p[m, i]) < HUGE:
-                ratio = able * math.exp(log_p[m, i] - best) / total
-                weights[m] = max(LEAST, weights[m] * (1 - rate + rate * ratio))
-            new_sum += weights[m]
-        for m in range(members):
-            weights[m] /= new_sum
-
-
-@kernel(**COMPILE | {"fastmath": False})
-def conclude(weights, counts, mass, parts, value, clip, before, told):
-    """What the committee makes of the entries of a call after its members have learned them.
-
-    parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
-    see `stack`; told (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
-    distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
-    evidence. Returns how many entries were refused, and how many clipped.
-    """
-    n = len(value)
-    good, clipped = np.empty(n, np.bool_), 0
-    stack(weights, counts, parts[:, 3], before, told[3], good)
-    refused = n
-    for i in range(n):
-        refused -= good[i]
-    if len(mass):
-        moments(before, parts, told)
-        for i in range(n):
-            residual = (value[i] - told[0, i]) / math.sqrt(told[1, i] + told[2, i])
-            clipped += good[i] and abs(residual) > clip
-            told[5, i] = residual
-        note(mass, told[5], good, told[4])
-        counts.clipped[()] += clipped
-    return refused, clipped
 
 
 @contextmanager

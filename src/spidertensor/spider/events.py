@@ -109,7 +109,8 @@ def events(method: Method, rule: Rule) -> Method:
                 _take_back(state.draws, rule, index)
         return after, _of_events(update, made.first)
 
-    return Method(init, update, method.predict, method.unit, method.quantile)
+    # `single` predicts; an event is several entries, so it cannot learn one
+    return Method(init, update, method.predict, method.unit, method.quantile, single=method.single)
 
 
 class Around(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spidertensor.spider.compiled import PART, kernel
+from spidertensor.spider.compiled import COMPILE, PART, kernel
 
 _STEP, _FIRST, _SECOND = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _30, _27, _31, _11 = map(np.uint64, (30, 27, 31, 11))
@@ -25,3 +25,10 @@ def uniform(key, number, draw):
     word = _mixed(word + np.uint64(number) * _STEP + _STEP)
     word = _mixed(word + np.uint64(draw) * _STEP + _STEP)
     return np.float64(word >> _11) * 2.0**-53
+
+
+@kernel(**COMPILE)
+def uniforms(key, first, out):
+    """`uniform` at the places from `first` on, draw 0, into out (n,)."""
+    for i in range(len(out)):
+        out[i] = uniform(key, first + i, 0)

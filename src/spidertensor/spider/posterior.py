@@ -33,7 +33,8 @@ class Gaussian(NamedTuple):
 
 
 class Gamma(NamedTuple):
-    """Of the noise precision tau; E[1/tau] is used as rate / shape."""
+    """Of the noise precision tau; E[1/tau] is used as rate / shape. For counts rate / shape is 1/r, and shape
+    the precision with which its logarithm is known (likelihoods/count.py)."""
 
     shape: NDArray[np.float64]
     rate: NDArray[np.float64]
@@ -64,7 +65,11 @@ class Counts(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What is known of the values themselves. The model sees (value - shift) / scale, its units."""
+    """What is known of the values themselves. The model sees (value - shift) / scale, its units.
+
+    For counts `mean` and `var` are those of the level of f, a Gaussian that all entries share; the rest stays
+    as it starts.
+    """
 
     shift: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -111,8 +116,13 @@ class Prior:
             )
 
 
-def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False) -> State:
-    """The state before any entry: no nodes yet, weights at random means, sites at the slab (trap 1)."""
+def init(
+    network: Network, prior: Prior, seed: int, *, node_noise: bool = False, level_var: float = 0.0
+) -> State:
+    """The state before any entry: no nodes yet, weights at random means, sites at the slab (trap 1).
+
+    level_var: Likelihood.level_var
+    """
     weights, sites = [], []
     slab = np.sqrt(prior.slab_var)
     for layer, shape in enumerate(network.layers):
@@ -151,7 +161,7 @@ def init(network: Network, prior: Prior, seed: int, *, node_noise: bool = False)
             scale=np.ones(()),
             entries=np.zeros(()),
             mean=np.zeros(()),
-            var=np.zeros(()),
+            var=np.array(level_var),
             log_noise=np.zeros(network.n_modes),
             window=np.zeros(7),
             watching=np.zeros((), np.int64),

@@ -73,24 +73,32 @@ def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int
     numbers: per mode, the nodes of n entries, or one node for all of them; -1 is an unseen one
     """
     factors = [
-        _rows(factor.mean, number) for factor, number in zip(state.posterior.factors, numbers, strict=True)
+        factor_rows(factor.mean, number, 0)
+        for factor, number in zip(state.posterior.factors, numbers, strict=True)
     ]
     f = _deep(state, network, factors)
     if network.bias:
         for factor in factors:
             f = f + factor[:, 0]
     if network.multilinear:
-        parts = [factor[:, int(network.bias) : network.deep_start] for factor in factors]
-        f = f + (_products(parts) if network.product else _pairs(parts))
+        f = f + multilinear(
+            [factor[:, int(network.bias) : network.deep_start] for factor in factors], network
+        )
     return f
 
 
-def _rows(mean: Floats, number: NDArray[np.int64]) -> Floats:
+def factor_rows(part: Floats, number: NDArray[np.int64], unseen: Any) -> Floats:
+    """The rows of some nodes in one mode's means or variances; `unseen` is the row of an unseen node."""
     if len(number) and number[0] >= 0 and (np.diff(number) == 1).all():
-        return mean[number[0] : number[-1] + 1]  # neighbours: nothing is copied
-    if not len(mean):  # all nodes of the mode were forgotten
-        return np.zeros((len(number), mean.shape[1]), mean.dtype)
-    return np.where((number >= 0)[:, None], mean[number], np.zeros((), mean.dtype))
+        return part[number[0] : number[-1] + 1]  # neighbours: nothing is copied
+    unseen = np.broadcast_to(np.asarray(unseen, part.dtype), (len(number), part.shape[1]))
+    if not len(part):  # all nodes of the mode were forgotten
+        return unseen
+    return np.where((number >= 0)[:, None], part[number], unseen)
+
+
+def multilinear(parts: list[Floats], network: Network) -> Floats:
+    return _products(parts) if network.product else _pairs(parts)
 
 
 def _deep(state: State, network: Network, factors: list[Floats]) -> Floats:

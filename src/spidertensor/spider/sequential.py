@@ -13,8 +13,15 @@ from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
+from spidertensor.spider.likelihoods.count import (
+    count_evidence,
+    largest_learned,
+    learn_level,
+    learn_noise,
+    noise_of_counts,
+)
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
-from spidertensor.spider.likelihoods.kernel import GAUSSIAN, evidence
+from spidertensor.spider.likelihoods.kernel import COUNT, GAUSSIAN, evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
@@ -44,30 +51,35 @@ from spidertensor.spider.spike_slab import refine
 def run_models(learning, start, index, value, records, like, out):
     """The entries of a call from `start` on, by each of the models that `records` are of: `_entries`.
 
-    out (models, 4, n). Returns where the last of them stopped; -1, and nothing was done, if a model has no
-    room for a node that is to be learned. This is the only way from Python into the loop: one entry and many,
-    one model and several run the same machine code, so they agree bit for bit.
+    out (models, 4, n). Returns where the last of them stopped, and how many elements all have rejected; -1
+    and 0, and nothing was done, if the models are not in step or have no room for a node to be learned. This
+    is the only way from Python into the loop: one entry and many, one model and several run the same machine
+    code, so they agree bit for bit.
     """
-    if learning and not _have_room(index, records):
-        return -1
-    stopped = start
+    if learning and not _can_learn(index, records):
+        return np.int64(-1), np.int64(0)
+    stopped, rejected = np.int64(start), np.int64(0)
     for m in range(len(records)):
         r = records[m]
         counts, stream = counts_of(r), stream_of(r)
-        is_packed = r.packed != 0 and r.packed_at == counts.entries[()]
+        rejected -= counts.rejected[()]
+        is_packed = r.scratch != 0 and r.packed_at == counts.entries[()]
         stopped = _entries(
             learning, start, index, value, places_of(r), noise_of(r), counts, stream, settings_of(r),
-            r.packed, is_packed, like, out[m],
+            r.scratch, is_packed, like, out[m],
         )  # fmt: skip
-        if r.packed:
+        rejected += counts.rejected[()]
+        if r.scratch:
             r.packed_at = -1 if stream.watching[()] == DECIDE else counts.entries[()]
-    return stopped
+    return stopped, rejected
 
 
 @kernel(**PART)
-def _have_room(index, records):
+def _can_learn(index, records):
     for m in range(len(records)):
         nodes = counts_of(records[m]).nodes
+        if counts_of(records[m]).entries[()] != counts_of(records[0]).entries[()]:
+            return False
         for n in range(index.shape[0]):
             for k in range(index.shape[1]):
                 if not 0 <= index[n, k] < nodes[k]:
@@ -77,7 +89,7 @@ def _have_room(index, records):
 
 @kernel(inline="always", **PART)  # into its one caller, before compilation: else it is optimised twice
 def _entries(
-    learning, start, index, value, places, noise, counts, stream, settings, packed, is_packed, like, out
+    learning, start, index, value, places, noise, counts, stream, settings, address, is_packed, like, out
 ):
     """In order: predicted and then, if `learning`, learned.
 
@@ -85,13 +97,13 @@ def _entries(
     Refines the prior sites whenever `refine_every` entries are full. Returns where it stopped: at the end, or
     behind an entry after which `follow` has to decide.
 
-    packed: 0, or where the packed weights stay between calls; is_packed: they are there already
+    address, is_packed: of the working memory, see `scratch`
     """
-    c = scratch(settings, packed, like)
+    c = scratch(settings, address, is_packed, like)
     if not is_packed:
         pack(places, settings, c)
     real = c.s.dtype.type
-    gaussian = settings.likelihood == GAUSSIAN
+    gaussian, counts_values = settings.likelihood == GAUSSIAN, settings.likelihood == COUNT
     robust = gaussian and settings.clip < np.inf
     shift, scale = stream.shift[()], stream.scale[()]
     log_scale = math.log(scale)
@@ -108,6 +120,9 @@ def _entries(
             noise_var = noise.rate[()] / noise.shape[()] * factor
             if robust:
                 noise_var = max(noise_var, LEAST_NOISE * stream.var[()], 1 / HUGE)
+        elif counts_values:  # section 17: the level is one more element, of gradient 1
+            alpha, beta = alpha + stream.mean[()], beta + stream.var[()]
+            noise_var = noise_of_counts(noise)
         out[0, n], out[1, n], out[2, n] = (
             shift + scale * alpha,
             scale * scale * beta,
@@ -121,7 +136,12 @@ def _entries(
         if robust:
             bound = settings.clip * math.sqrt(beta + noise_var)
             y = min(max(y, alpha - bound), alpha + bound)
-        log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        score = 0.0
+        if counts_values:
+            y = min(y, largest_learned(alpha, beta, noise_var, settings.clip))
+            log_z, da, db, narrowing, score = count_evidence(y, alpha, beta, noise_var, stream.mean[()])
+        else:
+            log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
         if y != y_true:
             log_z = evidence(settings.likelihood, y_true, alpha, beta, noise_var)[0]
         out[3, n] = log_z - log_scale
@@ -131,8 +151,9 @@ def _entries(
         else:
             counts.refused[()] += 1
             counts.rejected[()] += settings.n_elements
-        if good and robust:
+        if good:
             counts.clipped[()] += y != y_true
+        if good and robust:
             note_value(stream, y_true, alpha, beta + noise_var, settings.clip)
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
@@ -157,15 +178,18 @@ def _entries(
                     square, kept = off / noise_var, noise_var / (beta + noise_var)
                     common = move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
                     noise.rate[()] *= math.exp(-common)
+            elif counts_values:
+                learn_level(stream, da, narrowing)
+                learn_noise(noise, score, settings.forgetting)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
-            unpack(places, settings, c)
+            unpack(places, settings, c, False)
             counts.rejected[()] += _refine(places, settings, c.s)
             if robust and full_window(stream, settings.clip):
                 return n + 1
             pack(places, settings, c)
     if learning:
-        unpack(places, settings, c)
+        unpack(places, settings, c, is_packed and index.shape[0] - start == 1)
     return index.shape[0]
 
 
@@ -262,7 +286,7 @@ def sequential(
     ]
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed, node_noise=node_noise)
+        return posterior.init(network, prior, seed, node_noise=node_noise, level_var=likelihood.level_var)
 
     known: Any = None, None  # a state and its record: making it takes 100 us
 
@@ -278,7 +302,7 @@ def sequential(
         found = record(state)
         if learning and not found.writable:
             raise ValueError("this state is read-only, and learning works in place: copy it first")
-        return run_models(learning, start, index, value, found.record, found.like, out[None])
+        return run_models(learning, start, index, value, found.record, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)

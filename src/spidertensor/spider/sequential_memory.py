@@ -131,10 +131,25 @@ class Scratch(NamedTuple):
 
 
 @kernel(**PART)
-def _zeros(first, second, third, like):
-    room = _memory(first * second * third, np.int64(0), like)
-    room[:] = 0
-    return room.reshape(first, second, third)
+def sizes(inputs, ranks, deep_start):
+    """Words of 64 inputs that every layer has room for; the outputs of the widest layer, padded; the longest
+    factor vector; and how many numbers a Scratch takes in all.
+
+    Packed weights take 2L matrices (words * 64, outputs) and the two vectors of the output layer.
+    """
+    # loops, because the methods of arrays take half a second each to compile
+    outputs, most, rank = np.int64(0), np.int64(0), np.int64(0)  # a literal is a type of its own
+    K, layers = len(ranks), len(inputs)
+    for m in range(layers):
+        most = max(most, inputs[m])
+        if m:
+            outputs = max(outputs, -(-inputs[m] // LANES) * LANES)
+    for k in range(K):
+        rank = max(rank, ranks[k])
+    words, size = most // 64 + 1, deep_start + rank  # + 1: room for the constant
+    weights = 2 * words * 64 * (1 + (layers - 1) * outputs)
+    rest = 12 * layers * words * 64 + 4 * K * size + layers
+    return words, outputs, size, weights + rest
 
 
 @kernel(**PART)
@@ -149,39 +164,27 @@ def _memory(size, address, like):
 
 
 @kernel(**PART)
-def packed_sizes(inputs):
-    """Words of 64 inputs that every layer has room for, and the outputs of the widest, padded.
+def scratch(settings, address, is_packed, like):
+    """Working memory of the dtype of the array `like`: at an address, or fresh if that is 0.
 
-    Packed weights take 2L matrices (words * 64, outputs) and the two vectors of the output layer.
+    is_packed: it was used before with the same settings, and has the packed weights. Then nothing has to be
+               set: an entry does not depend on what an earlier one has left behind
     """
-    # loops, because the methods of arrays take half a second each to compile
-    outputs, most = np.int64(0), np.int64(0)  # a literal is a type of its own
-    for m in range(len(inputs)):
-        most = max(most, inputs[m])
-        if m:
-            outputs = max(outputs, -(-inputs[m] // LANES) * LANES)
-    return most // 64 + 1, outputs  # + 1: room for the constant
-
-
-@kernel(**PART)
-def scratch(settings, packed, like):
-    """Working memory of the dtype of the array `like`, fresh but for the packed weights, if there is an
-    address of such (else 0)."""
     inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
-    wide, rank = np.zeros(L, np.int64), np.int64(0)
+    words, outputs, size, total = sizes(inputs, settings.ranks, settings.bias + settings.multilinear)
+    memory = _memory(total, address, like)
+    if not is_packed:
+        memory[:] = 0
+    n, vector = 2 * L * words * 64 * outputs, words * 64
+    matrices = memory[:n].reshape(2 * L, vector, outputs)
+    ends = memory[n : n + 2 * vector].reshape(2, vector)
+    n += 2 * vector
+    vectors = memory[n : n + 12 * (L + 1) * vector].reshape(12, L + 1, vector)
+    n += 12 * (L + 1) * vector
+    parts, s = memory[n : n + 4 * K * size].reshape(4, K, size), memory[n + 4 * K * size :]
+    wide = np.empty(L, np.int64)
     for m in range(L):
         wide[m] = -(-inputs[m + 1] // LANES) * LANES
-    for k in range(K):
-        rank = max(rank, settings.ranks[k])
-    words, outputs = packed_sizes(inputs)
-    vectors = _zeros(np.int64(12), L + 1, words * 64, like)
-    size = 2 * L * words * 64 * outputs
-    memory = _memory(size + 2 * words * 64, packed, like)
-    matrices, ends = memory[:size].reshape(2 * L, words * 64, outputs), memory[size:].reshape(2, words * 64)
-    parts = _zeros(np.int64(4), K, settings.bias + settings.multilinear + rank, like)
-    s = np.empty(L + 1, like.dtype)
-    for m in range(L + 1):
-        s[m] = 1 / math.sqrt(inputs[m] + 1)
     c = Scratch(
         wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=ends[0], v=ends[1], h=vectors[0],
         h2=vectors[1], slope=vectors[2], bend=vectors[3], live=np.zeros((L + 1, words), np.int64),
@@ -189,11 +192,13 @@ def scratch(settings, packed, like):
         R_delta=vectors[9], R_back=vectors[10], delta2=vectors[11, 0], q=vectors[11, L],
         u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3], log_noise=np.zeros(K), log_noise_var=np.zeros(K),
     )  # fmt: skip
-    for m in range(L + 1):
-        c.h[m, inputs[m]] = 1
-        c.h2[m, inputs[m]] = 1
     for j in range(inputs[0] + 1):  # factors are never dead
         c.live[0, j // 64] |= np.int64(1) << (j % 64)
+    if not is_packed:
+        for m in range(L + 1):
+            c.s[m] = 1 / math.sqrt(inputs[m] + 1)
+            c.h[m, inputs[m]] = 1
+            c.h2[m, inputs[m]] = 1
     return c
 
 
@@ -221,8 +226,11 @@ def pack(places, settings, c):
 
 
 @kernel(**PART)
-def unpack(places, settings, c):
-    """Weights from the scratch back into the state."""
+def unpack(places, settings, c, one_entry):
+    """Weights from the scratch back into the state.
+
+    one_entry: they differ by the last entry only, which has not moved the weights of dead ReLU units
+    """
     for m in range(len(settings.inputs)):
         mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
         columns = settings.inputs[m] + 1
@@ -231,6 +239,8 @@ def unpack(places, settings, c):
                 mean[j], var[j] = c.w[j], c.v[j]
         else:
             for i in range(settings.inputs[m + 1]):
+                if one_entry and c.delta[m, i] == 0 and c.R_delta[m, i] == 0:
+                    continue
                 for j in range(columns):
                     mean[i * columns + j], var[i * columns + j] = c.W[m, j, i], c.V[m, j, i]
 

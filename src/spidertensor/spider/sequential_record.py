@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spidertensor.spider.compiled import PART, kernel
 from spidertensor.spider.posterior import Counts, Gamma, State, Stream
-from spidertensor.spider.sequential_memory import Places, Settings, carray, elements, packed_sizes, places
+from spidertensor.spider.sequential_memory import Places, Settings, carray, elements, places, sizes
 
 _NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
 _ARRAYS = {NDArray[np.int64]: np.int64, NDArray[np.float64]: np.float64, NDArray[np.float32]: np.float32}
@@ -32,10 +32,10 @@ _KINDS = {
 }
 
 # The fields of the parts, such as `stream_shift`: a number, or the address of an array. Before these: where
-# the packed weights are kept between calls (0: nowhere), the count of entries that they are of, and the
-# lengths of the arrays that depend on the network.
+# working memory with the packed weights is kept between calls (0: nowhere), the count of entries that these
+# are of, and the lengths of the arrays that depend on the network.
 RECORD = np.dtype(
-    [(name, np.int64) for name in ("packed", "packed_at", "modes", "layers", "longest")]
+    [(name, np.int64) for name in ("scratch", "packed_at", "modes", "layers", "longest")]
     + [(f"{part}_{field}", _NUMBERS.get(kind, np.int64)) for (part, field), kind in _KINDS.items()],
     align=True,
 )
@@ -45,7 +45,7 @@ class Record(NamedTuple):
     record: NDArray[Any]  # (1,) of RECORD
     like: NDArray[np.floating]  # an empty array of the dtype of the state
     writable: bool  # the state can be learned into
-    packed_size: int  # numbers that its packed weights take
+    scratch_size: int  # numbers that its working memory takes
     kept: Any  # the arrays that it has the addresses of, which must live as long
 
 
@@ -65,8 +65,8 @@ def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -
     parts = (*state.posterior.factors, *state.posterior.weights, *state.posterior.log_noise, *state.sites)
     writable = writable and all(array.flags.writeable for part in parts for array in part)
     like = np.empty(0, state.posterior.weights[0].mean.dtype)
-    words, outputs = packed_sizes.py_func(settings.inputs.tolist())
-    size = 2 * words * 64 * (1 + (len(settings.inputs) - 1) * int(outputs))
+    deep_start = settings.bias + settings.multilinear
+    *_, size = sizes.py_func(settings.inputs.tolist(), settings.ranks.tolist(), deep_start)
     return Record(np.array([tuple(fields)], RECORD), like, writable, int(size), (kept, state))
 
 

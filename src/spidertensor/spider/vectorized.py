@@ -20,7 +20,7 @@ from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_b
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
-from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, check
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State, Stream
@@ -179,7 +179,7 @@ def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
             row[here] = numbers[filled]
         good[here] = np.asarray(learned.good)[filled]
         counts.rejected[()] += int(np.asarray(learned.rejected).sum())
-        if settings.robust:
+        if settings.clips:
             counts.clipped[()] += np.count_nonzero((said[4] != value) & learned.good)
         at = here.stop
     shift, scale = float(state.stream.shift), float(state.stream.scale)
@@ -322,6 +322,7 @@ def vectorized(
         noise_fades=noise_memory is not None,
         # others have no noise to clip by or to give to nodes
         robust=clip is not None and likelihood is GAUSSIAN,
+        clips=clip is not None and likelihood in (GAUSSIAN, COUNT),
         node_noise=bool(node_noise) and likelihood is GAUSSIAN,
     )
     numbers = Numbers(
@@ -336,7 +337,9 @@ def vectorized(
     )
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed, node_noise=settings.node_noise)
+        return posterior.init(
+            network, prior, seed, node_noise=settings.node_noise, level_var=likelihood.level_var
+        )
 
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes)
@@ -368,6 +371,10 @@ def vectorized(
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]
         out[2] = _noise_of(settings, state, index)
+        if likelihood is COUNT:  # section 17: the level
+            out[0] += state.stream.mean
+            out[1] += state.stream.var
+            return Prediction(*out)
         shift, scale = float(state.stream.shift), float(state.stream.scale)
         out[0] = shift + scale * out[0]
         out[1:] *= scale * scale

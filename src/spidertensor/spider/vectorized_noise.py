@@ -1,4 +1,4 @@
-"""The noise of entries and what is known of their values, in JAX: mathematics.md sections 3, 11, 12 and 13.
+"""The noise of entries and what is known of their values, in JAX: mathematics.md sections 3, 11 to 13, 17.
 
 All functions are for one entry or, elementwise, for the entries of a batch.
 """
@@ -14,14 +14,27 @@ import jax.numpy as jnp
 
 from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
-from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood
+from spidertensor.spider.likelihoods.count import (
+    DEPTH,
+    DEPTH_VAR,
+    LARGEST_LOG,
+    LEVEL_MEMORY,
+    LEVEL_VAR,
+    WIDEST,
+)
+from spidertensor.spider.likelihoods.count import LARGEST_STEP as LARGEST_COUNT_STEP
+from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE as LARGEST_COUNT_NOISE
+from spidertensor.spider.likelihoods.negative_binomial import LEAST_NOISE as LEAST_COUNT_NOISE
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import node_noise_var
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
+from spidertensor.spider.vectorized_evidence import Evidence
 from spidertensor.spider.vectorized_networks import Normal
 
 LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry moves it by less
-# Parts of the running sums: shape and rate of the noise; entries, mean and var of the values; one per mode.
+# Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (of counts, of
+# their level); one per mode.
 NOISE, VALUES, LOG_NOISE = slice(0, 2), slice(2, 5), slice(5, None)
 
 count = partial(jnp.sum, dtype=jnp.int32)
@@ -35,7 +48,8 @@ class Settings(NamedTuple):
     update: str
     curvature: bool
     noise_fades: bool  # if not, it learns as in the paper
-    robust: bool  # values are clipped
+    robust: bool  # values are clipped, and their level and scale are followed
+    clips: bool  # values are clipped
     node_noise: bool
 
     @property
@@ -79,9 +93,11 @@ def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax
 
 def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
     """b/a exp(sum_k l^k) of each entry, and the factor in it that is the entry's own."""
+    shape, rate = sums.high[NOISE]
+    if settings.likelihood is COUNT:
+        return jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE), 1
     if settings.likelihood is not GAUSSIAN:
         return jnp.zeros((), sums.high.dtype), 1
-    shape, rate = sums.high[NOISE]
     own = 1 if log_noise is None else jnp.exp(jnp.sum(log_noise.mean, axis=-1))
     noise = rate / shape * own
     if settings.robust:
@@ -91,10 +107,45 @@ def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[
 
 def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
     """Section 11: values as they are learned."""
-    if not settings.robust:
+    if not settings.clips:
         return value
+    if settings.likelihood is COUNT:  # count.largest_learned
+        log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
+        return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
     bound = clip * jnp.sqrt(beta + noise)
     return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
+
+
+def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
+    """Mean and variance of the level of f that all entries share (section 17)."""
+    return tuple(sums.high[VALUES][1:]) if settings.likelihood is COUNT else (0, 0)
+
+
+def far_below(settings: Settings, told: Evidence, y, alpha, beta, level) -> Evidence:
+    """count.count_evidence: a zero whose f is far below the level is learned as if f had been seen there."""
+    if settings.likelihood is not COUNT:
+        return told
+    s, r = beta + DEPTH_VAR, level - DEPTH - alpha
+    seen = [told.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / DEPTH_VAR, r / DEPTH_VAR**0.5, 0.0]
+    low = (y == 0) & (r > 0)
+    return Evidence(*(jnp.where(low, new, old) for new, old in zip(seen, told, strict=True)))
+
+
+def sums_after_counts(log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
+    """After the counts that are `good`: count.learn_noise and count.learn_level, for entries at once.
+
+    score (n,) d log Z / dlog noise; S_res, S_inv: sums of S^-1 res and of all elements of S^-1 (section 7)
+    """
+    high, n = sums.high, count(good)
+    shape, rate = high[NOISE]
+    score = jnp.where(good, score, 0)
+    known = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1)) + jnp.sum(score * score)
+    step = jnp.clip(jnp.sum(score) / known, -LARGEST_COUNT_STEP, LARGEST_COUNT_STEP)
+    noise = jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE) * jnp.exp(step)
+    _entries, mean, var = high[VALUES]
+    wide = jnp.minimum(LEVEL_VAR, (var - var * var * S_inv) * jnp.exp(n * math.log1p(1 / LEVEL_MEMORY)))
+    change = jnp.stack([known - shape, known * noise - rate, jnp.zeros_like(mean), var * S_res, wide - var])
+    return add(sums, jnp.concatenate([jnp.where(n > 0, change, 0), jnp.zeros_like(high[LOG_NOISE])]))
 
 
 def moved_log_noise(settings: Settings, log_widening, old: Normal, times, information, score) -> Normal:

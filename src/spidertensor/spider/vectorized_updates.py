@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from spidertensor.method import HUGE
-from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN
 from spidertensor.spider.network import Network
 from spidertensor.spider.spike_slab import WIDEST_CAVITY
 from spidertensor.spider.vectorized_evidence import evidence
@@ -31,12 +31,15 @@ from spidertensor.spider.vectorized_noise import (
     Settings,
     clipped,
     count,
+    far_below,
     for_noise,
+    level_of,
     log_noise_of,
     moved_log_noise,
     noise_of,
     score_of,
     sums_after,
+    sums_after_counts,
     widened,
 )
 
@@ -128,10 +131,13 @@ def _scan(
         g, g_u = gradient(*at)
         alpha, g = f(*at), flat(g)
         beta = jnp.sum(g * g * weights.var) + jnp.sum(g_u * g_u * u.var)
+        level, level_var = level_of(settings, carry.sums)
+        alpha, beta = alpha + level, beta + level_var
         log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
         noise_var, own = noise_of(settings, carry.sums, log_noise)
         y = clipped(settings, numbers.clip, value[i], alpha, beta, noise_var)
-        _, da, db, c, *_ = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        told = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        _, da, db, c, *_, score = far_below(settings, told, y, alpha, beta, level)
         log_z = evidence(settings.likelihood, value[i], alpha, beta, noise_var).log_z
         good = (jnp.abs(log_z) < HUGE) & (jnp.abs(da) < HUGE) & (c >= 0) & (c < HUGE)
         moves = good & ~watching
@@ -153,8 +159,12 @@ def _scan(
             information = 0.5 * (noise_var / (beta + noise_var)) ** 2
             widening, score = numbers.log_noise_log_widening, score_of(misfit, noise_var)
             log_noise = moved_log_noise(settings, widening, log_noise, 1, information, score)
-        of_batch = _each(moves, value[i], misfit / own, log_noise)
-        sums = sums_after(settings, numbers.log_forgetting, carry.sums, *of_batch)
+        if settings.likelihood is COUNT:
+            of_counts = jnp.atleast_1d(moves), score, jnp.where(moves, da, 0), jnp.where(moves, c, 0)
+            sums = sums_after_counts(numbers.log_forgetting, carry.sums, *of_counts)
+        else:
+            of_batch = _each(moves, value[i], misfit / own, log_noise)
+            sums = sums_after(settings, numbers.log_forgetting, carry.sums, *of_batch)
         said = [alpha, beta, noise_var, log_z, y][: len(out.said)]
         carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
         return carry, Learned(
@@ -164,7 +174,7 @@ def _scan(
             sums.high[VALUES][2],
         )
 
-    said = jnp.zeros((5 if settings.robust else 4, *value.shape), value.dtype)
+    said = jnp.zeros((5 if settings.clips else 4, *value.shape), value.dtype)
     blank = Learned(said, jnp.zeros(value.shape, bool), jnp.int32(0), carry.sums.high[VALUES][2])
     return lax.fori_loop(0, taken, entry, (carry, blank))
 
@@ -207,13 +217,16 @@ def _joint(
     A = g_u.swapaxes(0, 1) * jnp.sqrt(u.var)
     K += jnp.sum(shared * (A @ A.mT), axis=0)
     beta += jnp.sum(A * A, axis=(0, 2))
+    level, level_var = level_of(settings, carry.sums)  # which all entries share
+    alpha, beta, K = alpha + level, beta + level_var, K + level_var
 
     # what each entry says by itself; noise below `n eps beta` would leave nothing of B but rounding
     log_noise = log_noise_of(settings, carry.log_noise, carry.sums, index)
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
-    *_, precision, root = evidence(settings.likelihood, y, alpha, beta, used)
+    told = evidence(settings.likelihood, y, alpha, beta, used)
+    *_, precision, root, score = far_below(settings, told, y, alpha, beta, level)
     log_z = evidence(settings.likelihood, value, alpha, beta, used).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # a NaN fails too
     solved = _solve(K, good & ~watching, precision, root)
@@ -240,7 +253,10 @@ def _joint(
             log_noise = moved_log_noise(settings, widening, log_noise, times.T, *sums_of.T)
             stored = _put(stored, log_noise, index, times.T > 0)
         sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, log_noise)
-    said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.robust else 4]
+    elif settings.likelihood is COUNT:
+        of_level = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
+        sums = sums_after_counts(numbers.log_forgetting, sums, moves, score, *of_level)
+    said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(said), good, count(bad) + bad_u, sums.high[VALUES][2])
 

@@ -112,6 +112,8 @@ def _check(settings: Settings) -> None:
     for name, known in (("method", METHODS), ("data", datasets.NAMES), ("protocol", PROTOCOLS)):
         if not isinstance(settings[name], str) or settings[name] not in known:
             raise ExperimentError(f"unknown {name} {settings[name]!r}: choose from {', '.join(known)}")
+    if datasets.describe(settings["data"]).events_over:
+        raise ExperimentError(f"{settings['data']} has events and no values: use spider evaluate")
     own = METHODS[settings["method"]].settings
     known = ("method", "data", *DEFAULTS, *own)
     for name in settings:
@@ -183,6 +185,10 @@ def method_of(data: Dataset, settings: Settings) -> tuple[Method, dict[str, Any]
     """The method of a run, and how to evaluate it."""
     entry, size = METHODS[settings["method"]], settings["batch_size"]
     own = {name: settings[name] for name in entry.settings if name in settings}
+    if data.events_over and entry.events:
+        from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow
+
+        own |= {"negatives": NEGATIVES, "negatives_over": data.modes.index(data.events_over)}
     method = entry.build(settings["rank"], len(data.shape), data.likelihood, size, **own)
     return method, {
         "likelihood": data.likelihood,

@@ -227,7 +227,16 @@ def _calibration_error(value: Floats, prediction: Prediction, likelihood: Likeli
 
 
 def _coverage(level: float, value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    return coverage(value, prediction.mean, prediction.var + prediction.noise, level)
+    return _average(plain_intervals(value, prediction, likelihood)(level))
+
+
+def plain_intervals(
+    value: Floats, prediction: Prediction, likelihood: Likelihood, quantile: Quantile = ndtri
+) -> Inside:
+    """Whether values are in the intervals whose ends are at quantiles of their residuals. Of counts, drawn
+    inside their steps: an interval of whole numbers holds a little more."""
+    residual = likelihood.residual(value, prediction)
+    return partial(inside, residual, np.zeros(len(residual)), np.ones(len(residual)), quantile=quantile)
 
 
 METRICS: dict[str, Metric] = {
@@ -265,7 +274,7 @@ class Curve(NamedTuple):
 
 
 def _intervals(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
-    return calibration_curve(partial(inside, value, prediction.mean, prediction.var + prediction.noise))
+    return calibration_curve(plain_intervals(value, prediction, likelihood))
 
 
 def _probabilities(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:

@@ -82,18 +82,18 @@ def held_out(
     """
     tests = {None: test} if isinstance(test, Batch) else test
     scaling = _scaling(train, batch_size, wanted=scaled and likelihood.scaled)
-    lost = _Lost()
-    for step in _pass(method, _scaled(train, scaling), batch_size, seed, at):
+    lost = Lost()
+    for step in one_pass(method, _scaled(train, scaling), batch_size, seed, at):
         lost = lost.and_of(step.update)
         if not step.wants_row:
             continue
         for name, (index, value) in tests.items():
             prediction = scaling.user_units(*method.predict(step.state, index))
-            calibrated = _calibrated_intervals(method, step.state, value, prediction)
+            calibrated = _calibrated_intervals(method, step.state, value, prediction, likelihood)
             scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}
             if step.last:
                 scores |= _curves(likelihood, value, prediction, calibrated)
-            yield scores | _progress(step, lost, n_scored=len(value), skipped=0)
+            yield scores | progress(step, lost, n_scored=len(value), skipped=0)
 
 
 def prequential(
@@ -119,8 +119,8 @@ def prequential(
     skipped = int(SKIPPED_SHARE * n)
     predicted = Prediction(*np.empty((3, n)))
     log_density, below = np.empty((2, n))
-    lost, learned, window_start = _Lost(), 0, 0
-    for step in _pass(method, _scaled(stream, scaling), batch_size, seed, at):
+    lost, learned, window_start = Lost(), 0, 0
+    for step in one_pass(method, _scaled(stream, scaling), batch_size, seed, at):
         new = slice(learned, step.n_entries)
         for kept, part in zip(predicted, scaling.user_units(*step.update[:3]), strict=True):
             kept[new] = part
@@ -142,23 +142,23 @@ def prequential(
             scores["window_log_density"] = float(log_density[window].mean())
             if step.last:
                 scores |= _curves(likelihood, value, prediction, calibrated)
-            yield scores | _progress(step, lost, n_scored=len(value), skipped=skipped)
+            yield scores | progress(step, lost, n_scored=len(value), skipped=skipped)
             window_start = learned
 
 
-class _Lost(NamedTuple):
+class Lost(NamedTuple):
     """What was not learned so far, or not in full."""
 
     rejected: int = 0
     refused: int = 0
     clipped: int = 0
 
-    def and_of(self, update: Update) -> _Lost:
+    def and_of(self, update: Update) -> Lost:
         here = update.rejected, update.refused, update.clipped
-        return _Lost(*(before + more for before, more in zip(self, here, strict=True)))
+        return Lost(*(before + more for before, more in zip(self, here, strict=True)))
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """Where a pass stands after one update."""
 
     state: Any
@@ -169,7 +169,7 @@ class _Step(NamedTuple):
     last: bool
 
 
-def _pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int) -> Iterator[_Step]:
+def one_pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int) -> Iterator[Step]:
     n = len(entries.value)
     if not n or batch_size < 1 or at < 1:
         raise ValueError(f"nothing to do with {n} entries, batch_size {batch_size} and {at} rows")
@@ -185,7 +185,7 @@ def _pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int) -
         state, update = method.update(state, batch)
         seconds += perf_counter() - began
         learned = min(number * size, n)
-        yield _Step(state, update, learned, seconds, number in rows_after, number == n_batches)
+        yield Step(state, update, learned, seconds, number in rows_after, number == n_batches)
 
 
 def _slice(entries: Batch, start: int, stop: int) -> Batch:
@@ -226,18 +226,17 @@ def _plain_intervals(
 ) -> Inside | None:
     if not likelihood.intervals:
         return None
-    return partial(metrics.inside, value, prediction.mean, prediction.var + prediction.noise)
+    return metrics.plain_intervals(value, prediction, likelihood)
 
 
 def _calibrated_intervals(
-    method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction
+    method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction, likelihood: Likelihood
 ) -> Inside | None:
     """Of the state as it is: for entries that it has not learned."""
     if method.quantile is None:
         return None
     quantile = partial(method.quantile, state)
-    mean, var = prediction.mean, prediction.var + prediction.noise
-    return partial(metrics.inside, value, mean, var, quantile=quantile)
+    return metrics.plain_intervals(value, prediction, likelihood, quantile)
 
 
 def _calibrated_scores(calibrated: Inside | None) -> Row:
@@ -263,7 +262,7 @@ def _curves(
     return row
 
 
-def _progress(step: _Step, lost: _Lost, *, n_scored: int, skipped: int) -> Row:
+def progress(step: Step, lost: Lost, *, n_scored: int, skipped: int) -> Row:
     return {
         "n_entries": step.n_entries,
         "n_scored": n_scored,

@@ -41,9 +41,11 @@ class Entry(NamedTuple):
     style:          of its lines in figures
     unit:           of its Method, with the default settings
     role:           the paper's own method, a variant of it, a competitor of the paper, or a floor
+    counts:         has the likelihood of counts
     scaled:         wants values of mean 0 and standard deviation 1, not raw ones
     has_rank:       False: the rank changes nothing
     has_batch_size: False: the batch size changes nothing
+    events:         learns from events alone, if told `negatives` and `negatives_over`
     settings:       what else it can be told; each has a default
     learning_rates: by data set, where there is one to tune
     needs:          packages of the extra `jax`
@@ -56,9 +58,11 @@ class Entry(NamedTuple):
     style: Style
     unit: Unit
     role: Literal["paper", "variant", "competitor", "floor"]
+    counts: bool = False
     scaled: bool = True
     has_rank: bool = True
     has_batch_size: bool = True
+    events: bool = False
     settings: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = MappingProxyType({})
     needs: tuple[str, ...] = ()
@@ -79,7 +83,8 @@ def _spider(
     known = kind._get_param_names()
     settings = {name: value for name, value in settings.items() if name in known}
     estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size, **settings)
-    return model_of(checked(estimator.get_params(deep=False)), likelihood, n_modes).method
+    params = estimator._resolved(checked(estimator.get_params(deep=False)), None, n_modes)
+    return model_of(params, likelihood, n_modes).method
 
 
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
@@ -146,6 +151,7 @@ _ENTRIES = (
         styles.BLUE,
         unit="entry",
         role="paper",
+        counts=True,
         settings=_OF_SPIDER,
     ),
     Entry(
@@ -156,6 +162,7 @@ _ENTRIES = (
         styles.SKY,
         unit="entry",
         role="paper",
+        counts=True,
         settings=("engine",),
     ),
     Entry(
@@ -166,6 +173,8 @@ _ENTRIES = (
         styles.BLACK,
         unit="entry",
         role="variant",
+        counts=True,
+        events=True,
         settings=(*_OF_DEFAULT, "committee"),
     ),
     Entry(
@@ -176,6 +185,8 @@ _ENTRIES = (
         styles.WINE,
         unit="entry",
         role="variant",
+        counts=True,
+        events=True,
         settings=_OF_DEFAULT,
     ),
     Entry(
@@ -186,6 +197,7 @@ _ENTRIES = (
         styles.BROWN,
         unit="entry",
         role="variant",
+        counts=True,
         settings=_OF_SPIDER,
     ),
     Entry(
@@ -265,6 +277,7 @@ _ENTRIES = (
         styles.THIN_DASHED,
         unit="entry",
         role="floor",
+        counts=True,
         scaled=False,
         has_rank=False,
         has_batch_size=False,
@@ -277,6 +290,7 @@ _ENTRIES = (
         styles.THIN_DOTTED,
         unit="entry",
         role="floor",
+        counts=True,
         scaled=False,
         has_rank=False,
         has_batch_size=False,

@@ -5,7 +5,8 @@ mathematics.md section 3. With f ~ N(alpha, beta) before the entry and y its val
     log_z = log ∫ p(y | f) N(f | alpha, beta) df,   da = d log_z / d alpha,   db = d log_z / d beta,
     c = da² - 2 db                                  how much the entry narrows f; always positive
 
-A new likelihood: its file, its line in LIKELIHOODS, its branch in kernel.py.
+A new likelihood: its file, its line in LIKELIHOODS, its branch in kernel.py; without closed forms, its log
+density in density.py, and quadrature.py does the rest.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.spider.likelihoods.count import COUNT
 from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import PROBIT
 
-__all__ = ["GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "named"]
+__all__ = ["COUNT", "GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "named"]
 
-LIKELIHOODS: dict[str, Likelihood] = {each.name: each for each in (GAUSSIAN, PROBIT)}
+LIKELIHOODS: dict[str, Likelihood] = {each.name: each for each in (GAUSSIAN, PROBIT, COUNT)}
 
 
 def named(name: str) -> Likelihood:

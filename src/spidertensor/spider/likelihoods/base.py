@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,27 +19,39 @@ class Likelihood(ABC):
     name:    what files, rows and the command call it; its object is a global of that name in capitals
     code:    what compiled kernels branch on (`kernel.evidence`)
     allowed: the values it takes, in words that follow "is not": "finite", "0 or 1"
+    remedy:  what to do about other values, if anything can be
     scaled:  values are shifted and scaled before they are learned
     intervals: a prediction is a distribution of values, with intervals to calibrate, not a probability
+    normal:  an observation is normal around the mean of f (`committee.conclude` has that compiled)
+    level_var: prior variance of a level of f that all entries share (count.py); 0: there is none
     ranked_by_mean: a greater mean of f is a greater mean of an observation, whatever the variances
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
     mean_name, std_name: what the mean of an observation is called, and the spread beside it
+    mix:     a kernel (weights, parts, out), see `mixture.moments`
     """
 
     name: ClassVar[str]
     code: ClassVar[int]
     allowed: ClassVar[str]
+    remedy: ClassVar[str] = ""
     scaled: ClassVar[bool]
     intervals: ClassVar[bool]
+    normal: ClassVar[bool] = False
+    level_var: ClassVar[float] = 0.0
     ranked_by_mean: ClassVar[bool] = False
     metric: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     mean_name: ClassVar[str] = "mean"
     std_name: ClassVar[str] = "std"
+    mix: ClassVar[Any] = staticmethod(moments)
 
     @abstractmethod
     def allows(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(n,) which of the values can be learned; NaN and infinity never can."""
+
+    def allows_one(self, value: float) -> bool:
+        """`allows` of one value."""
+        return bool(self.allows(np.array(value)))
 
     @abstractmethod
     def log_evidence(
@@ -55,6 +67,25 @@ class Likelihood(ABC):
     def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
         """(n,) mean of an observation, for f ~ N(mean, var)."""
 
+    def std(self, mean: ArrayLike, var: ArrayLike, noise: ArrayLike) -> NDArray[np.float64]:
+        """(n,) standard deviation of an observation; of a 0/1 value, the one of f."""
+        return np.sqrt(np.asarray(var, np.float64) + np.asarray(noise, np.float64))
+
+    def residual(self, value: ArrayLike, prediction: Prediction, first: int = 0) -> NDArray[np.float64]:
+        """(n,) how far values are from their predictions, as numbers that are N(0, 1) if these are right.
+
+        first: number of the first entry, for likelihoods that draw (count.py)
+        """
+        return (np.asarray(value, np.float64) - prediction.mean) / self.std(*prediction)
+
+    def at_residual(self, residual: float, prediction: Prediction) -> NDArray[np.float64]:
+        """(n,) the values whose residuals are this."""
+        return prediction.mean + self.std(*prediction) * residual
+
+    def noise_in_words(self, noise: float) -> tuple[str, str]:
+        """What to call the noise of a model, and how to tell it."""
+        return "noise", f"standard deviation {noise**0.5:.4g}"
+
     def mixture(
         self, weights: NDArray[np.float64], parts: Sequence[Prediction] | NDArray[np.float64]
     ) -> Prediction:
@@ -64,7 +95,7 @@ class Likelihood(ABC):
         """
         parts = np.ascontiguousarray(parts)
         out = np.empty((3, parts.shape[2]))
-        moments(np.ascontiguousarray(weights), parts, out)
+        self.mix(np.ascontiguousarray(weights), parts, out)
         return Prediction(*out)
 
     def __repr__(self) -> str:
@@ -73,11 +104,3 @@ class Likelihood(ABC):
     def __reduce__(self) -> str:
         """The name of the object in its file, so that a copy or an unpickled one is the same object."""
         return self.name.upper()
-
-
-def weighted(weights: NDArray[np.float64], parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of w_m part_m, one after the other: np.sum adds few entries in another order than many."""
-    total = weights[0] * parts[0]
-    for weight, part in zip(weights[1:], parts[1:], strict=True):
-        total = total + weight * part
-    return total

@@ -16,7 +16,7 @@ _LOG_2PI = math.log(2 * math.pi)
 class Gaussian(Likelihood):
     name, code = "gaussian", CODE
     allowed, scaled, intervals = "finite", True, True
-    ranked_by_mean = True
+    normal, ranked_by_mean = True, True
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -24,6 +24,9 @@ class Gaussian(Likelihood):
 
     def allows(self, value):
         return np.isfinite(value)
+
+    def allows_one(self, value):
+        return math.isfinite(value)  # several times as fast, for a float
 
     def log_evidence(self, value, mean, var, noise):
         with np.errstate(over="ignore", invalid="ignore"):

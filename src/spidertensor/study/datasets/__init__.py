@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spidertensor.study.datasets import acc_dblp, anime, flights, movielens, random_network
-from spidertensor.study.datasets.base import Dataset, DatasetError, Info, check, read_npz
+from spidertensor.study.datasets.base import Dataset, DatasetError, Info, as_events, check, read_npz
 from spidertensor.study.datasets.random_network import synthetic
 
 __all__ = [
@@ -46,6 +46,8 @@ def load(name: str) -> Dataset:
         else:
             assert info.read is not None  # every data set with files has a reader
             parts = info.read(path)
+        if info.events_over:
+            parts = as_events(parts)
         dataset = Dataset(**vars(info), **parts)
         check(dataset)
     except Exception as error:  # a broken file makes parsers raise anything

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
-from spidertensor.study.datasets.base import Info, Parts, as_batch, take
+from spidertensor.study.datasets.base import Info, Parts, as_batch, events_of, take
 
 ZEROS_PER_ONE = 9  # in a clean test
 
@@ -68,7 +68,7 @@ def _with_zeros(train: Batch, paper: Batch, shape: tuple[int, ...]) -> Parts:
 
 _SOURCE = "https://github.com/yishuaidu/POST (the .mat file, and the -large-tensor.txt file beside it)"
 
-INFOS = (
+_PUBLISHED = (
     Info(
         "acc",
         "log counts of accesses, 3,000 x 150 x 30,000, half of the 1,128,092 training entries zeros",
@@ -80,3 +80,9 @@ INFOS = (
         ("author", "conference", "keyword"), "published", PROBIT, "MIT", _SOURCE, ("dblp.mat",), read=read,
     ),
 )  # fmt: skip
+INFOS = (
+    *_PUBLISHED,
+    events_of(
+        _PUBLISHED[1], "conference", "who published where about what: the 155,185 non-zeros of dblp, no time"
+    ),
+)

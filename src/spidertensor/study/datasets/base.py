@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch
-from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods import PROBIT, Likelihood
 
 TEST_SHARE = 0.1  # of a random split
 MAX_BYTES = 2**30  # of one unpacked file: a larger one is a mistake or a zip bomb
@@ -31,6 +31,8 @@ class Info:
     read:      path -> the fields of a Dataset that one of `files` knows; a prepared NAME.npz is read as well
     package:   an installed package that has the file in its folder `data`
     ones_from: a prepared file has raw values, of which those from here on are a 1
+    events_over: entries are events, all of the value 1, to be ranked over the nodes of this mode; None of
+               entries with values
     """
 
     name: str
@@ -46,6 +48,7 @@ class Info:
     read: Callable[[Path], Parts] | None = None
     package: str = ""
     ones_from: float | None = None
+    events_over: str | None = None
 
     def record(self) -> dict[str, Any]:
         """For those who list data sets, in plain types."""
@@ -135,6 +138,25 @@ def from_ids(columns: Sequence[NDArray[Any]], value: NDArray[Any]) -> Parts:
     labels, rows = zip(*(np.unique(column, return_inverse=True) for column in columns), strict=True)
     train = as_batch(np.stack(rows, axis=1), value)
     return {"labels": labels, "shape": tuple(map(len, labels)), "train": train}
+
+
+def events_of(info: Info, over: str, about: str) -> Info:
+    """The same files as events over a mode: every entry that is not 0 happened, and nothing else is known."""
+    return replace(
+        info, name=f"{info.name}-events", about=about, value_name="event", likelihood=PROBIT,
+        files=(*info.files, f"{info.name}.npz"), events_over=over,
+    )  # fmt: skip
+
+
+def as_events(parts: Parts) -> Parts:
+    """What was read, without zeros, values and published tests, which have zeros."""
+    happened = parts["train"].value != 0
+    kept = Batch(parts["train"].index[happened], np.ones(int(happened.sum())))
+    order = parts.get("time_order")
+    if order is not None:
+        number = np.cumsum(happened) - 1  # of a kept entry among those kept
+        order = number[order[happened[order]]]
+    return parts | {"train": kept, "tests": {}, "time_order": order}
 
 
 def as_batch(index: NDArray[Any], value: NDArray[Any]) -> Batch:

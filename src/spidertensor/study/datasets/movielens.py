@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from spidertensor.spider.likelihoods import GAUSSIAN
-from spidertensor.study.datasets.base import Info, Parts, columns, from_ids, open_zip
+from spidertensor.study.datasets.base import Info, Parts, columns, events_of, from_ids, open_zip
 
 
 def read(path: Path) -> Parts:
@@ -25,7 +25,7 @@ def read(path: Path) -> Parts:
 _LICENCE = "research only, with acknowledgement, no redistribution: see the README of the archive"
 _FILES = "https://files.grouplens.org/datasets/movielens/"
 
-INFOS = (
+_RATINGS = (
     Info(
         "movielens-1m",
         "1,000,209 ratings from 1 to 5 of 3,706 movies by 6,040 users, with time",
@@ -39,3 +39,8 @@ INFOS = (
         ("ml-100k.zip",), _FILES + "ml-100k.zip", "md5:0e33842e24a9c977be4e0107933c0723", read,
     ),
 )  # fmt: skip
+INFOS = (
+    *_RATINGS,
+    events_of(_RATINGS[0], "movie", "who rated which movie: the 1,000,209 ratings without their values"),
+    events_of(_RATINGS[1], "movie", "who rated which movie: the 100,000 ratings without their values"),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.study.datasets.base import TEST_SHARE, Dataset, Info, as_batch
 
 STEEPNESS = 3.0  # of the network: with small inputs tanh is a line, and f a sum of biases
@@ -28,7 +28,8 @@ def synthetic(
     drift: float | str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """A random network over random factors: value = f + noise N(0, 1), or whether that is positive.
+    """A random network over random factors: value = f + noise N(0, 1), or whether that is positive; or a
+    count of mean exp(f + 1) and dispersion `noise`.
 
     f has mean 0 and standard deviation 1. A tenth more entries, at the end of the stream, are the test.
     drift: a share of the stream, after which all factors are other ones; or "slow": they turn all the time
@@ -48,8 +49,11 @@ def synthetic(
     f = hidden @ rng.normal(size=10)
     f = (f - f.mean()) / f.std()
     value = f + noise * rng.normal(size=n)
-    if check(likelihood, (GAUSSIAN, PROBIT), "the synthetic data set") is PROBIT:
+    if check(likelihood, (GAUSSIAN, PROBIT, COUNT), "the synthetic data set") is PROBIT:
         f, value = f / noise, value > 0
+    if likelihood is COUNT:
+        f = f + 1
+        value = rng.negative_binomial(1 / noise, 1 / (1 + noise * np.exp(f)))
     about = vars(INFOS[0]) | {
         "modes": tuple(f"mode{k}" for k in range(len(shape))),
         "likelihood": likelihood,

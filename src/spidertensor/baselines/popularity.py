@@ -1,0 +1,56 @@
+"""The floor of rankings: a node stands the higher, the more events it has had, whoever asks.
+
+f is the sum over the modes of log(1 + events of the node). Among candidates of one mode the other modes add
+the same to all, so it ranks by popularity in whatever mode is asked for. It says how nodes compare and not
+how probable an event is: its log evidence means nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.spider.likelihoods import PROBIT
+from spidertensor.spider.posterior import with_room
+
+TINY_VAR = 1e-9  # counts are known
+
+
+class NodeEvents(NamedTuple):
+    so_far: NDArray[np.float64]  # (nodes,)
+
+
+class PopularityState(NamedTuple):
+    modes: tuple[NodeEvents, ...]
+
+
+def popularity(n_modes: int) -> Method:
+    """Learns a batch as a whole: nothing but the prediction of an entry inside it depends on the cut."""
+
+    def init(seed: int) -> PopularityState:
+        return PopularityState(tuple(NodeEvents(np.zeros(0)) for _ in range(n_modes)))
+
+    def update(state: PopularityState, batch: Batch) -> tuple[PopularityState, Update]:
+        check_batch(batch, n_modes)
+        before = predict(state, batch.index)
+        log_evidence = PROBIT.log_evidence(batch.value, *before)
+        needed = batch.index.max(axis=0, initial=-1) + 1
+        modes = with_room(state.modes, needed, lambda mode, first, last: NodeEvents(np.zeros(last - first)))
+        counted = [
+            NodeEvents(each.so_far + np.bincount(nodes, batch.value, len(each.so_far)))
+            for each, nodes in zip(modes, batch.index.T, strict=True)
+        ]
+        return PopularityState(tuple(counted)), Update(*before, log_evidence, rejected=0)
+
+    def predict(state: PopularityState, index: NDArray[np.integer]) -> Prediction:
+        check_index(index, n_modes)
+        f = np.zeros(len(index))
+        for each, nodes in zip(state.modes, index.T, strict=True):
+            known = (nodes >= 0) & (nodes < len(each.so_far))
+            f += np.log1p(np.append(each.so_far, 0.0)[np.where(known, nodes, -1)])
+        return Prediction(f, np.full(len(f), TINY_VAR), np.zeros(len(f)))
+
+    return Method(init, update, predict, unit="batch")

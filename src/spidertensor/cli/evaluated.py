@@ -1,0 +1,59 @@
+"""What `spider evaluate` shows of a record of scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.cli import output
+
+
+def show(record: dict[str, Any]) -> None:
+    metric = output.METRICS[record["metric"]]
+    test = f", {record['test']} test" if record["test"] else ""
+    order = f", ordered by {record['time']}" if record.get("time") else ""
+    title = (
+        f"{record['dataset']}, {record['protocol']}{test}{order}: rank {record['rank']}, "
+        f"batch size {record['batch_size']}, seed {record['seed']}"
+    )
+    rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
+    for name, floor in record["floors"].items():
+        rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
+    output.print_table(title, ["", metric, "log density"], rows)
+    nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
+    shown = {
+        "bad rows, left out": ("bad_rows", ",d"),
+        "learning rate, tuned on this data set": ("learning_rate", "g"),
+        "log loss": ("log_loss", ".4f"),
+        "calibration error": ("calibration_error", ".4f"),
+        "seconds": ("seconds", ".1f"),
+        "entries per second": ("entries_per_second", ",.0f"),
+        "rejected updates": ("rejected", ",d"),
+    }
+    pairs = [
+        (label, format(record[key], how))
+        for label, (key, how) in shown.items()
+        if record.get(key) is not None and (key != "bad_rows" or record[key])
+    ]
+    if nodes:
+        pairs.insert(0, ("entries and nodes", f"{record['entries']:,} entries{nodes}"))
+    notes = [("note", note) for note in record["notes"]]
+    output.print_pairs("", [*_coverages(record), *pairs, *notes])
+
+
+def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of plain intervals and, where the method has them, of calibrated ones."""
+    shown = {
+        "coverage of 50 % intervals": ("{}_50",),
+        "coverage of 90 % intervals": ("{}_90",),
+        "the same in the worst windows": ("{}_90_lowest", "{}_90_highest"),
+    }
+    pairs = []
+    for label, keys in shown.items():
+        texts = []
+        for kind, said in (("coverage", ""), ("calibrated", "calibrated ")):
+            shares = [record[key.format(kind)] for key in keys]
+            if None not in shares:
+                texts.append(said + " to ".join(f"{share:.1%}" for share in shares))
+        if texts:
+            pairs.append((label, ", ".join(texts)))
+    return pairs

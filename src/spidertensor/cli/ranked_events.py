@@ -1,0 +1,111 @@
+"""What `spider evaluate` does with a data set of events: it ranks nodes, beside popularity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.cli import options, output
+from spidertensor.cli.errors import CommandError
+
+PROTOCOLS = ("last-out", "prequential")
+HEADER = {"HR@10": "hr_10", "NDCG@10": "ndcg_10", "recall@20": "recall_20", "MRR": "mrr"}
+LISTS = {"full": "all nodes", "sampled": "99 sampled others"}
+
+
+def evaluate_events(
+    name: str, method: str, protocol: str | None, settings: dict[str, Any], engine: options.Engine
+) -> dict[str, Any]:
+    """The record of a method on a named data set of events. settings: rank, batch_size and seed."""
+    from spidertensor.baselines.popularity import popularity
+    from spidertensor.study import datasets
+    from spidertensor.study.grid import method_of
+    from spidertensor.study.registry import METHODS
+
+    protocol = protocol or PROTOCOLS[0]
+    if protocol not in PROTOCOLS:
+        choices = " or ".join(PROTOCOLS)
+        raise CommandError(f"{name} has events and no values to predict: --protocol takes {choices}")
+    if not METHODS[method].events:
+        able = ", ".join(each for each, entry in METHODS.items() if entry.events)
+        raise CommandError(f"{method} learns nothing from events alone: choose one of {able}")
+    data = datasets.load(name)
+    if protocol == "prequential" and data.time_order is None:
+        raise CommandError(f"the time of the events of {name} is not known: it has no prequential ranks")
+    chosen = {"method": method, "engine": engine.value, **settings}
+    try:
+        built, _ = method_of(data, chosen)
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{method} needs {error.name}: pip install 'spidertensor[jax]'") from None
+    ranked = {}
+    for each, how in ((method, built), ("popularity", popularity(len(data.shape)))):
+        with output.working(f"{each} learns and ranks {name}"):
+            ranked[each] = _rows(data, how, protocol, settings)
+    full = ranked[method]["full"]
+    about = ("n_entries", "n_scored", "skipped", "seconds", "entries_per_second", "ranking_seconds")
+    return {
+        "dataset": name,
+        **chosen,
+        "protocol": protocol,
+        "over": data.events_over,
+        **{key: full[key] for key in (*about, "rejected", "members")},
+        "ranks": {each: {test: _scores(row) for test, row in rows.items()} for each, rows in ranked.items()},
+        "notes": _notes(data, protocol),
+    }
+
+
+def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+
+    from spidertensor.study.datasets.base import take
+    from spidertensor.study.last_out import last_out, prequential_ranks
+
+    over, seed = data.modes.index(data.events_over), settings["seed"]
+    if data.time_order is None:  # then the last event of a user is one of them at random
+        events = take(data.train, np.random.default_rng(seed).permutation(len(data.train.value)))
+    else:
+        events = data.in_time_order()
+    if protocol == "prequential":
+        rows = prequential_ranks(method, events, over=over, seed=seed)
+    else:
+        size = settings["batch_size"]
+        rows = last_out(method, events, over=over, n_nodes=data.shape[over], batch_size=size, seed=seed)
+    return {row["test"]: row for row in rows}
+
+
+def _scores(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in (*HEADER.values(), "coverage_10")}
+
+
+def _notes(data: Any, protocol: str) -> list[str]:
+    from spidertensor.study.last_out import EVERY
+
+    notes = []
+    if protocol == "prequential":
+        notes.append(f"every {EVERY}th event is ranked before it is learned, but in the first tenth none is")
+    else:
+        notes.append("sampled ranks flatter: compare methods by the full ranking")
+    if data.time_order is None:
+        user = data.modes[0]
+        notes.append(f"the time of the events is not known: of each {user} one drawn by seed is held out")
+    return notes
+
+
+def show(record: dict[str, Any]) -> None:
+    title = (
+        f"{record['dataset']}, {record['protocol']}, ranks of {record['over']}: rank {record['rank']}, "
+        f"batch size {record['batch_size']}, seed {record['seed']}"
+    )
+    rows = []
+    for test, among in LISTS.items():
+        for name, tests in record["ranks"].items():
+            if test in tests:
+                scores = [f"{tests[test][key]:.4f}" for key in HEADER.values()]
+                share = tests[test]["coverage_10"]
+                rows.append([f"{name}, {among}", *scores, "" if share is None else f"{share:.1%}"])
+    output.print_table(title, ["", *HEADER, "coverage"], rows)
+    pairs = [
+        ("events learned, and ranked", f"{record['n_entries']:,}, {record['n_scored']:,}"),
+        ("seconds to learn, and to rank", f"{record['seconds']:.1f}, {record['ranking_seconds']:.1f}"),
+        ("events per second", f"{record['entries_per_second']:,.0f}"),
+    ]
+    output.print_pairs("", [*pairs, *(("note", note) for note in record["notes"])])

@@ -1,0 +1,110 @@
+"""What a committee makes of entries that its members have learned: mathematics.md section 14."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import HUGE
+from spidertensor.spider.calibration import Histogram, note
+from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.events import Draws
+from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.mixture import moments
+
+RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
+SLOWING = 1000  # entries over which it begins to fall
+LEAST = 0.001  # of a weight, or a hair less after normalising, so that a member can come back
+
+
+class CommitteeCounts(NamedTuple):
+    entries: NDArray[np.int64]
+    refused: NDArray[np.int64]  # entries that no member could learn
+    clipped: NDArray[np.int64]  # entries further from the committee's prediction than its clip
+    log_evidence: NDArray[np.float64]  # sum over all entries
+
+
+class CommitteeState(NamedTuple):
+    members: tuple[Any, ...]  # their states
+    weights: NDArray[np.float64]  # (M,), of sum 1
+    counts: CommitteeCounts
+    residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
+    draws: Draws | tuple[()] = ()  # of the negatives of a model of events
+
+
+_NO_HISTOGRAM = np.empty(0)
+
+
+def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64]:
+    """The histogram as `conclude` wants it: it knows normal residuals only."""
+    return state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
+
+
+# Not fastmath: the order in which members are added up would depend on how many entries a call has.
+@kernel(**COMPILE | {"fastmath": False})
+def stack(weights, counts, log_p, before, log_evidence, good):
+    """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
+
+    weights and counts are changed in place. log_p (M, n): what each member thought of each entry. To fill:
+    before (M, n), the weights before each entry; log_evidence (n,), of the mixture; good (n,), whether any
+    member could learn the entry. A member that could not keeps its weight.
+    """
+    members, n = log_p.shape
+    for i in range(n):
+        rate = max(RATE, FIRST_RATE / math.sqrt(1 + counts.entries[()] / SLOWING))
+        counts.entries[()] += 1
+        best = -np.inf
+        for m in range(members):
+            before[m, i] = weights[m]
+            if abs(log_p[m, i]) < HUGE:
+                best = max(best, log_p[m, i])
+        good[i] = best > -np.inf
+        if not good[i]:
+            log_evidence[i] = log_p[0, i]
+            counts.refused[()] += 1
+            continue
+        able, total = 0.0, 0.0
+        for m in range(members):
+            if abs(log_p[m, i]) < HUGE:
+                able += weights[m]
+                total += weights[m] * math.exp(log_p[m, i] - best)
+        log_evidence[i] = best + math.log(total / able)
+        counts.log_evidence[()] += log_evidence[i]
+        new_sum = 0.0
+        for m in range(members):
+            if abs(log_p[m, i]) < HUGE:
+                ratio = able * math.exp(log_p[m, i] - best) / total
+                weights[m] = max(LEAST, weights[m] * (1 - rate + rate * ratio))
+            new_sum += weights[m]
+        for m in range(members):
+            weights[m] /= new_sum
+
+
+@kernel(**COMPILE | {"fastmath": False})
+def conclude(weights, counts, mass, parts, value, clip, before, told):
+    """What the committee makes of the entries of a call after its members have learned them.
+
+    counts: of the committee, as a plain tuple: to look at a NamedTuple takes numba a microsecond
+    parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
+    see `stack`; told (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
+    distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
+    evidence. Returns how many entries were refused, and how many clipped.
+    """
+    n, counts = len(value), CommitteeCounts(*counts)
+    good, clipped = np.empty(n, np.bool_), 0
+    stack(weights, counts, parts[:, 3], before, told[3], good)
+    refused = n
+    for i in range(n):
+        refused -= good[i]
+    if len(mass):
+        moments(before, parts, told)
+        for i in range(n):
+            residual = (value[i] - told[0, i]) / math.sqrt(told[1, i] + told[2, i])
+            clipped += good[i] and abs(residual) > clip
+            told[5, i] = residual
+        note(mass, told[5], good, told[4])
+        counts.clipped[()] += clipped
+    return refused, clipped
