@@ -221,6 +221,7 @@ def test_what_cannot_be_learned_by_workers_is_refused():
         (SpiderRegressor(engine="vectorized"), "sequential engine"),
         (SpiderRegressor(max_nodes=10), "max_nodes"),
         (SpiderClassifier(negatives=2, negatives_over=1), "events"),
+        (SpiderRegressor(likelihood="count", committee=1), "at most 1"),
     ):
         with pytest.raises(ValueError, match=reason):
             cluster.fit(wrong, X, y, workers=2)

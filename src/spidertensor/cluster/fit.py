@@ -102,9 +102,9 @@ def _check(model: Spider, how: Rounds) -> None:
         raise ValueError("max_nodes is for one process: leave it out, or learn without workers")
     if params.get("negatives") is not None:
         raise ValueError("events are learned by one process: leave out the workers")
-    if how.workers > 1 and model.likelihood not in (GAUSSIAN, PROBIT):
+    if how.workers > 1 and model.likelihood_ not in (GAUSSIAN, PROBIT):
         most = len(members_of(params))
-        raise ValueError(f"{model.likelihood.name} models have one worker for each member: at most {most}")
+        raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
 
 
 class Placed:
