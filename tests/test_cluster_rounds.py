@@ -172,12 +172,12 @@ def slow_merge(before, after, most, prior_var):
     """One element, as section 18 says it. before: (mean, var); after: one for each worker that touched it."""
     if len(after) == 1:
         return after[0]
-    precision = 1 / before[1] + sum(1 / var - 1 / before[1] for _, var in after)
+    start, own = 1 / before[1], [1 / var for _, var in after]
     share = min(1.0, most / len(after))
-    damped = 1 / before[1] + share * sum(1 / var - 1 / before[1] for _, var in after)
-    weighted = before[0] / before[1] + share * sum(m / v - before[0] / before[1] for m, v in after)
-    least = 1 / max(prior_var, before[1], *(var for _, var in after))
-    return weighted / max(damped, least), 1 / max(precision, least)
+    step = sum(precision * (mean - before[0]) for precision, (mean, _) in zip(own, after, strict=True))
+    more = sum(precision - start for precision in own)
+    least = min(1 / prior_var, start, *own)
+    return before[0] + share * step / max(start + share * more, *own), 1 / max(start + more, least)
 
 
 def random_rows(rng, shape, spread=1.0) -> Gaussian:
@@ -207,13 +207,22 @@ def test_rows_are_merged_as_the_formulas_say(spread):
             np.testing.assert_allclose((rows.mean[row, e], rows.var[row, e]), wanted, rtol=1e-4, atol=1e-5)
 
 
+def slow_weight(before, after, steps, prior_var):
+    start, share = 1 / before[1], steps / len(after)
+    more = sum(1 / var - start for _, var in after)
+    weighted = sum(mean / var - before[0] * start for mean, var in after)
+    least = min(1 / prior_var, start, *(1 / var for _, var in after))
+    mean = (before[0] * start + share * weighted) / max(start + share * more, least)
+    return mean, 1 / max(start + more, least)
+
+
 def test_weights_take_few_steps_and_all_of_the_precision():
     rng = np.random.default_rng(0)
     before, after = random_rows(rng, (3, 2)), [random_rows(rng, (3, 2)) for _ in range(4)]
     merged, rejected = merge_weights(before, after, 100.0)
     then = [(float(before.mean[i]), float(before.var[i])) for i in np.ndindex(3, 2)]
     wanted = [
-        slow_merge(each, [(float(a.mean[i]), float(a.var[i])) for a in after], 2, 100.0)  # sqrt(4)
+        slow_weight(each, [(float(a.mean[i]), float(a.var[i])) for a in after], 2, 100.0)
         for each, i in zip(then, np.ndindex(3, 2), strict=True)
     ]
     assert rejected == 0
@@ -234,12 +243,30 @@ def test_what_is_not_a_number_is_rejected_and_counted():
 
 
 def test_a_memory_cannot_take_all_precision():
-    """Each of 8 workers has widened the variance to that of the prior: the sum is negative."""
+    """Each of 8 workers has widened the variance: the sum of the changes would leave less than nothing."""
     rows = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     wide = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.02, np.float32))
     assert merge_rows(rows, [(np.array([0]), wide)] * 8, 0.05) == 0
     np.testing.assert_allclose(rows.var, 0.05, rtol=1e-6)
-    assert np.isfinite(rows.mean).all()
+    assert rows.mean[0, 0] == 1
+
+
+def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_added_up():
+    """Of each worker's start half is left, and it has learned as much again: steady, wherever it goes."""
+    rows = Gaussian(np.zeros((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
+    own = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
+    left = [np.array([0.5])] * 8
+    assert merge_rows(rows, [(np.array([0]), own)] * 8, 1.0, left=left, modes=2) == 0
+    np.testing.assert_allclose((rows.mean[0, 0], rows.var[0, 0]), (1, 0.01), rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [20.0, 100.0, 500.0])
+def test_a_memory_is_stable_with_many_workers(memory):
+    """Few nodes, so that every worker touches all of them, in rounds as long as several memories."""
+    train, method = entries(40_000, nodes=3), split(recipe(memory=memory), Rounds(16, 256))
+    _, update = method.update(method.init(0), train)
+    assert np.abs(update.mean).max() < 10
+    assert np.sqrt(np.mean((update.mean - train.value)[4000:] ** 2)) < 0.4  # the noise is 0.3
 
 
 def test_log_noise_of_a_new_node_starts_at_the_running_mean_and_has_a_bound():

@@ -46,7 +46,7 @@ def fit(
 
 @contextmanager
 def on_workers(
-    model: S,
+    model: Spider,
     *,
     workers: int,
     address: str | None = None,

@@ -79,6 +79,7 @@ class Plan(NamedTuple):
 
     entries: Batch  # its index: places in the rows that are fetched, one shard after the other
     rows: list[Numbers]  # per shard and mode, the rows to fetch
+    times: list[Numbers]  # how many of the entries each of them is in
 
 
 class Learned(NamedTuple):
@@ -182,6 +183,7 @@ def _round(
     keeps = forgetting(recipe.option("noise_memory"))
     after = merge_shared(shared, [each.shared for each in learned], recipe.prior.slab_var, keeps)
     rejected, then = _refined(after, recipe, len(batch.value))
+    memory = recipe.option("memory")
     merged = [
         machines.merge(
             shard,
@@ -190,6 +192,8 @@ def _round(
             end=int(after.counts.entries),
             parts=wanted[shard],
             running=shared.stream.log_noise,
+            times=None if memory is None else [each.times[shard] for each in plans],
+            memory=memory,
             then=then,
         )
         for shard in shards
@@ -229,16 +233,19 @@ def plan(batch: Batch, n_shards: int) -> Plan:
     """Which rows the entries of a part need of each shard, and the entries in numbers of these."""
     index = np.empty(batch.index.shape, np.int64)
     rows: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
+    times: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
     for mode, nodes in enumerate(batch.index.T):
-        wanted, place = np.unique(nodes, return_inverse=True)
+        wanted, place, often = np.unique(nodes, return_inverse=True, return_counts=True)
         order = np.argsort(wanted % n_shards, kind="stable")
         moved = np.empty_like(order)
         moved[order] = np.arange(len(order))
         index[:, mode] = moved[place]
-        wanted = wanted[order]
+        wanted, often = wanted[order], often[order]
         for shard in range(n_shards):
-            rows[shard].append(wanted[wanted % n_shards == shard])
-    return Plan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows))
+            here = wanted % n_shards == shard
+            rows[shard].append(wanted[here])
+            times[shard].append(often[here])
+    return Plan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows), list(times))
 
 
 def without_rows(state: State) -> State:

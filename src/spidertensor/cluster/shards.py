@@ -17,6 +17,7 @@ from spidertensor.cluster.merge import Marks, marks, merge_log_noise, merge_rows
 from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
+from spidertensor.spider.robust import log_noise_widening, widening
 
 Numbers = Sequence[NDArray[np.int64]]  # per mode, rows
 
@@ -69,12 +70,15 @@ class Shard:
         parts: Sequence[Numbers],
         learned: Sequence[Rows],
         running: NDArray[np.float64],
+        times: Sequence[Numbers] | None = None,
+        memory: float | None = None,
         then: str | None = None,
     ) -> int:
         """The round of entries from `start` to `end`, once; how many elements were rejected.
 
         parts, learned: the rows that each worker asked for, and what it has made of them
         running: of log_noise, per mode, at the start of the round
+        times, memory: how often each of the rows was in an entry, and the memory of a node; None: without
         then:    None, AFRESH or KEEP_MEANS, at the end of the round, for all rows
         """
         if self.at == end:
@@ -84,14 +88,22 @@ class Shard:
         rejected = 0
         for mode in range(self.network.n_modes):
             where, used = [part[mode] // self.of for part in parts], self._marks[mode]
+            left = left_noise = None
+            if times is not None and memory is not None:
+                left = [widening(memory) ** -each[mode].astype(float) for each in times]
+                left_noise = [log_noise_widening(memory) ** -each[mode].astype(float) for each in times]
             after = list(zip(where, [each.factors[mode] for each in learned], strict=True))
             prior_var = posterior.factor_prior_var(self.network, self.prior, mode)
-            rejected += merge_rows(self.rows.factors[mode], after, prior_var, used=used)
+            rejected += merge_rows(
+                self.rows.factors[mode], after, prior_var, used=used, left=left, modes=self.network.n_modes
+            )
             if self.rows.log_noise:
                 after = list(zip(where, [each.log_noise[mode] for each in learned], strict=True))
                 prior = posterior.node_noise_var(self.network.n_modes)
                 start_at = float(running[mode])
-                rejected += merge_log_noise(self.rows.log_noise[mode], after, prior, start_at, used)
+                rejected += merge_log_noise(
+                    self.rows.log_noise[mode], after, prior, start_at, used, left_noise
+                )
         if then is not None:
             self._restart(keep_means=then == KEEP_MEANS)
         self.at, self._rejected = end, rejected
