@@ -75,6 +75,8 @@ def test_where_there_are_bounds():
         assert quick_bounds(learned, "mean") is not None
         assert (quick_bounds(learned, "ucb") is not None) == (activation == "relu")
     assert quick_bounds(fitted(SpiderClassifier, 50), "ucb") is None
+    counts = SpiderRegressor(likelihood="count").fit([(0, 0), (1, 1), (0, 1)], [0, 3, 1])._fitted()
+    assert quick_bounds(counts, "mean") is quick_bounds(counts, "ucb") is None
 
 
 @CASES

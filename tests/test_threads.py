@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import threading
@@ -35,13 +36,20 @@ def readers(model, X) -> dict:
         "score": (X[:4], [0, 1] * 2),
     }  # fmt: skip
     own = {"predict_proba": (X[:50],)} if hasattr(model, "predict_proba") else {"predict_interval": (X[:50],)}
+
+    def rate() -> None:
+        with contextlib.suppress(ValueError):  # it is no model of events
+            model.predict_rate(X[:50])
+
     calls = {
         name: lambda name=name, args=args: getattr(model, name)(*args)
         for name, args in (methods | own).items()
     }
-    public = [name for name in dir(type(model)) if not name.startswith("_") and name != "likelihood"]
+    of_parameters = ("likelihood", "likelihood_", "learns_events", "rule_of")  # they read nothing learned
+    public = [name for name in dir(type(model)) if not name.startswith("_") and name not in of_parameters]
     attributes = [name for name in public if isinstance(getattr(type(model), name), property)]
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
+    calls |= {"predict_rate": rate} if hasattr(model, "predict_rate") else {}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
         "fit", "partial_fit", "learn", "learn_numbered", "learn_one", "forget", "warn_at_end", "save", "load",
