@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -26,7 +27,12 @@ def experiment(
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder for results. By default runs, with --quick runs-quick."),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of runs at the same time.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of runs at the same time. 1; with --cluster all its cores."
+        ),
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Use seeds 0 to N-1 instead of those in the file.")
     ] = None,
@@ -34,6 +40,13 @@ def experiment(
         bool, typer.Option("--quick", help="Run the small version that the file describes.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster: auto, host:port of its head, or local for one on this machine.",
+        ),
+    ] = None,
 ) -> None:
     """Run every method on every data set of a grid.
 
@@ -45,6 +58,9 @@ def experiment(
     spider experiment experiments/*.toml --quick --jobs 2
     spider experiment experiments/grid.toml --jobs 2
     spider report runs --out report
+    spider experiment experiments/grid.toml --cluster auto
+
+    The machines of a cluster need the data sets at the same place, which SPIDER_DATA names.
     """
     from spidertensor.study import grid as module
     from spidertensor.study import rows
@@ -56,27 +72,48 @@ def experiment(
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     pairs, errors = [], {}
-    for file, runs in plans.items():
-        path = folder / f"{file.stem}.jsonl"
-        with rows.opened(path) as written:
-            missing = written.missing(runs, retry=retry)
-            with _Progress(file.stem, written.rows, missing) as progress:
-                try:
-                    for row in module.run_all(missing, jobs):
-                        written.append({"experiment": file.stem, "jobs": jobs} | row)
-                        progress.done(row)
-                        if row["error"]:
-                            errors[f"{row['settings']['method']}: {row['error']}"] = None
-                except KeyboardInterrupt:
-                    output.note(f"stopped. {path} has the runs that are done: the same command continues.")
-                    raise
-        failed = len(written.missing(runs, retry=True))
-        said = f"{len(runs) - failed} of {len(runs)} runs done, {len(missing) - progress.failed} of them now"
-        pairs.append((str(path), said + (f", {failed} failed" if failed else "")))
+    with _runner(module, jobs, cluster) as run_all:
+        for file, runs in plans.items():
+            path = folder / f"{file.stem}.jsonl"
+            with rows.opened(path) as written:
+                missing = written.missing(runs, retry=retry)
+                with _Progress(file.stem, written.rows, missing) as progress:
+                    try:
+                        for row in run_all(missing):
+                            written.append({"experiment": file.stem, "jobs": jobs or 1} | row)
+                            progress.done(row)
+                            if row["error"]:
+                                errors[f"{row['settings']['method']}: {row['error']}"] = None
+                    except KeyboardInterrupt:
+                        output.note(
+                            f"stopped. {path} has the runs that are done: the same command continues."
+                        )
+                        raise
+            failed = len(written.missing(runs, retry=True))
+            said = (
+                f"{len(runs) - failed} of {len(runs)} runs done, {len(missing) - progress.failed} of them now"
+            )
+            pairs.append((str(path), said + (f", {failed} failed" if failed else "")))
     output.print_pairs("", pairs)
     output.note(f"draw the results: spider report {folder} --out report")
     if errors:
         raise CommandError("; ".join(errors) + " (run these again with --retry)")
+
+
+@contextmanager
+def _runner(module: Any, jobs: int | None, cluster: str | None) -> Iterator[Callable[[Any], Any]]:
+    """What runs the runs of a grid: processes of this machine, or a Ray cluster."""
+    if cluster is None:
+        yield lambda runs: module.run_all(runs, jobs or 1)
+        return
+    try:
+        from spidertensor.cluster import ray_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise CommandError("--cluster needs Ray: pip install 'spidertensor[ray]'") from None
+    with ray_cluster.started(None if cluster == "local" else cluster, jobs or os.cpu_count() or 1):
+        yield lambda runs: ray_cluster.run_all(runs, module.run_one, module.died, jobs)
 
 
 class _Progress:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from spidertensor.cli import bad_rows, event_options, files, options, streams
+from spidertensor.cli import workers as several
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
@@ -139,6 +140,9 @@ def fit(
     clip: Clip = None,
     batch_size: BatchSize = None,
     seed: options.Seed = None,
+    workers: several.Workers = None,
+    cluster: several.OnCluster = None,
+    part: several.Part = None,
     quiet: Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -158,6 +162,7 @@ def fit(
     spider fit a.zip --modes user,movie --value rating --delimiter ';' --decimal ,
     zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
+    spider fit years.parquet --modes user,movie --value rating --workers 8
 
     Values have to differ: clicked above is 1 for a page that was clicked and 0 for one that was shown and not
     clicked. A log of clicks alone has no value to learn: with --events every row is something that happened,
@@ -194,6 +199,11 @@ def fit(
     and below, the share of the calibrated prediction below the value; for binary values the probability.
     --resume cuts the file to the rows that the model knows, and appends.
 
+    --workers 8 learns with eight processes, for which Ray is started on this machine or, with --cluster, used
+    where it runs. The first four take a member of the committee each, and the model is the same as without
+    them. More share the rows of each member, and learn nearly as well (docs/cluster.md). If a process dies
+    that has a part of the model, the command stops, and --resume continues from the last save.
+
     One command at a time writes a model: a second one stops at once and says which process has it.
 
     The model keeps --missing-id and the bins of --bin for --resume, --add and spider predict. How a file is
@@ -211,6 +221,7 @@ def fit(
         raise CommandError("--scaling is for continuous values, not with --counts")
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
+    several.check(workers, cluster, part)
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
@@ -271,8 +282,13 @@ def fit(
             learner.open_predictions(predictions, replace=force or (resume and learner.new))
         after = learner.row if resume else None
         rejected = BadRows(opened, on_bad, rejects, after=after, replace=force, dead_letters=dead)
-        with learner.predictions or nullcontext():
-            raise typer.Exit(learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json))
+        with (
+            learner.predictions or nullcontext(),
+            several.placed(learner.estimator, workers, cluster, part) as placed,
+        ):
+            learner.rounds = placed and placed.rounds
+            code = learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def _check_new(path: Path) -> None:

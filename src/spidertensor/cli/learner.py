@@ -16,6 +16,8 @@ from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
+from spidertensor.cli.workers import in_rounds, joined
+from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import Columns
@@ -53,6 +55,7 @@ class Learner:
     keep: int = 0  # versions to keep of the model: see kept.py
     predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
     predictions: Predictions | None = None
+    rounds: Rounds | None = None  # of several workers
     tally: Tally = field(init=False)
     notes: Notes = field(init=False, default_factory=Notes)
 
@@ -81,7 +84,20 @@ class Learner:
             chunks = read(self.source, self.modes, self.value, quiet=QUIET, **place, **how)
         if self.value is None:
             chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
-        return self._large_first(chunks) if self.new else chunks
+        chunks = self._large_first(chunks) if self.new else chunks
+        # The position in a stream is known where its chunks end, so these also end rounds.
+        if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
+            return in_rounds(chunks, self._in_whole_rounds, self._least)
+        return chunks
+
+    def _in_whole_rounds(self, n: int) -> int:
+        assert self.rounds is not None
+        known = self.estimator.__sklearn_is_fitted__()
+        return self.rounds.whole(self.estimator.n_entries_ if known else 0, n)
+
+    def _least(self) -> int:
+        """Rows of the next chunk: the scale is taken from a first one."""
+        return 1 if self.estimator.__sklearn_is_fitted__() else self.estimator.batch_size
 
     @property
     def columns(self) -> list[str]:
@@ -98,7 +114,7 @@ class Learner:
         for chunk in chunks:
             left = left - 1 if chunk.quiet else PATIENCE
             if not chunk.quiet:
-                first = chunk if first is None else _joined(first, chunk)
+                first = chunk if first is None else joined(first, chunk)
             if first is not None and (len(first.rows) >= n or (left <= 0 and len(first.rows))):
                 break
             if chunk.quiet:
@@ -338,23 +354,6 @@ def check_same(
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _joined(a: Chunk, b: Chunk) -> Chunk:
-    assert a.values is not None
-    assert b.values is not None
-    return b._replace(
-        columns=[_concatenated(*pair) for pair in zip(a.columns, b.columns, strict=True)],
-        values=np.concatenate([a.values, b.values]),
-        rows=np.concatenate([a.rows, b.rows]),
-        bad=[*a.bad, *b.bad],
-        place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
-        skipped=a.skipped + b.skipped,
-    )
-
-
-def _concatenated(a: Any, b: Any) -> Any:
-    return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])
 
 
 def _without(chunk: Chunk, error: EntryError, learner: Learner) -> tuple[Chunk, list[BadRow]]:

@@ -97,6 +97,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     _likelihood: Any  # a Likelihood: of what was learned, or of what will be
     _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
     position_: Any = None
+    _placed: Any = None  # where the members are learned, if in other processes: cluster/fit.py
 
     @learns
     def fit(self, X: Any, y: Any) -> Self:
@@ -267,7 +268,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     @locked
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """Write everything to one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
-        fitted, names = self._fitted(), getattr(self, "feature_names_in_", None)
+        fitted, names = self._whole(self._fitted()), getattr(self, "feature_names_in_", None)
         sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
         checkpoint.save(path, fitted_file.to_arrays(fitted), sections)
 
@@ -369,7 +370,12 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
         pairs = None if params.get("remember_seen", False) is False else SeenPairs()
-        return Fitted(params, model, state, nodes, scaling, pairs=pairs)
+        fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs)
+        return fitted if self._placed is None else self._placed.start(fitted)
+
+    def _whole(self, fitted: Fitted) -> Fitted:
+        """With everything in this process."""
+        return fitted if self._placed is None else self._placed.whole(fitted)
 
     def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
         """The parameters with modes by their numbers."""
@@ -435,7 +441,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
         state = vars(self).copy()
         del state["_lock"], state["_notes"]
+        state.pop("_placed", None)
         if (fitted := self._learned) is not None:
+            fitted = self._whole(fitted)
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
             model = fitted.model._replace(members=members, method=LEFT_OUT)
             # Copied: pickle reads it after this call, when another thread may be learning; and a plain

@@ -39,7 +39,8 @@ PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "n
 # numba), which would cost as much as the arithmetic.
 HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
 
-KERNEL_FOLDERS = ("spider", "baselines")  # all their files are kernel sources: constants are compiled in
+# All files of these folders are kernel sources: constants are compiled in.
+KERNEL_FOLDERS = ("spider", "baselines", "cluster")
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
 _kernels: list[Any] = []

@@ -144,7 +144,7 @@ def init(
             tuple(weights),
             Gamma(np.array(float(prior.noise_shape)), np.array(float(prior.noise_rate))),
             tuple(
-                _start_log_noise(network, mode, 0, 0) for mode in range(network.n_modes if node_noise else 0)
+                start_log_noise(network, mode, 0, 0) for mode in range(network.n_modes if node_noise else 0)
             ),
         ),
         tuple(sites),
@@ -179,9 +179,9 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
     factors, log_noise = state.posterior.factors, state.posterior.log_noise
     if all(n <= len(factor.mean) for n, factor in zip(n_nodes, factors, strict=True)):
         return state  # spare rows are left
-    factors = with_room(factors, n_nodes, partial(_start, network, prior, int(state.seed)))
+    factors = with_room(factors, n_nodes, partial(start_rows, network, prior, int(state.seed)))
     if log_noise:
-        log_noise = with_room(log_noise, n_nodes, partial(_start_log_noise, network))
+        log_noise = with_room(log_noise, n_nodes, partial(start_log_noise, network))
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
@@ -216,9 +216,9 @@ def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArr
     rows = np.sort(rows)
     for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1):
         first, last = int(run[0]), int(run[-1]) + 1
-        fresh = [(state.posterior.factors, _start(network, prior, int(state.seed), mode, first, last))]
+        fresh = [(state.posterior.factors, start_rows(network, prior, int(state.seed), mode, first, last))]
         if state.posterior.log_noise:
-            fresh.append((state.posterior.log_noise, _start_log_noise(network, mode, first, last)))
+            fresh.append((state.posterior.log_noise, start_log_noise(network, mode, first, last)))
         for modes, start in fresh:
             for part, new in zip(modes[mode], start, strict=True):
                 part[run] = new[run - first]
@@ -333,7 +333,7 @@ def node_noise_var(n_modes: int) -> float:
     return float(np.float32(NODE_NOISE_VAR * min(1.0, NODE_NOISE_MODES / n_modes)))
 
 
-def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
+def start_rows(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
     """Starting values of rows first..last of a mode.
 
     Means are 0 (trap 2) but for the multilinear part: a product of zeros would never move. Its draw for a
@@ -349,7 +349,7 @@ def _start(network: Network, prior: Prior, seed: int, mode: int, first: int, las
     return Gaussian(mean, var)
 
 
-def _start_log_noise(network: Network, mode: int, first: int, last: int) -> Gaussian:
+def start_log_noise(network: Network, mode: int, first: int, last: int) -> Gaussian:
     """A node that no entry has touched has exactly this variance, and then its mode's running mean counts."""
     var = np.full(last - first, node_noise_var(network.n_modes), np.float32)
     return Gaussian(np.zeros_like(var), var)

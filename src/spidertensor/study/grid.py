@@ -310,7 +310,11 @@ def _alone(settings: Settings, run: Callable[[Settings], Row]) -> Row:
         with _pool(1) as pool:
             return pool.submit(run, settings).result()
     except BrokenProcessPool:
-        return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
+        return died(settings)
+
+
+def died(settings: Settings) -> Row:
+    return row_of(settings, error="the process died: killed, or out of memory", wall_seconds=0.0)
 
 
 @contextmanager

@@ -1,0 +1,5 @@
+"""Several workers, on one machine or many, by Ray: docs/cluster.md."""
+
+from spidertensor.cluster.fit import fit, on_workers
+
+__all__ = ["fit", "on_workers"]

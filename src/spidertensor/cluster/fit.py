@@ -1,0 +1,204 @@
+"""An estimator whose members are learned by several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.cluster import rounds, shards
+from spidertensor.cluster.rounds import PART, Recipe, Rounds, recipes_of, without_rows
+from spidertensor.estimator.base import Spider
+from spidertensor.estimator.fitted import Fitted
+from spidertensor.estimator.parameters import is_whole, members_of
+from spidertensor.method import Batch, Method, Prediction, Update, check_batch
+from spidertensor.spider.committee import committee
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+from spidertensor.spider.posterior import Gaussian, State
+
+ENDLESS = 2**40  # rows: more than there will be nodes
+
+S = TypeVar("S", bound=Spider)
+
+
+def fit(
+    model: S,
+    X: Any,
+    y: Any,
+    *,
+    workers: int,
+    address: str | None = None,
+    part: int = PART,
+) -> S:
+    """`model.fit(X, y)` by several workers (docs/cluster.md). Needs Ray: pip install 'spidertensor[ray]'.
+
+    workers: processes that learn. The first take one member of the committee each, which changes nothing;
+             more of them share the stream of each member, which changes the result a little
+    address: of a Ray cluster; None: this machine
+    part:    entries that a worker learns alone, before what it has learned goes to the others
+    """
+    with on_workers(model, workers=workers, address=address, part=part):
+        return model.fit(X, y)
+
+
+@contextmanager
+def on_workers(
+    model: Spider,
+    *,
+    workers: int,
+    address: str | None = None,
+    part: int = PART,
+    n_shards: int | None = None,
+) -> Iterator[Placed]:
+    """Inside, `model` learns by several workers: partial_fit, learn, predict and save work as ever.
+
+    At the end the model is whole again. Each call of `learn` ends a round: few long calls are fast, and calls
+    that end where rounds end anyway (`Placed.rounds`) change nothing.
+
+    n_shards: processes with the nodes' factors; by default one for each machine, and at least one for every
+              two workers that share a member. Changes no result
+    """
+    for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
+        if not (is_whole(value) and value >= 1):
+            raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+    _check(model, rounds_for(model, workers, part))
+    try:
+        from spidertensor.cluster import ray_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        needed = "several workers need Ray: pip install 'spidertensor[ray]'"
+        raise ModuleNotFoundError(needed, name="ray") from None
+    with ray_cluster.started(address, workers):
+        placed = Placed(ray_cluster, rounds_for(model, workers, part), n_shards)
+        model._placed = placed
+        try:
+            if model._learned is not None:
+                model._learned = placed.start(model._learned)
+            yield placed
+            if model._learned is not None:
+                model._learned = placed.whole(model._learned)
+        except BaseException:
+            model._learned = None  # its rows are gone with the workers
+            raise
+        finally:
+            model._placed = None
+
+
+def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
+    """How the stream of a member is cut, if so many workers learn the model."""
+    params = model.get_params(deep=False) if model._learned is None else model._learned.params
+    return Rounds(max(workers // len(members_of(params)), 1), part)
+
+
+def _check(model: Spider, how: Rounds) -> None:
+    params = model.get_params(deep=False)
+    if params["engine"] != "sequential":
+        raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
+    if params["max_nodes"] is not None:
+        raise ValueError("max_nodes is for one process: leave it out, or learn without workers")
+    if params.get("negatives") is not None:
+        raise ValueError("events are learned by one process: leave out the workers")
+    if how.workers > 1 and model.likelihood_ not in (GAUSSIAN, PROBIT):
+        most = len(members_of(params))
+        raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
+
+
+class Placed:
+    """Where the members of an estimator are learned, if not in its own process.
+
+    rounds: how the stream of a member is cut; with one worker for each it is not cut at all
+    """
+
+    def __init__(self, ray_cluster: Any, rounds: Rounds, n_shards: int | None) -> None:
+        self.ray, self.rounds = ray_cluster, rounds
+        self._n_shards = n_shards
+        self._members: list[_Whole] | list[_Split] = []
+        self._model: Any = None
+
+    def start(self, fitted: Fitted) -> Fitted:
+        """The same model with its members in other processes; in this one only what they share is left."""
+        recipes, states = recipes_of(fitted.params, fitted.model), fitted.state.members
+        if self.rounds.workers == 1:
+            self._members = [
+                _Whole(self.ray.MemberActor(recipe, state), recipe)
+                for recipe, state in zip(recipes, states, strict=True)
+            ]
+        else:
+            actors = self.ray.ShardActors(
+                self._n_shards or max(self.ray.machines_in_cluster(), self.rounds.workers // 2)
+            )
+            self._members = [
+                _Split(actors.open(member, recipe, state), recipe, self.rounds)
+                for member, (recipe, state) in enumerate(zip(recipes, states, strict=True))
+            ]
+        self._model, likelihood = fitted.model, fitted.model.likelihood
+        methods = [member.method() for member in self._members]
+        # one thread for each member: they only wait
+        method = committee(methods, likelihood, clip=fitted.params.get("clip"), threads=len(methods))
+        state = fitted.state._replace(members=tuple(map(elsewhere, states)))
+        return fitted._replace(model=fitted.model._replace(method=method), state=state)
+
+    def whole(self, fitted: Fitted) -> Fitted:
+        """The model with all of its state in this process again; the workers keep theirs."""
+        members = tuple(
+            member.whole(state) for member, state in zip(self._members, fitted.state.members, strict=True)
+        )
+        return fitted._replace(model=self._model, state=fitted.state._replace(members=members))
+
+
+class _Whole:
+    def __init__(self, actor: Any, recipe: Recipe) -> None:
+        self.actor, self.recipe = actor, recipe
+
+    def method(self) -> Method:
+        def update(state: State, batch: Batch) -> tuple[State, Update]:
+            check_batch(batch, self.recipe.network.n_modes)
+            shared, update = self.actor.call("update", int(state.counts.entries), batch)
+            return elsewhere(rounds.copied(shared)), update
+
+        def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+            return self.actor.call("predict", index)
+
+        return Method(rounds.engine(self.recipe).init, update, predict)
+
+    def whole(self, state: State) -> State:
+        return rounds.copied(self.actor.call("state", int(state.counts.entries)))
+
+
+class _Split:
+    def __init__(self, machines: Any, recipe: Recipe, how: Rounds) -> None:
+        self.machines, self.recipe, self.rounds = machines, recipe, how
+
+    def method(self) -> Method:
+        def update(state: State, batch: Batch) -> tuple[State, Update]:
+            check_batch(batch, self.recipe.network.n_modes)
+            shared = rounds.copied(without_rows(state))
+            shared, update = rounds.learn(self.machines, self.recipe, self.rounds, shared, batch)
+            return elsewhere(shared), update
+
+        def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+            return rounds.predict_rows(self.machines, self.recipe, without_rows(state), index)
+
+        return Method(rounds.engine(self.recipe).init, update, predict, unit="batch")
+
+    def whole(self, state: State) -> State:
+        shared = rounds.copied(without_rows(state))
+        return shards.joined(shared, self.machines.all_rows(shared.counts.nodes, int(shared.counts.entries)))
+
+
+def elsewhere(state: State) -> State:
+    """The state with a stand-in for its rows, which are in other processes: room for any number of nodes, in
+    no memory, and whoever reads one by mistake gets NaN."""
+
+    def endless(part: NDArray[np.floating]) -> NDArray[np.floating]:
+        return np.broadcast_to(np.array(np.nan, part.dtype), (ENDLESS, *part.shape[1:]))
+
+    factors, log_noise = (
+        tuple(Gaussian(*map(endless, each)) for each in modes)
+        for modes in (state.posterior.factors, state.posterior.log_noise)
+    )
+    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))

@@ -1,0 +1,221 @@
+"""Workers and shards on Ray. This is the only file that imports it.
+
+Parts of a round are tasks, which keep nothing: if the process of one dies, Ray repeats the task elsewhere,
+with the same result. Shards, and members that are learned whole, are actors, which have what was learned
+since the last save. If one of them dies that is gone, and `Lost` says so; whoever learns goes on from the
+last file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
+
+from spidertensor.cluster import rounds, shards
+from spidertensor.cluster.rounds import Learned, Recipe
+from spidertensor.cluster.shards import Numbers, Rows, Shard
+from spidertensor.cluster.whole import WholeMember
+from spidertensor.faults import Fault
+from spidertensor.method import Batch
+from spidertensor.spider.posterior import State
+
+T = TypeVar("T")
+
+
+class Lost(Fault, RuntimeError):
+    """A process with a part of the model died; see Fault for its parts. The last file is as it was."""
+
+
+@contextmanager
+def started(address: str | None, cores: int) -> Iterator[None]:
+    """Inside, Ray runs: the cluster at this address, or one of this process with so many cores.
+
+    A program that has started Ray itself keeps it.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    # Otherwise Ray warns that a future version will leave this variable alone, as is done here.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    handler = signal.getsignal(signal.SIGTERM)
+    how: dict[str, Any] = {"address": address}
+    if address is None:
+        # "local": not the cluster that RAY_ADDRESS may name
+        how = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+    try:
+        ray.init(**how, configure_logging=False, log_to_driver=False)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = f"no Ray cluster at {address}: {error}" if address else f"Ray does not start: {error}"
+        raise Lost(reason, kind="no cluster") from error
+    try:
+        if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
+            signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without a save
+        yield
+    finally:
+        ray.shutdown()
+
+
+def machines_in_cluster() -> int:
+    return sum(bool(node["Alive"]) for node in ray.nodes())
+
+
+def get(references: list[Any]) -> list[Any]:
+    """The things themselves; Lost if a process that had them, or their source, died."""
+    try:
+        return ray.get(references)
+    except RayTaskError as error:
+        if not isinstance(error.cause, RayError):
+            raise
+        raise _lost(error.cause) from None
+    except RayError as error:
+        raise _lost(error) from None
+
+
+def _lost(error: BaseException) -> Lost:
+    first = str(error).strip().splitlines()[0]
+    reason = f"a process that has a part of the model died, and what it learned since the last save ({first})"
+    return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
+
+
+def _run_part(recipe: Recipe, shared: State, entries: Batch, *rows: Rows) -> Any:
+    learned, own = rounds.learn_part(recipe, shared, entries, rows)
+    return learned, *own
+
+
+# retries without end: a part always has the same result, and a machine that kills every process is the
+# user's to mend
+_part: Any = ray.remote(num_cpus=1, max_retries=-1)(_run_part)
+
+
+class _Shards:
+    """One shard of every member."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, Shard] = {}
+
+    def open(self, member: int, recipe: Recipe, seed: int, rows: Rows, **place: Any) -> None:
+        rows = rounds.copied(rows)  # what came by Ray is read-only
+        self.shards[member] = Shard(recipe.network, recipe.prior, seed, rows, **place)
+
+    def fetch(self, member: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> Any:
+        rows = self.shards[member].fetch(nodes, parts)
+        return rows[0] if len(rows) == 1 else rows
+
+    def merge(self, member: int, about: dict[str, Any], *learned: Rows) -> int:
+        return self.shards[member].merge(learned=learned, **about)
+
+    def all_rows(self, member: int, nodes: NDArray[np.int64], at: int) -> Rows:
+        return self.shards[member].all_rows(nodes, at)
+
+    def nbytes(self) -> int:
+        return sum(shard.nbytes for shard in self.shards.values())
+
+    def resident(self) -> int:
+        """Bytes of this process that are in memory."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def process(self) -> int:
+        return os.getpid()
+
+
+class ShardActors:
+    """So many processes with the rows of all members."""
+
+    def __init__(self, n: int) -> None:
+        actor: Any = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
+        self.actors: list[Any] = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
+
+    def open(self, member: int, recipe: Recipe, state: State) -> OnRay:
+        """Spread the rows of a state over the shards."""
+        of, at, seed = len(self.actors), int(state.counts.entries), int(state.seed)
+        opened = []
+        for number, actor in enumerate(self.actors):
+            rows = shards.cut(state, number, of)
+            opened.append(actor.open.remote(member, recipe, seed, rows, number=number, of=of, at=at))
+        get(opened)
+        return OnRay(self.actors, member, recipe)
+
+
+class OnRay:
+    """`rounds.Machines`: the shards of one member are actors, its parts are tasks."""
+
+    def __init__(self, actors: list[Any], member: int, recipe: Recipe) -> None:
+        self.actors, self.member, self.n_shards = actors, member, len(actors)
+        self.recipe = ray.put(recipe)
+
+    def put(self, shared: State) -> Any:
+        return ray.put(shared)
+
+    def fetch(self, shard: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> list[Any]:
+        call = self.actors[shard].fetch.options(num_returns=len(parts))
+        return _listed(call.remote(self.member, nodes, parts))
+
+    def learn(self, shared: Any, entries: Batch, rows: list[Any]) -> tuple[Learned, list[Any]]:
+        learned, *own = _part.options(num_returns=1 + self.n_shards).remote(
+            self.recipe, shared, entries, *rows
+        )
+        return learned, own
+
+    def merge(self, shard: int, learned: list[Any], **about: Any) -> Any:
+        return self.actors[shard].merge.remote(self.member, about, *learned)
+
+    def get(self, references: list[Any]) -> list[Any]:
+        return get(references)
+
+    def all_rows(self, nodes: NDArray[np.int64], at: int) -> list[Rows]:
+        return get([actor.all_rows.remote(self.member, nodes, at) for actor in self.actors])
+
+
+class MemberActor:
+    """A member that is learned whole, by a process of its own."""
+
+    def __init__(self, recipe: Recipe, state: State) -> None:
+        actor = ray.remote(num_cpus=1)(WholeMember)
+        self.actor = actor.options(scheduling_strategy="SPREAD").remote(recipe, state)
+
+    def call(self, name: str, *args: Any) -> Any:
+        return get([getattr(self.actor, name).remote(*args)])[0]
+
+
+def _listed(references: Any) -> list[Any]:
+    return references if isinstance(references, list) else [references]
+
+
+def run_all(
+    runs: Iterable[Any], run: Callable[[Any], T], died: Callable[[Any], T], at_once: int | None = None
+) -> Iterator[T]:
+    """run(each), as they end; died(each) where the process of one died.
+
+    at_once: at most so many; None: as many as the cluster has cores
+    """
+    waiting, flying = deque(runs), {}
+    limit = at_once or max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    task = ray.remote(num_cpus=1, max_retries=0)(run)
+    try:
+        while waiting or flying:
+            while waiting and len(flying) < limit:
+                flying[task.remote(waiting[0])] = waiting[0]
+                waiting.popleft()
+            for reference in ray.wait(list(flying))[0]:
+                try:
+                    result = ray.get(reference)
+                except RayTaskError:
+                    raise
+                except RayError:
+                    result = died(flying[reference])
+                del flying[reference]
+                yield result
+    finally:
+        for reference in flying:
+            ray.cancel(reference, force=True)

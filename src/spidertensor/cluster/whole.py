@@ -1,0 +1,50 @@
+"""A member of a committee that is learned whole, in a process of its own.
+
+Members know nothing of each other, so this changes nothing: each is the sequential engine itself, and the
+committee stacks what they have predicted in the order of the entries, as it does on one machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.cluster.merge import copied
+from spidertensor.cluster.rounds import Recipe, whole_engine, without_rows
+from spidertensor.cluster.shards import OutOfStep
+from spidertensor.method import Batch, Prediction, Update
+from spidertensor.spider.posterior import State
+
+
+class WholeMember:
+    """The state of a member, and its engine."""
+
+    def __init__(self, recipe: Recipe, state: State) -> None:
+        self.method, self.whole = whole_engine(recipe), copied(state)
+        self.last: Any = None
+
+    def update(self, start: int, batch: Batch) -> tuple[State, Update]:
+        """Learn the entries after the first `start`, once: the same call again has the same answer.
+
+        Returns the state without its rows, and what was predicted.
+        """
+        at = int(self.whole.counts.entries)
+        if self.last is not None and at == start + len(batch.value):
+            return self.last
+        if at != start:
+            raise OutOfStep(f"a member that has learned {at} entries got those after {start}")
+        self.whole, update = self.method.update(self.whole, batch)
+        self.last = copied(without_rows(self.whole)), update
+        return self.last
+
+    def predict(self, index: NDArray[np.integer]) -> Prediction:
+        return self.method.predict(self.whole, index)
+
+    def state(self, at: int) -> State:
+        """at: entries that it must have learned."""
+        if int(self.whole.counts.entries) != at:
+            known = int(self.whole.counts.entries)
+            raise OutOfStep(f"a member has learned {known} entries, the rest of the model {at}")
+        return self.whole

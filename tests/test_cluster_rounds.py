@@ -1,0 +1,360 @@
+"""Rounds of several workers, in one process: what is exact, what depends on nothing, what stays possible."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from spidertensor import checkpoint
+from spidertensor.cluster import rounds, shards
+from spidertensor.cluster.merge import (
+    MOST,
+    _joined_windows,
+    merge_log_noise,
+    merge_rows,
+    merge_weights,
+)
+from spidertensor.cluster.rounds import Here, Recipe, Rounds, split
+from spidertensor.cluster.shards import OutOfStep, Rows, Shard
+from spidertensor.method import Batch
+from spidertensor.spider import posterior
+from spidertensor.spider.follow import note_in_window
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Gaussian, Prior
+from spidertensor.spider.sequential import sequential
+
+NETWORK = Network((3, 2, 3), (6, 5), "relu", bias=True, multilinear=4)
+GAUSSIAN_OPTIONS = {"clip": 4.0, "node_noise": True, "memory": 300.0, "noise_memory": 1000.0}
+
+
+def recipe(likelihood: str = "gaussian", refine_every: int = 64, **options) -> Recipe:
+    options = (GAUSSIAN_OPTIONS if likelihood == "gaussian" else {"memory": 300.0}) | options
+    return Recipe(NETWORK, Prior(), likelihood, refine_every, tuple(options.items()))
+
+
+def entries(n: int, seed: int = 0, nodes: int = 12, likelihood: str = "gaussian") -> Batch:
+    rng = np.random.default_rng(seed)
+    index = rng.integers(nodes, size=(n, 3))
+    value = np.sin(index[:, 0]) + 0.5 * np.cos(index[:, 1] + index[:, 2]) + 0.3 * rng.normal(size=n)
+    return Batch(index, value if likelihood == "gaussian" else (value > 0).astype(float))
+
+
+def same(a, b) -> None:
+    a, b = (checkpoint.flatten(posterior.trim(each)) for each in (a, b))
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name], err_msg=name)
+
+
+def begin(of: Recipe, nodes: int, n_shards: int, seed: int = 0):
+    """The shared part of a fresh state, and machines with its rows in so many shards."""
+    state = rounds.whole_engine(of).init(seed)
+    state = posterior.grow(state, NETWORK, of.prior, np.full(3, nodes))
+    made = [
+        Shard(NETWORK, of.prior, seed, shards.cut(state, number, n_shards), number=number, of=n_shards)
+        for number in range(n_shards)
+    ]
+    return rounds.copied(rounds.without_rows(state)), Here(of, made)
+
+
+def whole(shared, machines: Here):
+    about = shared.counts.nodes, int(shared.counts.entries)
+    return shards.joined(shared, [shard.all_rows(*about) for shard in machines.shards])
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
+def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood, n_shards):
+    of, batch = recipe(likelihood), entries(1024, likelihood=likelihood)
+    if likelihood == "gaussian":
+        batch.value[450:] *= 60  # followed: new units, and all rows start anew
+    one, told = rounds.whole_engine(of).update(rounds.whole_engine(of).init(0), batch)
+    shared, machines = begin(of, 12, n_shards)
+    updates = []
+    for start in range(0, 1024, of.refine_every):  # a round ends where the engine refines
+        part = Batch(batch.index[start : start + 64], batch.value[start : start + 64])
+        shared, update = rounds._round(machines, of, 1, shared, part)
+        updates.append(update)
+    assert likelihood == "probit" or one.stream.followed.sum() > 0
+    same(one, whole(shared, machines))
+    np.testing.assert_array_equal(told.mean, np.concatenate([each.mean for each in updates]))
+    np.testing.assert_array_equal(told.log_evidence, np.concatenate([each.log_evidence for each in updates]))
+
+
+def test_split_for_one_worker_is_that_engine():
+    assert split(recipe(), Rounds(1)) is rounds.whole_engine(recipe())
+
+
+@pytest.mark.parametrize("n_shards", [2, 5])
+def test_the_number_of_shards_changes_nothing(n_shards):
+    of, batch = recipe(), entries(3000, nodes=40)
+    batch.value[2000:] += 50  # followed
+    found = []
+    for n in (1, n_shards):
+        shared, machines = begin(of, 0, n)
+        shared = shared._replace(counts=shared.counts._replace(nodes=np.full(3, 40)))
+        shared, _ = rounds.learn(machines, of, Rounds(4, 64), shared, batch)
+        found.append(whole(shared, machines))
+    assert found[0].stream.followed.sum() > 0
+    same(*found)
+
+
+class AnyOrder(Here):
+    """Parts are learned when they are asked for, in a random order, and some of them twice."""
+
+    def learn(self, shared, entries, rows):
+        made = {}
+
+        def run():
+            made["done"] = super(AnyOrder, self).learn(shared, entries, rows)
+            return made["done"][0]
+
+        return run, [lambda shard=shard: made["done"][1][shard] for shard in range(self.n_shards)]
+
+    def get(self, references):
+        if not callable(references[0]):
+            return references
+        results, rng = [None] * len(references), np.random.default_rng()
+        order = rng.permutation([*range(len(references)), 0])
+        for place in order:
+            results[place] = references[place]()
+        return results
+
+    def merge(self, shard, learned, **about):
+        first = super().merge(shard, [rows() for rows in learned], **about)
+        again = super().merge(shard, [rows() for rows in learned], **about)  # and applied once
+        assert first == again
+        return first
+
+
+def test_who_learns_which_part_when_and_how_often_changes_nothing():
+    of, batch = recipe(), entries(3000, nodes=40)
+    method = split(of, Rounds(4, 64))
+    one, update = method.update(method.init(0), batch)
+    shared, machines = begin(of, 40, 2)
+    other = AnyOrder(of, machines.shards)
+    shared, again = rounds.learn(other, of, Rounds(4, 64), shared, batch)
+    same(one, whole(shared, other))
+    np.testing.assert_array_equal(update.log_evidence, again.log_evidence)
+
+
+def test_calls_that_end_where_rounds_end_change_nothing():
+    method, batch, how = split(recipe(), Rounds(3, 64)), entries(3000), Rounds(3, 64)
+    one, _ = method.update(method.init(0), batch)
+    state, done = method.init(0), 0
+    while done < 3000:
+        end = done + (how.whole(done, min(700, 3000 - done)) or 3000 - done)
+        state, _ = method.update(state, Batch(batch.index[done:end], batch.value[done:end]))
+        done = end
+    same(one, state)
+
+
+def test_workers_with_nodes_of_their_own_learn_what_one_learns():
+    """Probit has no noise, and weights of no variance do not move: then only the nodes are shared."""
+    of, batch = recipe("probit", memory=None), entries(400, nodes=5, likelihood="probit")
+    batch.index[200:] += 5  # the second worker has other nodes
+    engine = rounds.engine(of)
+    state = posterior.grow(engine.init(0), NETWORK, of.prior, np.full(3, 10))
+    for weight in state.posterior.weights:
+        weight.var[:] = 1e-12
+    shard = shards.around(rounds.copied(state), NETWORK, of.prior)
+    rounds._round(Here(of, [shard]), of, 2, rounds.copied(rounds.without_rows(state)), batch)
+    mixed = np.arange(400).reshape(2, 200).T.ravel()  # the two workers' entries by turns
+    state, _ = engine.update(state, Batch(batch.index[mixed], batch.value[mixed]))
+    for own, other in zip(shard.rows.factors, state.posterior.factors, strict=True):
+        np.testing.assert_allclose(own.mean, other.mean[: len(own.mean)], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(own.var, other.var[: len(own.var)], rtol=1e-4)
+
+
+def slow_merge(before, after, most, prior_var):
+    """One element, as section 18 says it. before: (mean, var); after: one for each worker that touched it."""
+    if len(after) == 1:
+        return after[0]
+    start, own = 1 / before[1], [1 / var for _, var in after]
+    share = min(1.0, most / len(after))
+    step = sum(precision * (mean - before[0]) for precision, (mean, _) in zip(own, after, strict=True))
+    more = sum(precision - start for precision in own)
+    least = min(1 / prior_var, start, *own)
+    return before[0] + share * step / max(start + share * more, *own), 1 / max(start + more, least)
+
+
+def random_rows(rng, shape, spread=1.0) -> Gaussian:
+    mean = rng.normal(size=shape).astype(np.float32)
+    return Gaussian(mean, (0.1 * np.exp(spread * rng.normal(size=shape))).astype(np.float32))
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0])
+def test_rows_are_merged_as_the_formulas_say(spread):
+    rng = np.random.default_rng(0)
+    rows, workers = random_rows(rng, (6, 4)), 12
+    touched = [np.flatnonzero(rng.random(6) < [1, 1, 0.5, 0.2, 0.1, 0]) for _ in range(workers)]
+    touched[0] = np.array([0, 1, 4])
+    parts = [(where, random_rows(rng, (len(where), 4), spread)) for where in touched]
+    before = Gaussian(rows.mean.copy(), rows.var.copy())
+    assert merge_rows(rows, parts, np.full(4, 0.3, np.float32)) == 0
+    assert len(touched) > MOST
+    for row in range(6):
+        for e in range(4):
+            after = [
+                (float(own.mean[where == row, e][0]), float(own.var[where == row, e][0]))
+                for where, own in parts
+                if row in where
+            ]
+            then = float(before.mean[row, e]), float(before.var[row, e])
+            wanted = slow_merge(then, after, MOST, 0.3) if after else then
+            np.testing.assert_allclose((rows.mean[row, e], rows.var[row, e]), wanted, rtol=1e-4, atol=1e-5)
+
+
+def slow_weight(before, after, steps, prior_var):
+    start, share = 1 / before[1], steps / len(after)
+    more = sum(1 / var - start for _, var in after)
+    weighted = sum(mean / var - before[0] * start for mean, var in after)
+    least = min(1 / prior_var, start, *(1 / var for _, var in after))
+    mean = (before[0] * start + share * weighted) / max(start + share * more, least)
+    return mean, 1 / max(start + more, least)
+
+
+def test_weights_take_few_steps_and_all_of_the_precision():
+    rng = np.random.default_rng(0)
+    before, after = random_rows(rng, (3, 2)), [random_rows(rng, (3, 2)) for _ in range(4)]
+    merged, rejected = merge_weights(before, after, 100.0)
+    then = [(float(before.mean[i]), float(before.var[i])) for i in np.ndindex(3, 2)]
+    wanted = [
+        slow_weight(each, [(float(a.mean[i]), float(a.var[i])) for a in after], 2, 100.0)
+        for each, i in zip(then, np.ndindex(3, 2), strict=True)
+    ]
+    assert rejected == 0
+    np.testing.assert_allclose(np.stack(merged, -1).reshape(6, 2), wanted, rtol=1e-4)
+
+
+def test_what_is_not_a_number_is_rejected_and_counted():
+    rng = np.random.default_rng(0)
+    rows = random_rows(rng, (3, 2))
+    before = Gaussian(rows.mean.copy(), rows.var.copy())
+    parts = [(np.arange(3), random_rows(rng, (3, 2))) for _ in range(2)]
+    parts[0][1].mean[1, 0] = np.inf
+    parts[1][1].var[2, 1] = 0
+    with np.errstate(all="ignore"):
+        assert merge_rows(rows, parts, 0.1) == 2
+    assert (rows.mean[1, 0], rows.var[2, 1]) == (before.mean[1, 0], before.var[2, 1])
+    assert np.isfinite(rows).all()
+
+
+def test_a_memory_cannot_take_all_precision():
+    """Each of 8 workers has widened the variance: the sum of the changes would leave less than nothing."""
+    rows = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
+    wide = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.02, np.float32))
+    assert merge_rows(rows, [(np.array([0]), wide)] * 8, 0.05) == 0
+    np.testing.assert_allclose(rows.var, 0.05, rtol=1e-6)
+    assert rows.mean[0, 0] == 1
+
+
+def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_added_up():
+    """Of each worker's start half is left, and it has learned as much again: steady, wherever it goes."""
+    rows = Gaussian(np.zeros((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
+    own = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
+    left = [np.array([0.5])] * 8
+    assert merge_rows(rows, [(np.array([0]), own)] * 8, 1.0, left=left, modes=2) == 0
+    np.testing.assert_allclose((rows.mean[0, 0], rows.var[0, 0]), (1, 0.01), rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [20.0, 100.0, 500.0])
+def test_a_memory_is_stable_with_many_workers(memory):
+    """Few nodes, so that every worker touches all of them, in rounds as long as several memories."""
+    train, method = entries(40_000, nodes=3), split(recipe(memory=memory), Rounds(16, 256))
+    _, update = method.update(method.init(0), train)
+    assert np.abs(update.mean).max() < 10
+    assert np.sqrt(np.mean((update.mean - train.value)[4000:] ** 2)) < 0.4  # the noise is 0.3
+
+
+def test_log_noise_of_a_new_node_starts_at_the_running_mean_and_has_a_bound():
+    prior = posterior.node_noise_var(3)
+    rows = Gaussian(np.zeros(2, np.float32), np.full(2, prior, np.float32))
+    own = Gaussian(np.full(2, 5.9, np.float32), np.full(2, prior / 2, np.float32))
+    assert merge_log_noise(rows, [(np.arange(2), own)] * 2, prior, running=2.0) == 0
+    # two workers, each as sure of 9.8 as the prior is of 2: (2 + 9.8 + 9.8) / 3
+    np.testing.assert_allclose(rows.mean, 6.0)
+    np.testing.assert_allclose(rows.var, prior / 3, rtol=1e-5)
+
+
+def test_windows_of_several_workers_are_one_window():
+    rng = np.random.default_rng(0)
+    y, f, var = rng.normal(size=(3, 500))
+    together, cuts = np.zeros(7), [0, 3, 3, 200, 500]
+    note_in_window(together, y, f, np.exp(var), 4.0)
+    joined = np.zeros(7)
+    for start, end in pairwise(cuts):
+        own = np.zeros(7)
+        note_in_window(own, y[start:end], f[start:end], np.exp(var[start:end]), 4.0)
+        joined = _joined_windows(joined, own)
+    np.testing.assert_allclose(joined, together, rtol=1e-9)
+
+
+def test_a_shard_refuses_a_round_that_is_not_the_next():
+    _, machines = begin(recipe(), 4, 1)
+    shard = machines.shards[0]
+    nothing = [np.empty(0, np.int64)] * 3
+    empty = shard.fetch(np.full(3, 4), [nothing])
+    about = {"parts": [nothing], "learned": empty, "running": np.zeros(3)}
+    shard.merge(0, 100, **about)
+    with pytest.raises(OutOfStep, match="has learned 100 entries got those from 300 to 400"):
+        shard.merge(300, 400, **about)
+
+
+def test_shards_start_new_nodes_as_any_model_does():
+    prior, nodes = Prior(), np.array([70_000, 5, 11])
+    state = rounds.whole_engine(recipe()).init(3)
+    whole_state = posterior.trim(posterior.grow(state, NETWORK, prior, nodes))
+    parts = []
+    for number in range(4):
+        shard = Shard(NETWORK, prior, 3, shards.cut(state, number, 4), number=number, of=4)
+        shard.fetch(nodes // 2, [[np.arange(0)] * 3])  # grown in two steps
+        parts.append(shard.all_rows(nodes, 0))
+    joined = shards.joined(state._replace(counts=whole_state.counts), parts)
+    same(joined, whole_state)
+    assert isinstance(parts[0], Rows)
+
+
+def test_counts_are_those_of_all_entries():
+    batch = entries(2000)
+    batch.value[[5, 700, 1500]] = 1e7, np.nan, 40.0
+    method = split(recipe(), Rounds(4, 64))
+    state, update = method.update(method.init(0), batch)
+    assert int(state.counts.entries) == 2000
+    assert (int(state.counts.refused), update.refused) == (1, 1)
+    assert update.clipped == int(state.counts.clipped) > 1
+    learned = np.isfinite(update.log_evidence)
+    np.testing.assert_allclose(update.log_evidence[learned].sum(), state.counts.log_evidence)
+    assert all(np.isfinite(array).all() for array in checkpoint.flatten(state).values())
+
+
+def test_several_workers_learn_nearly_what_one_learns():
+    train, test = entries(20_000, nodes=30), entries(2000, seed=1, nodes=30)
+    errors = []
+    for workers in (1, 8):
+        method = split(recipe(memory=None), Rounds(workers, 256))
+        state, _ = method.update(method.init(0), train)
+        errors.append(np.sqrt(np.mean((method.predict(state, test.index).mean - test.value) ** 2)))
+    assert errors[0] < 0.33  # the noise is 0.3
+    assert errors[1] < 1.05 * errors[0]
+
+
+def test_rounds_grow_with_the_stream():
+    how = Rounds(8, 1024)
+    assert how.length(0) == 8 * rounds.FIRST
+    assert how.length(10**7) == 8 * 1024
+    lengths = [how.length(n) for n in range(0, 10**6, 1000)]
+    assert lengths == sorted(lengths)
+    assert all(length % 8 == 0 for length in lengths)
+    assert how.whole(0, 8 * rounds.FIRST - 1) == 0
+    assert how.whole(0, 8 * rounds.FIRST + 1) == 8 * rounds.FIRST
+
+
+def test_the_engine_of_workers_does_not_refine():
+    of, batch = recipe(), entries(200)
+    state, _ = rounds.engine(of).update(rounds.engine(of).init(0), batch)
+    fresh = sequential(NETWORK, rounds.LIKELIHOODS["gaussian"], of.prior).init(0)
+    for site, start in zip(state.sites, fresh.sites, strict=True):
+        np.testing.assert_array_equal(site.precision, start.precision)
