@@ -350,6 +350,20 @@ def test_forgotten_nodes_are_gone_from_pairs_and_draws(tmp_path):
     assert np.array_equal(model.learn([(0, 0)]).mean, again.learn([(0, 0)]).mean)
 
 
+def test_whose_pairs_are_remembered_cannot_come_with_the_candidates():
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(stream(50))
+    with pytest.raises(ValueError, match="the mode of remember_seen must be given"):
+        model.recommend({}, 1, candidates={0: [1, 1], 1: [0, 1]})
+
+
+def test_parameters_that_are_set_later_do_not_change_what_was_fitted():
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit(stream(50))
+    model.set_params(negatives=None)
+    model.learn_one((0, 0))
+    model.learn([(0, "new")])
+    assert model.n_entries_ == 52
+
+
 def test_a_copy_does_not_share_pairs():
     model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(stream(50))
     twin = pickle.loads(pickle.dumps(model))

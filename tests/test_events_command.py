@@ -137,7 +137,7 @@ def test_a_server_learns_events(tmp_path, warm_kernels):
         assert told["floor_biases"] > 0.05  # of the same entries, not of ones alone
         server.stop()
     had = {song for user, song in plays() if user == "u4"}
-    assert {each["id"] for each in found["recommendations"]} == {song for _, song in plays()} - had
+    assert {each["id"] for each in found["nodes"]} == {song for _, song in plays()} - had
     own = SpiderClassifier(
         negatives=8, negatives_over=1, committee=2, random_state=7, remember_seen=True
     ).fit(plays())

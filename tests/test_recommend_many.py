@@ -378,3 +378,11 @@ def test_command_errors(spider, tmp_path, arguments, reason):
     assert code == 2
     assert reason in err.splitlines()[-1]
     assert (tmp_path / "users.csv").read_text().startswith("age,user")
+
+
+def test_candidates_may_be_numbers_of_numpy():
+    model = SpiderRegressor(rank=2, hidden=(4,), committee=1, scaling=(0, 1)).fit(
+        [(0, 1), (0, 2)], [1.0, 2.0]
+    )
+    ranked = model.recommend({0: 0}, 1, candidates=[np.int64(1), np.int64(2)])
+    assert sorted(each.id for each in ranked) == [1, 2]

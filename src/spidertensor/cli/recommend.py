@@ -139,11 +139,16 @@ def recommend(
         ranked = estimator.recommend(
             _numbered(ids, names), names.index(over), seed=seed, **_by_number(how, names)
         )
-    if not ranked and not {"candidates", "exclude"} & how.keys():
+    left_out = {"candidates", "exclude"} & how.keys() or estimator.settings_.get(
+        "remember_seen", False
+    ) is not False
+    if not ranked and not left_out:
         raise CommandError(f"{model} knows no {over}: all were forgotten")
     if not ranked:
         notes.tell(
-            SpiderWarning("nothing is left to recommend: all candidates are excluded", kind="none left")
+            SpiderWarning(
+                "nothing is left to recommend: all candidates are excluded or were had", kind="none left"
+            )
         )
     records = [dict(zip(_columns(estimator, interval), each, strict=False)) for each in ranked]
     if as_json:

@@ -212,6 +212,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         fitted, mode = self._fitted(), self._mode(over)
         columns = given_columns(given, self._mode)
         ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
+        if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
+            reason = "the mode of remember_seen must be given, not in the candidates: what it had is left out"
+            raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)

@@ -48,8 +48,8 @@ def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Mo
         ids, numbers = nodes[over].ids, {over: np.arange(len(nodes[over]))}
     else:
         ids, numbers = _listed_once(table, over, nodes, mode_of)
-    if MISSING_ID in ids:
-        place = ids.index(MISSING_ID)
+    missing = [place for place, raw in enumerate(ids) if type(raw) is tuple and raw == MISSING_ID]
+    for place in missing:
         ids = [*ids[:place], *ids[place + 1 :]]
         numbers = {mode: np.delete(each, place) for mode, each in numbers.items()}
     return Candidates(over, ids, numbers)

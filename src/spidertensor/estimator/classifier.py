@@ -89,7 +89,9 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     @property
     def learns_events(self) -> bool:
         """Whether entries are events, which have no values."""
-        return self.negatives is not None
+        if self._learned is None:
+            return self.negatives is not None
+        return self._learned.model.rule is not None
 
     def rule_of(self, names: Sequence[str]) -> Rule | None:
         """How negatives are drawn, for modes of these names; None without events."""
@@ -149,7 +151,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._fitted().classes or labels.ZERO_ONE
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes]:
-        if self.learns_events if self._learned is None else self._learned.model.rule is not None:
+        if self.learns_events:
             if classes is not None:
                 raise EntryError(
                     "events have no labels, so no classes", kind="classes", remedy="leave them out"

@@ -117,7 +117,8 @@ def _or_warmed(locator: Any) -> Any:
             try:
                 super().ensure_cache_path()
             except OSError:
-                if not any(Path(self.get_cache_path()).glob(f"{_prefix()}*.nbi")):
+                # each folder of sources has its own, and not all may have had something to compile
+                if not any(Path(self.get_cache_path()).parent.rglob(f"{_prefix()}*.nbi")):
                     raise
 
     return OrWarmed
