@@ -276,6 +276,15 @@ def test_a_rate_of_two_nodes():
     assert abs(rate - [0.8, 0.2]).max() < 0.1
 
 
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_a_rate_by_popularity(power):
+    """Everybody has the same taste, so the rates are the shares of the events."""
+    rng, shares = np.random.default_rng(1), [0.7, 0.2, 0.1]
+    X = np.column_stack([rng.integers(0, 5, 8000), rng.choice(3, 8000, p=shares)])
+    model = SpiderClassifier(committee=1, negatives=8, negatives_over=1, negatives_power=power).fit(X)
+    assert abs(model.predict_rate([(0, 0), (0, 1), (0, 2)]) - shares).max() < 0.12
+
+
 def test_rates_by_popularity_sum_to_one_too(shops):
     _, user, shares = shops
     rng = np.random.default_rng(4)

@@ -73,6 +73,34 @@ def test_resume_and_add_need_no_options(folder, spider, fails):
     assert "no mode 'shop'" in fails("fit", path, "--resume", "--events", "--over", "shop")
 
 
+def test_rows_are_learned_in_pieces_that_do_not_show(folder, spider, monkeypatch):
+    """A signal waits for the end of a piece, and each event is several entries."""
+    lines = [f"{user},{song}" for user, song in plays()]
+    lines[100:100] = ["u1", ""]
+    (folder / "plays.csv").write_text("\n".join(["user,song", *lines]) + "\n")
+    how = (*EVENTS, *SMALL, "--on-bad", "skip", "--json")
+    whole = json.loads(spider("fit", "plays.csv", *how, "--model", "whole.spider")[1])
+    monkeypatch.setattr("spidertensor.cli.learner.AT_ONCE", 300)
+    parts = json.loads(spider("fit", "plays.csv", *how, "--model", "parts.spider")[1])
+    assert whole["bad_rows"] == parts["bad_rows"] == 1
+    assert whole["row"] == parts["row"]
+    assert same(arrays(folder / "whole.spider"), arrays(folder / "parts.spider"))
+
+
+def test_a_user_who_had_everything(folder, spider):
+    written(folder / "plays.csv", [("a", "x"), ("a", "y"), ("b", "x")] * 20)
+    spider("fit", "plays.csv", *EVENTS, *SMALL, "--remember-seen", "user")
+    code, out, _ = spider("recommend", "plays.spider", "--given", "user=a", "--over", "song", "--json")
+    assert (code, json.loads(out)["nodes"]) == (0, [])
+    assert json.loads(out)["notes"][0]["kind"] == "none left"
+
+
+def test_bad_rows_of_events_and_counts_do_not_speak_of_labels(folder, fails):
+    (folder / "a.csv").write_text("user,song,n\nu,s,1.5\nu\n")
+    for options in (("--value", "n", "--counts"), ("--events", "--over", "song")):
+        assert "labels" not in fails("fit", "a.csv", "--modes", "user,song", *options)
+
+
 def test_recommend_leaves_out_what_was_had(folder, spider):
     written(folder / "plays.csv", plays())
     spider("fit", "plays.csv", *EVENTS, *SMALL, "--remember-seen", "user")

@@ -133,7 +133,7 @@ WRONG = {
     "weights of two members of 1": (array("committee/weights", [0.5, 0.6]), "weights are impossible"),
     "a weight of 0": (array("committee/weights", [0.0, 1.0]), "weights are impossible"),
     "a weight above 1": (array("committee/weights", [1.5, -0.5]), "weights are impossible"),
-    "clipped entries below 0": (array("committee/counts/clipped", -1), "a count is negative"),
+    "clipped entries below 0": (array("committee/counts/clipped", -1), "a count is impossible"),
     "a member that knows less": (array(M + "counts/entries", 299), "out of step"),
     "evidence that is no number": (array("committee/counts/log_evidence", np.nan), "not finite"),
     "a negative residual": (array("committee/residuals/mass", -1.0, 0), "the histogram"),

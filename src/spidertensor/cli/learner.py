@@ -16,7 +16,7 @@ from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
-from spidertensor.cli.workers import in_rounds, joined
+from spidertensor.cli.workers import in_pieces, in_rounds, joined
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
@@ -28,6 +28,7 @@ from spidertensor.sources.bins import PATIENCE, SAMPLE
 from spidertensor.spider.likelihoods import PROBIT
 
 MANY_BAD = 0.05  # share of the rows
+AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
 QUIET = 1.0  # seconds without a row, after which a pipe is quiet
 
 
@@ -62,10 +63,10 @@ class Learner:
 
     def __post_init__(self) -> None:
         try:
-            rule = self.estimator.rule_of(self.modes)
+            self.rule = self.estimator.rule_of(self.modes)
         except ValueError as error:
             raise CommandError(str(error)) from None
-        self.tally = Tally(self.estimator.likelihood_, len(self.modes), rule)
+        self.tally = Tally(self.estimator.likelihood_, len(self.modes), self.rule)
         self.head = self.source.head()
 
     @property
@@ -89,6 +90,8 @@ class Learner:
         # The position in a stream is known where its chunks end, so these also end rounds.
         if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
             return in_rounds(chunks, self._in_whole_rounds, self._least)
+        if self.rule is not None and not isinstance(self.source, Stream):
+            return in_pieces(chunks, max(1, AT_ONCE // (1 + self.rule.negatives)))
         return chunks
 
     def _in_whole_rounds(self, n: int) -> int:

@@ -72,13 +72,22 @@ def in_rounds(
         rest = chunk if rest is None else joined(rest, chunk)
         n = whole(len(rest.rows))
         if n and n >= at_least():
-            full, rest = _cut(rest, n)
+            full, rest = cut(rest, n)
             yield full
     if rest is not None:
         yield rest
 
 
-def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
+def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
+    """The same rows in chunks of at most so many: a signal, or a checkpoint, waits for the end of a chunk."""
+    for chunk in chunks:
+        while len(chunk.rows) > most:
+            first, chunk = cut(chunk, most)
+            yield first
+        yield chunk
+
+
+def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
     """The first n good rows, with the bad ones before the last of them; and the others."""
     assert chunk.values is not None
     if n == len(chunk.rows):

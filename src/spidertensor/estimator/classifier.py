@@ -25,6 +25,7 @@ from spidertensor.faults import EntryError
 from spidertensor.method import Update
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import PROBIT
+from spidertensor.spider.popularity import of_draws
 
 
 @dataclass(eq=False, repr=False)
@@ -128,7 +129,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         """Of all events with the other nodes of a row of X, the share that has its node in `negatives_over`.
 
         predict_proba of a model of events tells an event from one that was drawn, so it depends on how many
-        are drawn, and ranks only. This corrects it (mathematics.md section 16); roughly, with a power.
+        are drawn, and ranks only. This corrects it (mathematics.md section 16). With a power, an id
+        that was never learned has the rate 0.
         """
         fitted = self._fitted()
         rule, draws = fitted.model.rule, fitted.state.draws
@@ -138,9 +140,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         t, mode = mean / np.sqrt(1 + var), rule.over[0]
         share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of the draws
         for of in draws.popularity:
-            weight = np.append(of.times[: int(draws.seen[0])].astype(np.float64) ** rule.power, 0.0)
-            own = weight[self._index(X)[:, mode]]
-            share = own / np.maximum(weight.sum() - own, np.finfo(float).tiny)
+            share = of_draws(of.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
         with np.errstate(divide="ignore"):
             return expit(log_ndtr(t) - log_ndtr(-t) + np.log(rule.negatives * share))
 

@@ -75,6 +75,7 @@ ADDED: dict[str, Any] = {
 }
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
+MOST_ENTRIES = 2**53  # so that more can be counted
 MOST_PARAMS = 1000  # values in the params of a file, and more for each array
 LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
 LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
@@ -345,7 +346,7 @@ def _check_committee(state: CommitteeState) -> None:
     counts, weights, residuals = state.counts, state.weights, state.residuals
     shares = ((weights > 0) & (weights <= 1)).all() and abs(weights.sum() - 1) < 1e-9
     check(shares, "the members' weights are impossible")
-    check(min(counts[:3]) >= 0, "a count is negative")
+    check(min(counts[:3]) >= 0 and counts.entries < MOST_ENTRIES, "a count is impossible")
     check(all(each.counts.entries == counts.entries for each in state.members), "its members are out of step")
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
     if residuals:

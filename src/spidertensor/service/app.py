@@ -134,13 +134,13 @@ class Service:
             how = {name: wanted[name] for name in ("n", "explore", "seed")}
             with noted() as notes:
                 nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
-            entry = numbers | {over: nodes[0].id if nodes else None}
-            seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0] if nodes else []
+            entry = numbers | {over: nodes[0].id if nodes else 0}
+            seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0]
             mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
             keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
             return {
                 "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
-                "seen": {mode: bool(seen[served.modes.index(mode)]) for mode in ids} if nodes else {},
+                "seen": {mode: bool(seen[served.modes.index(mode)]) for mode in ids},
                 "notes": notes,
             }
 

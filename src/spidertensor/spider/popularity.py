@@ -42,6 +42,17 @@ def of_times(times: NDArray[np.int64], power: float) -> Popularity:
     return Popularity(times, _tree(times, power))
 
 
+def of_draws(times: NDArray[np.int64], power: float) -> NDArray[np.float64]:
+    """(nodes + 1,) how often a node is drawn for an event of another node, which is not drawn itself; 0 for
+    one that is not known, which is last. An event of node j draws i with w_i / (W - w_j)."""
+    w = np.append(np.where(times, times.astype(np.float64) ** power, 0.0), 0.0)
+    p = np.append(times.astype(np.float64), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = p / (w.sum() - w)
+        share = w * (each.sum() - each) / (p.sum() - p)
+    return np.nan_to_num(share, nan=0.0, posinf=0.0)
+
+
 @kernel(**COMPILE)
 def weight(times, power):
     return np.int64(UNIT * times**power) if times else np.int64(0)
