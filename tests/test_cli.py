@@ -1005,7 +1005,7 @@ POSITIONS = {
     "head larger than any": {"head": {"bytes": 10**9, "sha256": "0"}},
     "head negative": {"head": {"bytes": -1, "sha256": "0"}}, "head a text": {"head": "x"},
     "head without bytes": {"head": {"sha256": "0"}}, "last a number": {"last": 5},
-    "value null": {"value": None}, "all_text of one mode": {"all_text": [True]},
+    "value a number": {"value": 3}, "all_text of one mode": {"all_text": [True]},
     "all_text of three modes": {"all_text": [True, True, True]}, "all_text of numbers": {"all_text": [1, 0]},
     "all_text a number": {"all_text": 1},
 }  # fmt: skip
@@ -1310,7 +1310,7 @@ def test_data(spider, monkeypatch, folder):
     done = process("data", "list")
     for name in ("movielens-1m", "acc", "flights", "synthetic"):
         assert name in done.stdout
-    assert len(json.loads(spider("data", "list", "--json")[1])) == 7
+    assert len(json.loads(spider("data", "list", "--json")[1])) == 11
     assert "acc" not in here(spider)
     (folder / "acc.mat").write_bytes(b"")
     assert here(spider)["acc"] == str(folder / "acc.mat")

@@ -707,7 +707,7 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
             calls = iter([mapped, stopped])  # the second mode fails
             patch.setattr(NodeIndex, "_map", lambda *a, **k: next(calls)(*a, **k))
         elif moment == "growth":
-            patch.setattr(posterior, "_start", stopped)
+            patch.setattr(posterior, "start_rows", stopped)
         else:
             method = model._learned.model.method._replace(update=stopped)
             model._learned = model._learned._replace(model=model._learned.model._replace(method=method))

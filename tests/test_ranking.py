@@ -304,11 +304,17 @@ def test_entries_of_0_are_no_events_and_time_is_kept(tmp_path, monkeypatch):
 
 def test_the_table_of_rankings_is_what_was_measured():
     root = Path(__file__).parents[1]
-    measured = json.loads((root / "benchmarks/peers_ranking.jsonl").read_text().splitlines()[0])["methods"]
+    rows = map(json.loads, (root / "benchmarks/peers_ranking.jsonl").read_text().splitlines())
+    measured = {row["data"]: row["methods"] for row in rows}
     page = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
     section = page.split("## Rankings of events")[1].split("\n## ")[0]
-    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
-    shown = {name.split(" (")[0]: cells for name, *cells in lines}
+    tables = [part.split("\n\n")[0] for part in section.split("\n| | HR@10")[1:]]
+    for name, table in zip(("movielens-1m-events", "movielens-100k-events"), tables, strict=True):
+        lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+        _is_what_was_measured({label.split(" (")[0]: cells for label, *cells in lines}, measured[name])
+
+
+def _is_what_was_measured(shown: dict, measured: dict) -> None:
     assert shown.keys() == measured.keys() - {"events", "ranked"}
     for name, cells in shown.items():
         full, sampled = measured[name]["full"], measured[name]["sampled (flatters)"]

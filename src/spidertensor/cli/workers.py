@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from spidertensor.cli.errors import CommandError
@@ -108,6 +107,8 @@ def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
 
 
 def joined(a: Chunk, b: Chunk) -> Chunk:
+    import numpy as np  # imported late: slow
+
     assert a.values is not None
     assert b.values is not None
     return b._replace(
@@ -121,4 +122,6 @@ def joined(a: Chunk, b: Chunk) -> Chunk:
 
 
 def _concatenated(a: Any, b: Any) -> Any:
+    import numpy as np
+
     return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])

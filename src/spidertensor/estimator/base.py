@@ -100,8 +100,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
     _placed: Any = None  # where the members are learned, if in other processes: cluster/fit.py
 
     @learns
-    def fit(self, X: Any, y: Any) -> Self:
-        """Forget everything, then learn the entries in one pass, in their order."""
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Forget everything, then learn the entries in one pass, in their order. Only events have no y."""
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         self._notes = Notes()

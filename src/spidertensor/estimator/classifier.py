@@ -61,11 +61,6 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return cls(**(PAPER | changes))
 
     @learns
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, then learn the entries in one pass, in their order. Events have no y."""
-        return super().fit(X, y)
-
-    @learns
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
         """Learn the entries, in their order, on top of what is known. Events have no y.
 
