@@ -22,7 +22,7 @@ from spidertensor.study import datasets, grid, protocols, rows
 from spidertensor.study.datasets import Dataset
 from spidertensor.study.registry import HIDDEN
 
-METHODS = ("svb-dtf", "svb-gptf", "ss-gptf")
+METHODS = ("svb-dtf", "svb-dtf-tanh", "svb-gptf", "ss-gptf")
 DATA = ("movielens-100k", "movielens-1m", "acc", "anime", "dblp")
 RANK, BATCH_SIZE, EPOCHS, SEED, TENTH = 8, 256, 100, 0, 0.1
 
@@ -43,8 +43,9 @@ def side_by_side(name: str, data: Dataset, stream: Batch) -> Iterator[Update]:
     if data.likelihood.scaled:
         stream = Batch(stream.index, Scaling.of(stream.value[:BATCH_SIZE]).scaled(stream.value))
     likelihood, n_modes = data.likelihood, len(data.shape)
-    if name == "svb-dtf":
-        network = Network((RANK,) * n_modes, HIDDEN)
+    if name.startswith("svb-dtf"):
+        activation = "tanh" if name.endswith("tanh") else "relu"
+        network = Network((RANK,) * n_modes, HIDDEN, activation)
         all_rates, _ = svb_dtf.side_by_side(
             network,
             likelihood,

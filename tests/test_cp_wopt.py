@@ -249,3 +249,32 @@ def test_figures(data_folder, monkeypatch, name, starts, figure):
     method = cp_wopt(len(dataset.shape), likelihood, rank=3, starts=starts)
     (row,) = protocols.held_out(method, train, test, likelihood=dataset.likelihood)
     assert row["score"] > figure if dataset.likelihood is PROBIT else row["score"] < figure
+
+
+def test_stopping_early_keeps_what_fits_entries_that_the_descent_has_not_seen():
+    """Twice as many elements as entries: a descent to the end fits the noise."""
+    observed, missing, _ = planted(shape=(30, 25, 20), noise=1.0, missing=0.97, seed=3)
+
+    def error(**settings):
+        method = cp_wopt(3, GAUSSIAN, rank=12, starts=1, max_iterations=1000, **settings)
+        state, _ = method.update(method.init(0), observed)
+        return np.mean((method.predict(state, missing.index).mean - missing.value) ** 2), state
+
+    (to_the_end, overfitted), (early, stopped) = error(), error(stop_early=True)
+    assert early < 0.75 * to_the_end
+    # The noise is that of entries that were not learned, so it is the noise of other entries too.
+    assert 0.7 < float(stopped.noise) / early < 1.3
+    assert float(overfitted.noise) < 0.1 * to_the_end
+
+
+def test_stopping_early_of_a_clean_tensor_goes_on_to_the_end():
+    observed, missing, _ = planted(missing=0.6)
+    method = cp_wopt(3, GAUSSIAN, rank=2, starts=3, max_iterations=1000, stop_early=True)
+    state, _ = method.update(method.init(0), observed)
+    assert np.abs(method.predict(state, missing.index).mean - missing.value).max() < 0.01
+
+
+def test_stopping_early_of_a_single_entry_learns_it():
+    method = cp_wopt(2, GAUSSIAN, rank=1, stop_early=True)
+    state, _ = method.update(method.init(0), Batch(np.array([[0, 0]]), np.array([2.0])))
+    assert method.predict(state, np.array([[0, 0]])).mean[0] == pytest.approx(2.0, abs=1e-3)

@@ -7,7 +7,9 @@ mathematics.md section 8. With A the factors of all modes and weight 1 for an ob
 
 is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every fourth start has
 no negative element: where the true factors are all positive, a start with both signs gets stuck. The only
-regularisation is that the descent stops early. Values are taken raw, with the squared loss for 0/1 too.
+regularisation is that a descent ends: after so many iterations, or, with `stop_early`, where the loss of a
+tenth of the entries that the descents do not see is lowest. Values are taken raw, with the squared loss for
+0/1 too.
 
 All entries come in one update. The state keeps none of them, so a second update is an error. Least squares
 does not answer everything that a Method has to. For those questions:
@@ -37,6 +39,11 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this
 TINY = 1e-12  # variances are positive, also of a fit without residuals
 SMALLEST = 1e-280  # smallest noise: the squares of very small values underflow to 0
+WATCHED = 0.1  # of the entries, which decide when to stop early
+PATIENCE = 20  # iterations without a lower loss of theirs, after which a descent is over
+
+
+Entries = tuple[NDArray[np.int64], NDArray[np.float64]]  # nodes, as numbered in A, and values
 
 
 class CPWOPTState(NamedTuple):
@@ -48,14 +55,21 @@ class CPWOPTState(NamedTuple):
 
 
 def cp_wopt(
-    n_modes: int, likelihood: Likelihood, *, rank: int = 8, starts: int = 3, max_iterations: int = 100
+    n_modes: int,
+    likelihood: Likelihood,
+    *,
+    rank: int = 8,
+    starts: int = 3,
+    max_iterations: int = 100,
+    stop_early: bool = False,
 ) -> Method:
     """CP-WOPT as a static Method; see the module for what it answers where least squares does not.
 
     starts:         random starts, of which the one with the lowest loss is kept; from 4 on one of them is
                     without negative elements
-    max_iterations: of L-BFGS from each start (100 is the default of the authors' toolbox); more fit the
-                    training entries better and nodes with few entries worse
+    max_iterations: of L-BFGS from each start (the authors' optimiser has 1,000); more fit the learned entries
+                    better and nodes with few entries worse
+    stop_early:     a tenth of the entries is held back, and what fits them best on the way is kept
     """
     check(likelihood, (GAUSSIAN, PROBIT), "CP-WOPT")
     if min(n_modes, rank, starts, max_iterations) < 1:
@@ -81,7 +95,7 @@ def cp_wopt(
             raise ValueError("CP-WOPT is static: it learns all entries in one update, and has had its one")
         if good.any():
             entries = Batch(batch.index[good], batch.value[good].astype(np.float64))
-            state = _fitted(state, entries, starts, max_iterations)
+            state = _fitted(state, entries, starts, max_iterations, stop_early)
             state.counts.entries[()] = len(good)
             state.counts.log_evidence[()] = log_evidence[good].sum()
         state.counts.rejected[()] += rejected
@@ -104,7 +118,9 @@ def cp_wopt(
     return Method(init, update, predict, unit="all")
 
 
-def _fitted(state: CPWOPTState, entries: Batch, starts: int, max_iterations: int) -> CPWOPTState:
+def _fitted(
+    state: CPWOPTState, entries: Batch, starts: int, max_iterations: int, stop_early: bool
+) -> CPWOPTState:
     """The lowest loss of several descents. In A all modes lie one under another, one row per node.
 
     The descents see the values in units of their root mean square: the units a user counts in change nothing.
@@ -114,23 +130,21 @@ def _fitted(state: CPWOPTState, entries: Batch, starts: int, max_iterations: int
     nodes = np.ascontiguousarray(entries.index + first[:-1], np.int64)
     scale = float(np.sqrt(np.mean(entries.value**2))) or 1.0
     value = np.ascontiguousarray(entries.value / scale)
+    watched = None
+    if stop_early and len(value) > 1:
+        order = np.random.default_rng([int(state.seed), starts]).permutation(len(value))
+        held, rest = np.split(order, [max(1, int(WATCHED * len(value)))])
+        watched, (nodes, value) = (nodes[held], value[held]), (nodes[rest], value[rest])
 
-    def objective(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        A = x.reshape(-1, rank)
-        gradient = np.zeros_like(A)
-        return loss(nodes, value, A, gradient) / len(value), gradient.ravel() / len(value)
-
-    # The size of the gradient says nothing: next to 0, where the descent starts, it is small as well.
-    options = {"maxiter": max_iterations, "gtol": 0.0, "ftol": FLAT}
-    best, lowest = np.zeros((first[-1], rank)), 0.5  # the loss of all zeros
+    best = np.zeros((first[-1], rank))
+    lowest = 0.5 if watched is None else 0.5 * float(np.mean(watched[1] ** 2))  # the loss of all zeros
     for number in range(starts):
         start = _start(np.random.default_rng([int(state.seed), number]), first, rank)
         if number % 4 == 3:
             start = np.abs(start)
-        with threadpool_limits(1, "blas"):  # its vectors are short: threads cost ten times what they save
-            found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-        if found.fun < lowest:  # a NaN is not
-            best, lowest = found.x.reshape(-1, rank), float(found.fun)
+        found, its_loss = _descended((nodes, value), watched, start, max_iterations)
+        if its_loss < lowest:  # a NaN is not
+            best, lowest = found, its_loss
 
     best *= scale ** (1 / n_modes)
     entries_of = np.bincount(nodes.ravel(), minlength=first[-1])[:, None]
@@ -140,6 +154,41 @@ def _fitted(state: CPWOPTState, entries: Batch, starts: int, max_iterations: int
     noise = max(scale**2 * max(2 * lowest, TINY), SMALLEST)
     np.maximum(state.counts.nodes, np.diff(first), out=state.counts.nodes)
     return state._replace(factors=tuple(factors), average=average, noise=np.array(noise))
+
+
+def _descended(
+    learned: Entries, watched: Entries | None, start: NDArray[np.float64], max_iterations: int
+) -> tuple[NDArray[np.float64], float]:
+    """Where a descent ends, or was best on the way for the watched entries; and the mean loss there."""
+
+    def mean_loss(entries: Entries, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        gradient = np.zeros_like(start)
+        total = loss(*entries, x.reshape(start.shape), gradient)
+        return total / len(entries[1]), gradient.ravel() / len(entries[1])
+
+    best, lowest, since = start, np.inf, 0
+
+    def watch(x: NDArray[np.float64]) -> None:
+        nonlocal best, lowest, since
+        assert watched is not None
+        now, since = mean_loss(watched, x)[0], since + 1
+        if now < lowest:
+            best, lowest, since = x.reshape(start.shape).copy(), now, 0
+        if since == PATIENCE:
+            raise StopIteration
+
+    # The size of the gradient says nothing: next to 0, where the descent starts, it is small as well.
+    options = {"maxiter": max_iterations, "gtol": 0.0, "ftol": FLAT}
+    with threadpool_limits(1, "blas"):  # its vectors are short: threads cost ten times what they save
+        found = minimize(
+            lambda x: mean_loss(learned, x),
+            start.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            callback=None if watched is None else watch,
+            options=options,
+        )
+    return (found.x.reshape(start.shape), float(found.fun)) if watched is None else (best, lowest)
 
 
 def _start(rng: np.random.Generator, first: NDArray[np.int64], rank: int) -> NDArray[np.float64]:

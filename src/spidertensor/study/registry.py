@@ -27,6 +27,7 @@ HIDDEN = (50, 50)  # the paper's
 # Learning rates of the SVB family: of the paper's list the best by the prequential score of the first tenth
 # of the training stream (benchmarks/learning_rates.py, rows in results/tuning.jsonl.gz).
 _DTF_RATES = {"movielens-100k": 3e-3, "movielens-1m": 5e-3, "acc": 3e-3, "anime": 5e-3, "dblp": 1e-3}
+_DTF_TANH_RATES = {"movielens-100k": 3e-3, "movielens-1m": 5e-3, "acc": 3e-3, "anime": 5e-3, "dblp": 1e-3}
 _SVB_GP_RATES = {"movielens-100k": 1e-3, "movielens-1m": 5e-4, "acc": 3e-4, "anime": 5e-4, "dblp": 5e-4}
 _SS_GP_RATES = {"movielens-100k": 5e-4, "movielens-1m": 5e-4, "acc": 3e-3, "anime": 3e-4, "dblp": 3e-4}
 
@@ -103,8 +104,8 @@ def _post(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> M
     return post(n_modes, likelihood, rank=rank, batch_size=batch_size)
 
 
-def _cp_wopt(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    return cp_wopt(n_modes, likelihood, rank=rank)
+def _cp_wopt(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
+    return cp_wopt(n_modes, likelihood, rank=rank, **settings)
 
 
 # The SVB family needs JAX, so its modules are imported when one of them is built.
@@ -223,6 +224,18 @@ _ENTRIES = (
         needs=_NEEDS,
     ),
     Entry(
+        partial(_svb_dtf, activation="tanh"),
+        "svb-dtf-tanh",
+        "SVB-DTF-tanh",
+        "the paper's network with tanh by streaming variational Bayes (needs jax)",
+        styles.PINK_DASHED,
+        unit="batch",
+        role="competitor",
+        settings=_OF_SVB,
+        learning_rates=_DTF_TANH_RATES,
+        needs=_NEEDS,
+    ),
+    Entry(
         _svb_gptf,
         "svb-gptf",
         "SVB-GPTF",
@@ -249,13 +262,38 @@ _ENTRIES = (
     Entry(
         _cp_wopt,
         "cp-wopt",
-        "CP-WOPT",
-        "static CP factorization of the observed entries (Acar et al. 2011)",
+        "CP-WOPT, 100 iterations",
+        "static CP factorization of the observed entries (Acar et al. 2011), best of three starts",
         styles.PURPLE,
         unit="all",
         role="competitor",
         scaled=False,
         has_batch_size=False,
+        settings=("starts",),
+    ),
+    Entry(
+        partial(_cp_wopt, max_iterations=1000),
+        "cp-wopt-1000",
+        "CP-WOPT, 1,000 iterations",
+        "the same with the iterations of its authors' optimiser",
+        styles.PURPLE_DASHED,
+        unit="all",
+        role="competitor",
+        scaled=False,
+        has_batch_size=False,
+        settings=("starts",),
+    ),
+    Entry(
+        partial(_cp_wopt, max_iterations=1000, stop_early=True),
+        "cp-wopt-early",
+        "CP-WOPT, stopped early",
+        "the same, stopped where a tenth of the training entries that it holds back is fitted best",
+        styles.PURPLE_DOTTED,
+        unit="all",
+        role="competitor",
+        scaled=False,
+        has_batch_size=False,
+        settings=("starts",),
     ),
     Entry(
         _static_biases,
