@@ -206,21 +206,23 @@ def _start(rng: np.random.Generator, first: NDArray[np.int64], rank: int) -> NDA
 def loss(nodes, value, A, gradient):
     """The loss; its gradient, nodes one under another as in A, is added to `gradient`."""
     K, r = nodes.shape[1], A.shape[1]
+    left, right = np.ones((K + 1, r)), np.empty(r)  # products of the factors before a mode, and after it
     total = 0.0
     for n in range(nodes.shape[0]):
+        for k in range(K):
+            row = nodes[n, k]
+            for p in range(r):
+                left[k + 1, p] = left[k, p] * A[row, p]
         f = 0.0
         for p in range(r):
-            product = 1.0
-            for k in range(K):
-                product *= A[nodes[n, k], p]
-            f += product
+            f += left[K, p]
         error = f - value[n]
         total += error * error
-        for k in range(K):
+        for p in range(r):
+            right[p] = error
+        for k in range(K - 1, -1, -1):
+            row = nodes[n, k]
             for p in range(r):
-                product = error
-                for other in range(K):
-                    if other != k:
-                        product *= A[nodes[n, other], p]
-                gradient[nodes[n, k], p] += product
+                gradient[row, p] += left[k, p] * right[p]
+                right[p] *= A[row, p]
     return 0.5 * total
