@@ -337,7 +337,7 @@ def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
     two = [one, row("post", "acc", 0.5)]
     text = Parsed(report.write(two, tmp_path)[0].read_text(encoding="utf-8")).text
     assert "These runs were cut short" in text
-    assert "not run" in text  # of the other claims
+    assert "Not run. Nothing was run for it." in text  # of the other claims
 
 
 def test_a_grid_of_ones_own_is_drawn_too(tmp_path):
@@ -694,17 +694,19 @@ def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypat
 
 def test_claims_in_markdown_have_a_row_each_and_escape_what_would_end_it(tmp_path):
     rows = [
-        row(method, "acc", score + 0.001 * seed, seed=seed)
-        for method, score in (("spider-paper", 0.5), ("spider-paper-tanh", 0.4))
-        for seed in range(2)
+        row(method, "acc", score + size * seed, seed=seed)
+        for method, score, size in (("spider-paper", 0.5, 0.001), ("spider-paper-tanh", 0.4, 0.002))
+        for seed in range(3)
     ]
     text = report.write(rows, tmp_path)[1].read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(claims.claims([]))
     (relu,) = [line for line in lines if line.startswith("| ReLU is better than tanh")]
-    assert "does not hold" in relu
-    assert "0.5005" in relu
-    assert "0.4005" in relu
+    assert "| **Does not hold.** SPIDER-ReLU is worse than SPIDER-tanh on acc." in relu
+    assert "µs per entry: SPIDER-ReLU 2 " in relu
+    fold = text[text.index("<details><summary>ReLU is better than tanh: does not hold") :]
+    assert "loss: acc, rank 8, batch 256: SPIDER-ReLU 0.5010, SPIDER-tanh 0.4020" in fold
+    assert text.count("<details>") == text.count("</details>") == 1  # of what was run
     assert markdown._cell("a|b<c") == "a\\|b&lt;c"
 
 

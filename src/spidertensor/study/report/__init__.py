@@ -2,6 +2,8 @@
 
     draw.py     figures of the rows of `protocols`: running curves, calibration; and what all figures share
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
+    costs.py    runs -> what an entry costs with each method
+    paired.py   two methods over shared seeds: t test and Holm's correction
     verdicts.py, behaviour.py, approximations.py, claims.py
                 runs -> what the paper claims, and whether it holds
     tables.py   runs -> tables of text

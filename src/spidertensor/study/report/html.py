@@ -60,12 +60,14 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 TITLE = "Streaming deep tensor factorization: the paper's experiments, run again"
-FEW = 4  # numbers behind a verdict that are shown without asking
 CLASSES = {
     "holds": "holds", "holds in part": "part", "undecided": "part", "does not hold": "fails",
-    "not run": "none",
+    "not judged": "none", "not run": "none",
 }  # fmt: skip
-OUTCOMES = {"loss": "where it does not hold", "tie": "where it is a tie", "win": "where it holds"}
+OUTCOMES = {
+    "loss": "where it does not hold", "undecided": "where it is undecided",
+    "not judged": "what was not judged", "win": "where it holds",
+}  # fmt: skip
 
 
 def page(parts: Iterable[str]) -> str:
@@ -126,10 +128,10 @@ def _told(settings: Mapping[str, Any]) -> str:
 def claims(anchor: str, title: str, text: str, found: Iterable[Claim], anchors: Container[str]) -> str:
     """anchors: of the sections that are on the page"""
     rows = "\n".join(
-        f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}"
-        f'<div class="small">Judged by: {escape(claim.judged)}.</div></td>'
-        f'<td class="{CLASSES[claim.status]}"><span class="verdict">{escape(claim.verdict)}</span>'
-        f"{_evidence(claim)}</td></tr>"
+        f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}</td>"
+        f'<td class="{CLASSES[claim.status]}">'
+        f'<span class="verdict">{escape(claim.status.capitalize())}.</span> '
+        f"{escape(claim.sentence)}{_evidence(claim)}</td></tr>"
         for claim in found
     )
     return (
@@ -144,16 +146,19 @@ def _see(anchor: str) -> str:
 
 
 def _evidence(claim: Claim) -> str:
-    """Every number behind a verdict, where the claim fails first."""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in claim.notes)
-    parts = [f"<ul>{notes}</ul>" if notes else ""]
-    state = " open" if len(claim.checks) <= FEW else ""
+    """What it costs; in a fold, how it was judged and every number, where the claim fails first."""
+    cost = f"<div>Cost: {escape(claim.costs)}.</div>" if claim.costs else ""
+    if not claim.checks:
+        return f'<div class="small">{cost}</div>' if cost else ""
+    notes = [f"Judged by {claim.judged}.", *claim.notes]
+    parts = [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"]
     for outcome, summary in OUTCOMES.items():
         items = [f"<li>{_check(check)}</li>" for check in claim.checks if check.outcome == outcome]
         if items:
             head = f"<summary>{summary} ({len(items)})</summary>"
-            parts.append(f"<details{state}>{head}<ul>{''.join(items)}</ul></details>")
-    return f'<div class="small">{"".join(parts)}</div>'
+            parts.append(f"<details>{head}<ul>{''.join(items)}</ul></details>")
+    head = f"<summary>numbers: {escape(claim.verdict)}</summary>"
+    return f'<div class="small">{cost}<details>{head}{"".join(parts)}</details></div>'
 
 
 def _check(check: Check) -> str:

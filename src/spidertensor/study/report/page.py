@@ -11,9 +11,10 @@ from spidertensor.study.report import html, insight, markdown, scores, tables
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.behaviour import PRUNED
 from spidertensor.study.report.claims import claims
+from spidertensor.study.report.costs import COSTS
 from spidertensor.study.report.runs import Run
 from spidertensor.study.report.tables import Table
-from spidertensor.study.report.verdicts import TIE
+from spidertensor.study.report.verdicts import RULE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ OFF_SCALE = (
     "The vertical range is set by the methods that work: one that is hardly better than the mean, or far "
     "behind all others, is named above as off scale, with its scores."
 )
-JUDGED = f"Every verdict is computed from the runs, setting by setting, and stands with its numbers. {TIE}"
+JUDGED = f"Every verdict is computed from the runs. {RULE} {COSTS}"
 CUT_SHORT = "These runs were cut short: their verdicts show how the page looks, and nothing else."
 CLAIMS = ("claims", "What the paper claims, what we found")
 
