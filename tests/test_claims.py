@@ -320,7 +320,11 @@ def test_pruned():
         "50% pruned (by layer 50%); 50% below 0.5; 0% within 0.05 of 0.5, the prior"
     )
     rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.8))]
-    assert claim(rows, "Redundant").status == "does not hold"
+    found = claim(rows, "Redundant")
+    assert found.status == "does not hold"
+    assert found.sentence == "Not SPIDER-ReLU on acc. It holds in none of 1 check."
+    rows.append(row("spider-paper-tanh", "acc", protocol="weights", weights=weights(0.1)))
+    assert claim(rows, "Redundant").status == "holds in part"  # it says nothing about every network
 
 
 def test_cost():

@@ -8,6 +8,7 @@
                 runs -> what the paper claims, and whether it holds
     tables.py   runs -> tables of text
     scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
+    standing.py runs -> one figure of every method in the usual setting, with its cost
     insight.py  runs -> figures of time, weights, calibration and the members of a committee
     html.py     claims, tables and figures as HTML
     markdown.py claims as Markdown

@@ -164,7 +164,7 @@ def pruned(found: Sequence[Run]) -> Claim:
             numbers = f"{share:.0%} pruned (by layer {', '.join(f'{s:.0%}' for s in shares)})"
             numbers += f"; {half:.0%} below 0.5; {untouched:.0%} within {UNTOUCHED} of 0.5, the prior"
             where = f"{run.data}, rank {run.rank}, {run.name}, seed {run.seed}"
-            checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers))
+            checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers, run.name))
             names.append(run.name)
     judged = f"at least {PRUNED_SHARE:.0%} of the weights have an inclusion probability below {PRUNED}"
     cost = costs.said(found, names)

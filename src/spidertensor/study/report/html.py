@@ -34,6 +34,8 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 .banner { border: 2px solid #d55e00; padding: .5rem 1rem; font-weight: 600; }
 .claims { table-layout: fixed; width: 100%; }
 .claims td { overflow-wrap: anywhere; }
+.claims .small { font-size: .8rem; }
+.claims th:first-child { width: 35%; }
 .claims ul { padding-left: 1.2rem; margin: .3rem 0; }
 .verdict { font-weight: 700; }
 .holds { border-left: .4rem solid #00588a; }
@@ -125,8 +127,10 @@ def _told(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
 
 
-def claims(anchor: str, title: str, text: str, found: Iterable[Claim], anchors: Container[str]) -> str:
-    """anchors: of the sections that are on the page"""
+def claims(
+    anchor: str, title: str, text: str, rule: str, found: Iterable[Claim], anchors: Container[str]
+) -> str:
+    """text: above the claims; rule: how they are judged; anchors: of the sections that are on the page"""
     rows = "\n".join(
         f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}</td>"
         f'<td class="{CLASSES[claim.status]}">'
@@ -136,6 +140,7 @@ def claims(anchor: str, title: str, text: str, found: Iterable[Claim], anchors: 
     )
     return (
         f'<h2 id="{anchor}">{escape(title)}</h2>\n<p>{escape(text)}</p>\n'
+        f"<details><summary>how the claims are judged</summary><p>{escape(rule)}</p></details>\n"
         '<div class="wide"><table class="claims"><tr><th>claim of the paper</th><th>what we found</th></tr>\n'
         f"{rows}</table></div>"
     )
@@ -157,8 +162,7 @@ def _evidence(claim: Claim) -> str:
         if items:
             head = f"<summary>{summary} ({len(items)})</summary>"
             parts.append(f"<details>{head}<ul>{''.join(items)}</ul></details>")
-    head = f"<summary>numbers: {escape(claim.verdict)}</summary>"
-    return f'<div class="small">{cost}<details>{head}{"".join(parts)}</details></div>'
+    return f'<div class="small">{cost}<details><summary>numbers</summary>{"".join(parts)}</details></div>'
 
 
 def _check(check: Check) -> str:

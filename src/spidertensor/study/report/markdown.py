@@ -22,7 +22,7 @@ def claims(title: str, text: str, warnings: Iterable[str], found: Iterable[Claim
     return (
         f"# {title}\n\n"
         + "".join(f"**{_cell(warning)}**\n\n" for warning in warnings)
-        + "Made by `spider report`.\n\n"
+        + "Made by `spider report`: every verdict is computed from the runs.\n\n"
         f"| claim of the paper | what we found | cost |\n|---|---|---|\n{rows}\n\n"
         f"## How it is judged\n\n{text}\n\n## The numbers\n\n{folds}\n"
     )

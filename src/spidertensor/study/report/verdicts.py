@@ -151,12 +151,13 @@ class Claim(NamedTuple):
 
     def _failures(self) -> str:
         """Which methods lose against which, and on which data, if these are not too many to name."""
-        lost = [check for check in self.checks if check.outcome == "loss"]
-        if not self.words:
-            return f"Not on {_listed(check.data for check in lost)}"
         pairs: dict[tuple[str, str], list[str]] = {}
-        for check in lost:
-            pairs.setdefault((check.ours, check.theirs), []).append(check.data)
+        for check in self.checks:
+            if check.outcome == "loss":
+                pairs.setdefault((check.ours, check.theirs), []).append(check.data)
+        if not self.words:
+            each = (f"not {f'{ours} ' * bool(ours)}on {_listed(data)}" for (ours, _), data in pairs.items())
+            return "N" + "; ".join(each)[1:]
         said = f"is {self.words[1]} than"
         if len(pairs) <= _MOST_PAIRS:
             each = (f"{ours} {said} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
