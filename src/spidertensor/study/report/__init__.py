@@ -1,4 +1,4 @@
-"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation or count of rows.
+"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation, count or test of rows.
 
     draw.py     figures of the rows of `protocols`: running curves, calibration; and what all figures share
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds

@@ -44,6 +44,10 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 .none { border-left: .4rem solid #ccc; }
 summary { cursor: pointer; }
 @media (max-width: 40rem) {
+  h1 { font-size: 1.5rem; }
+  nav ul { columns: 1; }
+  figure { overflow-x: auto; }
+  figure img { max-width: none; width: 44rem; }  /* text of a figure stays readable, and one scrolls */
   .claims, .claims tbody, .claims tr, .claims td { display: block; }
   .claims tr:first-child { display: none; }
 }

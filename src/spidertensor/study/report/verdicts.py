@@ -64,7 +64,7 @@ def judge(duels: Sequence[Duel]) -> list[Check]:
 
 
 def _said_p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.2g}"
+    return "< 0.001" if p < 0.001 else f"= {p:.3g}"
 
 
 def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
