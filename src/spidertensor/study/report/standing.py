@@ -7,7 +7,7 @@ This one has all methods in one setting, and can be read at the width of a page.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spidertensor.study.metrics import METRICS
 from spidertensor.study.report import runs as r
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINE = 0.23  # inches that a method takes
+_SMALL: dict[str, Any] = {"fontsize": "small", "ha": "center", "va": "center"}
 
 
 def standing(found: Sequence[Run]) -> Figure | None:
@@ -105,6 +106,3 @@ def _bars(axes: Axes, names: Sequence[str], costs: Mapping[str, float]) -> None:
     axes.set_xlim(least, 2 * most)
     axes.set_xlabel("µs per entry,\nlog scale")
     name_panel(axes, "cost")
-
-
-_SMALL = {"fontsize": "small", "ha": "center", "va": "center"}

@@ -170,7 +170,7 @@ class Claim(NamedTuple):
     @property
     def verdict(self) -> str:
         """The counts alone."""
-        outcomes = [check.outcome for check in self.checks]
+        outcomes: list[Outcome] = [check.outcome for check in self.checks]
         if not outcomes:
             return "not run"
         if self.words:
