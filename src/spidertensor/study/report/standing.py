@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINE = 0.23  # inches that a method takes
-_SMALL: dict[str, Any] = {"fontsize": "small", "ha": "center", "va": "center"}
+_SMALL: dict[str, Any] = {"fontsize": "small", "va": "center"}
 
 
 def standing(found: Sequence[Run]) -> Figure | None:
@@ -82,7 +82,14 @@ def _dots(axes: Axes, names: Sequence[str], cells: Mapping[str, Cell], styles: S
     for place, name in enumerate(names):
         cell = cells.get(name)
         if cell is None:
-            axes.annotate("not run", (0.5, place), xycoords=("axes fraction", "data"), **_SMALL, color="0.45")
+            axes.annotate(
+                "not run",
+                (0.5, place),
+                xycoords=("axes fraction", "data"),
+                ha="center",
+                color="0.45",
+                **_SMALL,
+            )
         elif low <= cell.mean <= high:
             sd = cell.sd if cell.seeds > 1 else 0
             color, marker = styles[name]["color"], styles[name].get("marker") or "|"
@@ -92,7 +99,7 @@ def _dots(axes: Axes, names: Sequence[str], cells: Mapping[str, Cell], styles: S
             text = f"← {r.number(cell.mean)}" if worse else f"{r.number(cell.mean)} →"
             where = (0.02, place) if worse else (0.98, place)
             side = "left" if worse else "right"
-            axes.annotate(text, where, xycoords=("axes fraction", "data"), **_SMALL | {"ha": side})
+            axes.annotate(text, where, xycoords=("axes fraction", "data"), ha=side, **_SMALL)
 
 
 def _bars(axes: Axes, names: Sequence[str], costs: Mapping[str, float]) -> None:
@@ -102,7 +109,7 @@ def _bars(axes: Axes, names: Sequence[str], costs: Mapping[str, float]) -> None:
         if name in costs:
             axes.barh(place, costs[name] - least, left=least, height=0.5, color="0.8")
         text = three_digits(costs[name]) if name in costs else "not timed"
-        axes.annotate(text, (least, place), (3, 0), textcoords="offset points", **_SMALL | {"ha": "left"})
+        axes.annotate(text, (least, place), (3, 0), textcoords="offset points", ha="left", **_SMALL)
     axes.set_xlim(least, 2 * most)
     axes.set_xlabel("µs per entry,\nlog scale")
     name_panel(axes, "cost")
