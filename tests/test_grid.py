@@ -263,6 +263,24 @@ def test_the_weights_of_a_single_model():
         np.testing.assert_array_equal(said["mean"], weight.mean)
 
 
+def test_the_weights_of_the_papers_method_with_tanh():
+    row = grid.run_one(settings(protocol="weights", method="spider-paper-tanh", rank=2))
+    train, _ = datasets.load("synthetic").split(0)
+    model = SpiderRegressor.paper(rank=2, activation="tanh").fit(train.index[:700], train.value[:700])
+    for said, weight in zip(row["weights"], model.weights_, strict=True):
+        np.testing.assert_array_equal(said["mean"], weight.mean)
+
+
+def test_a_row_has_the_commit_of_its_checkout():
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        pytest.skip("not a checkout")
+    words = ["git", "-C", str(root), "rev-parse", "--short=7", "HEAD"]
+    head = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    grid.commit.cache_clear()
+    assert (grid.commit() or "").removesuffix("+changes") == head
+
+
 def test_without_git_there_is_no_commit_and_no_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("SPIDER_COMMIT", raising=False)

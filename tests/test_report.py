@@ -22,7 +22,17 @@ from spidertensor.study import rows as rows_in_files
 from spidertensor.study.datasets import synthetic
 from spidertensor.study.protocols import prequential
 from spidertensor.study.registry import METHODS as NAMED
-from spidertensor.study.report import claims, draw, insight, markdown, page, runs, scores, tables
+from spidertensor.study.report import (
+    claims,
+    draw,
+    insight,
+    markdown,
+    page,
+    runs,
+    scores,
+    standing,
+    tables,
+)
 from spidertensor.study.styles import PALETTE
 
 pytest.importorskip("matplotlib")
@@ -290,7 +300,7 @@ def test_the_page_needs_nothing_else(written):
 def test_every_figure_is_a_file_too(written):
     names = [path.name for path in written]
     assert names == [
-        "report.html", "claims.md", "figure-1.png", "figure-2.png", "time.png", "scaling.png",
+        "report.html", "claims.md", "standing.png", "figure-1.png", "figure-2.png", "time.png", "scaling.png",
         "weights-1.png", "calibration.png", "prequential.png",
     ]  # fmt: skip
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[2:])
@@ -337,7 +347,7 @@ def test_one_method_on_one_data_set_and_a_quick_run(tmp_path):
     two = [one, row("post", "acc", 0.5)]
     text = Parsed(report.write(two, tmp_path)[0].read_text(encoding="utf-8")).text
     assert "These runs were cut short" in text
-    assert "not run" in text  # of the other claims
+    assert "Not run. Nothing was run for it." in text  # of the other claims
 
 
 def test_a_grid_of_ones_own_is_drawn_too(tmp_path):
@@ -438,6 +448,7 @@ def test_rows_from_before_there_were_calibrated_intervals_are_read_and_shown():
 FIGURES = {
     "over_grid": scores.over_grid, "on_the_fly": scores.on_the_fly, "in_time_order": scores.in_time_order,
     "scaling": insight.scaling, "calibration": insight.calibration, "speed": insight.speed,
+    "standing": standing.standing,
 }  # fmt: skip
 
 
@@ -452,7 +463,7 @@ def test_axes_have_labels_and_nothing_is_cut_off(name):
         assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
     below = figure.axes[-len(figure.axes) // 2 :] if name == "on_the_fly" else figure.axes
     assert all(axes.get_xlabel() for axes in below)
-    assert any(axes.get_ylabel() for axes in figure.axes) or name == "speed"  # its bars have names
+    assert any(axes.get_ylabel() for axes in figure.axes) or name in ("speed", "standing")  # lines with names
     for each in figure.legends:
         assert len({text.get_text() for text in each.get_texts()}) == len(each.get_texts())
     assert FIGURES[name]([]) is None
@@ -460,14 +471,14 @@ def test_axes_have_labels_and_nothing_is_cut_off(name):
 
 def test_figure_1_has_a_line_for_every_method_and_means_over_seeds():
     figure = scores.over_grid(runs.runs(many_rows()))
-    over_rank, over_size = figure.axes[0], figure.axes[2]  # acc
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["acc", "dblp"] * 2
+    over_rank, over_size = figure.axes[:2]  # acc
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["acc", "acc", "dblp", "dblp"]
     lines = [line for line in over_rank.get_lines() if line.get_linestyle() != "None"]
     assert len(lines) == 4
     np.testing.assert_allclose(lines[0].get_ydata(), [0.365, 0.365])
     assert len(over_rank.containers) == 2  # error bars, none for one seed and for a floor
     assert over_rank.get_ylabel() == "RMSE, lower is better"
-    assert figure.axes[1].get_ylabel() == "AUC, higher is better"
+    assert figure.axes[2].get_ylabel() == "AUC, higher is better"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "SPIDER-ReLU",
         "POST",
@@ -501,13 +512,35 @@ def test_every_method_that_can_be_run_has_a_label():
     assert set(runs.LABELS) == set(NAMED)
 
 
-def test_a_single_point_has_a_larger_marker():
+def test_a_method_run_at_one_batch_size_is_not_drawn_over_batch_sizes():
+    """A single dot shows nothing of what is varied, and there would be many."""
     rows = [row("post", "acc", 0.4), row("svb-dtf", "acc", 0.5)]
+    over_size = scores.over_grid(runs.runs(rows)).axes[1]
+    assert len(over_size.get_lines()) == 2  # nothing is varied at all
     rows.append(row("post", "acc", 0.4))
     rows[-1]["settings"] |= {"batch_size": 64}
-    axes = scores.over_grid(runs.runs(rows)).axes[1]
-    sizes = [line.get_markersize() for line in axes.get_lines()[:2]]
-    assert sizes[1] > sizes[0]
+    over_size = scores.over_grid(runs.runs(rows)).axes[1]
+    assert [list(line.get_ydata()) for line in over_size.get_lines()] == [[0.4, 0.4]]
+
+
+def test_where_the_methods_stand_is_told_for_every_method():
+    rows = [
+        row("post", data, score, seed=seed)
+        for data in ("acc", "dblp")
+        for seed, score in enumerate((0.6, 0.7))
+    ]
+    rows += [row("spider", "acc", 0.5), row("mean", "acc", 1.5), row("post", "acc", 0.4, rank=3)]
+    rows += [row("post", data, 0.6, experiment="time") for data in ("acc", "dblp")]
+    figure = standing.standing(runs.runs(rows))
+    acc, dblp, cost = figure.axes
+    assert [label.get_text() for label in acc.get_yticklabels()] == ["spidertensor default", "POST", "mean"]
+    default, post = acc.containers  # errorbars
+    assert (default[0].get_xdata()[0], default[0].get_ydata()[0]) == (0.5, 0)
+    assert (post[0].get_xdata()[0], post[0].get_ydata()[0]) == (pytest.approx(0.65), 1)
+    assert [text.get_text() for text in acc.texts] == ["1.5000 →"]
+    assert [text.get_text() for text in dblp.texts] == ["not run", "not run"]
+    assert [text.get_text() for text in cost.texts] == ["not timed", "2", "not timed"]
+    assert dblp.get_xlabel() == "AUC,\nhigher is better"
 
 
 def test_figure_2_is_the_mean_of_the_running_scores():
@@ -666,8 +699,12 @@ def test_a_method_looks_the_same_in_every_figure():
     assert known["POST"] == draw.method_styles(["POST"])["POST"]
     styles = [entry.style for entry in registry.METHODS.values()]
     assert len(set(styles)) == len(styles)
-    others = draw.method_styles(["POST", "POST, epochs 50", "another one"]).values()
-    assert len({(style["color"], style["marker"]) for style in others}) == 3
+    others = draw.method_styles(["POST", "POST, epochs 50", "another one"])
+    assert len({(style["color"], style["marker"]) for style in others.values()}) == 3
+    assert others["POST, epochs 50"]["color"] == known["POST"]["color"]
+    first, second = draw.method_styles(["POST, epochs 5", "POST, epochs 50"]).values()
+    assert first == known["POST"]
+    assert (second["color"], second["marker"]) != (first["color"], first["marker"])
 
 
 def test_heat_maps_are_the_inclusion_probabilities():
@@ -694,17 +731,19 @@ def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypat
 
 def test_claims_in_markdown_have_a_row_each_and_escape_what_would_end_it(tmp_path):
     rows = [
-        row(method, "acc", score + 0.001 * seed, seed=seed)
-        for method, score in (("spider-paper", 0.5), ("spider-paper-tanh", 0.4))
-        for seed in range(2)
+        row(method, "acc", score + size * seed, seed=seed)
+        for method, score, size in (("spider-paper", 0.5, 0.001), ("spider-paper-tanh", 0.4, 0.002))
+        for seed in range(3)
     ]
     text = report.write(rows, tmp_path)[1].read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(claims.claims([]))
     (relu,) = [line for line in lines if line.startswith("| ReLU is better than tanh")]
-    assert "does not hold" in relu
-    assert "0.5005" in relu
-    assert "0.4005" in relu
+    assert "| **Does not hold.** SPIDER-ReLU is worse than SPIDER-tanh on acc." in relu
+    assert "µs per entry: SPIDER-ReLU 2 " in relu
+    fold = text[text.index("<details><summary>ReLU is better than tanh: does not hold") :]
+    assert "loss: acc, rank 8, batch 256: SPIDER-ReLU 0.5010, SPIDER-tanh 0.4020" in fold
+    assert text.count("<details>") == text.count("</details>") == 1  # of what was run
     assert markdown._cell("a|b<c") == "a\\|b&lt;c"
 
 

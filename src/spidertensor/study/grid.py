@@ -235,7 +235,12 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
     kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
-    kinds = {"spider": kind, "spider-single": partial(kind, committee=1), "spider-paper": kind.paper}
+    kinds = {
+        "spider": kind,
+        "spider-single": partial(kind, committee=1),
+        "spider-paper": kind.paper,
+        "spider-paper-tanh": partial(kind.paper, activation="tanh"),
+    }
     if settings["method"] not in kinds:
         raise ExperimentError(f"weights are shown of {', '.join(kinds)}, not of {settings['method']}")
     train = _first(data.split(settings["seed"])[0], settings["entries"])
@@ -260,7 +265,7 @@ PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
 @cache
 def commit() -> str | None:
     """Of the source tree that this is run from; $SPIDER_COMMIT in a copy without its history."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     said = ""
     if (root / ".git").exists():  # else installed, maybe inside some other repository
         words = ["describe", "--always", "--abbrev=7", "--dirty=+changes", "--exclude=*"]

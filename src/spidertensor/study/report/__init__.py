@@ -1,11 +1,14 @@
-"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation or count of rows.
+"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation, count or test of rows.
 
     draw.py     figures of the rows of `protocols`: running curves, calibration; and what all figures share
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
+    costs.py    runs -> what an entry costs with each method
+    paired.py   two methods over shared seeds: t test and Holm's correction
     verdicts.py, behaviour.py, approximations.py, claims.py
                 runs -> what the paper claims, and whether it holds
     tables.py   runs -> tables of text
     scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
+    standing.py runs -> one figure of every method in the usual setting, with its cost
     insight.py  runs -> figures of time, weights, calibration and the members of a committee
     html.py     claims, tables and figures as HTML
     markdown.py claims as Markdown

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from spidertensor.study.report import costs
 from spidertensor.study.report import runs as r
-from spidertensor.study.report.runs import Cell, Run
-from spidertensor.study.report.verdicts import Check, Claim, Outcome, compare, decided, spread
+from spidertensor.study.report.paired import FEWEST_SEEDS, paired
+from spidertensor.study.report.runs import Run
+from spidertensor.study.report.verdicts import Claim, Duel, judge, means
 
-_SAID: dict[Outcome, str] = {"win": "better", "tie": "tied", "loss": "worse"}
+_KEYS = {"score": "score", "log_density": "log density"}  # of rows, and in words
 
 
 class Trial(NamedTuple):
@@ -24,8 +26,13 @@ class Trial(NamedTuple):
     other: Sequence[Run]
     crashed: tuple[int, int]  # runs of the first order and of the other one
 
-    def cells(self, key: str) -> tuple[Cell | None, Cell | None]:
-        return r.cell(self.first, "paper", key), r.cell(self.other, "paper", key)
+    def by_seed(self, key: str) -> tuple[dict[int, float], dict[int, float]]:
+        """Of the first order and of the other; empty where the rows do not have this number."""
+        first, other = (
+            r.by_seed([run for run in group if key in run.scores["paper"]], "paper", key)
+            for group in (self.first, self.other)
+        )
+        return first, other
 
 
 def tried(found: Sequence[Run]) -> list[Run]:
@@ -55,90 +62,74 @@ def _trials(found: Sequence[Run], failed: Sequence[Run], other: str) -> Iterator
             yield Trial(data, activated, where, metric, first, second, (len(crashed[0]), len(crashed[1])))
 
 
-def _no_better(trials: Sequence[Trial], other: str) -> tuple[list[Check], list[str]]:
-    """By score and by log density, each on its own; and notes on how the comparisons went."""
-    checks, notes = [], []
-    for key, words in (("score", "score"), ("log_density", "log density")):
-        outcomes: dict[str, list[Outcome]] = {}  # by activation
-        pairs: dict[str, list[Outcome]] = {}
+def _no_better(found: Sequence[Run], text: str, trials: Sequence[Trial], other: str) -> Claim:
+    """By score and by log density, each on its own: the other one is worse, or at least never better."""
+    duels, notes = [], []
+    for key, words in _KEYS.items():
+        better: dict[str, list[bool]] = {}  # by activation, one for each seed
         for trial in trials:
-            first, second = trial.cells(key)
+            first, second = trial.by_seed(key)
             if not first or not second:
                 continue
             metric = trial.metric if key == "score" else key
-            outcome, of_seeds = compare(second, first, metric), _pairs(trial, key, metric)
-            outcomes.setdefault(trial.activation, []).append(outcome)
-            pairs.setdefault(trial.activation, []).extend(of_seeds)
-            numbers = f"first order {first}, {other} {second}: {_SAID[outcome]}; {_in_pairs(of_seeds)}"
-            where = f"{trial.where}: no better {words}"
-            checks.append(Check(trial.data, where, decided(outcome != "win"), numbers))
-        for activation, each in outcomes.items():
-            said = ", ".join(f"{word} in {each.count(outcome)}" for outcome, word in _SAID.items())
-            notes.append(
-                f"{activation}, by {words}: {said} of {len(each)} settings; {_in_pairs(pairs[activation])}"
-            )
-    return checks, notes
+            ours, theirs = ({seed: r.loss(x, metric) for seed, x in each.items()} for each in (first, second))
+            numbers = means({"first-order": first, other: second})
+            where = f"{trial.where}: {words}"
+            duels.append(Duel(trial.data, where, other, "first-order", paired(ours, theirs), numbers))
+            shared = ours.keys() & theirs.keys()
+            better.setdefault(trial.activation, []).extend(theirs[seed] < ours[seed] for seed in shared)
+        notes += [
+            f"{activation}, by {words}: better in {sum(each)} of {len(each)} pairs of runs with the same seed"
+            for activation, each in better.items()
+        ]
+    judged = "score and log density, each on its own; undecided is neither better nor worse"
+    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    words = ("worse", "better")
+    return Claim(text, judged, judge(duels), "approximations", notes=notes, costs=cost, words=words)
 
 
-def _in_pairs(outcomes: Sequence[Outcome]) -> str:
-    return f"better in {outcomes.count('win')} of {len(outcomes)} pairs of runs with the same seed"
-
-
-def _pairs(trial: Trial, key: str, metric: str) -> list[Outcome]:
-    second = {run.seed: run for run in trial.other}
-    outcomes: list[Outcome] = []
-    for run in trial.first:
-        ours = r.cell([second[run.seed]], "paper", key) if run.seed in second else None
-        theirs = r.cell([run], "paper", key)
-        if ours and theirs:
-            outcomes.append(compare(ours, theirs, metric))
-    return outcomes
-
-
-def _unstable(trials: Sequence[Trial]) -> list[Check]:
-    checks = []
+def _unstable(found: Sequence[Run], trials: Sequence[Trial], other: str) -> Claim:
+    duels = []
     for trial in trials:
-        first, second = trial.cells("rejected")
-        more = bool(
-            first
-            and second
-            and min(first.seeds, second.seeds) > 1  # with one seed nothing is known about what is usual
-            and second.mean > first.mean + spread(first, second)
-        )
-        broken = sum(not math.isfinite(r.number_of(run.scores["paper"]["score"])) for run in trial.other)
+        first, second = trial.by_seed("rejected")
+        test = paired(first, second)
+        broken = sum(not math.isfinite(x) for x in trial.by_seed("score")[1].values())
         crashed = max(trial.crashed[1] - trial.crashed[0], 0)
+        if broken or crashed:
+            test = test._replace(difference=-math.inf, p=0.0)  # seen once is seen
+        elif test.difference >= 0:
+            test = test._replace(difference=math.inf, p=0.0 if test.seeds >= FEWEST_SEEDS else math.nan)
         numbers = f"rejected updates: first order {_count(first)}, this one {_count(second)}"
         numbers += f"; scores that are not finite: {broken}; runs that crashed: {trial.crashed[1]}"
-        unstable = decided(more or broken > 0 or crashed > 0)
-        checks.append(Check(trial.data, f"{trial.where}: unstable", unstable, numbers))
-    return checks
+        duels.append(Duel(trial.data, trial.where, other, "first-order", test, numbers))
+    judged = (
+        "more rejected updates than with the first order, a score that is not finite, or a run that crashed; "
+        "without one of these, and with no more rejected updates, it is no less stable"
+    )
+    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    words = ("less stable", "no less stable")
+    text = "A second-order expansion is unstable"
+    return Claim(text, judged, judge(duels), "approximations", costs=cost, words=words)
 
 
-def _count(cell: Cell | None) -> str:
+def _count(by_seed: Mapping[int, float]) -> str:
+    cell = r.average(by_seed.values())
     if not cell:
         return "none"
     deviation = f" ± {cell.sd:,.0f}" if cell.seeds > 1 else ""
     return f"{cell.mean:,.0f}{deviation} ({cell.seeds} seed{'s' * (cell.seeds > 1)})"
 
 
-def second_order(found: Sequence[Run], failed: Sequence[Run]) -> Claim:
-    judged = (
-        "no better: worse or a tie, by score and by log density; unstable: more rejected updates "
-        "than the first order by more than the larger standard deviation over the seeds, a score that is not "
-        "finite, or a run that crashed"
-    )
+def second_order(found: Sequence[Run], failed: Sequence[Run]) -> list[Claim]:
     trials = list(_trials(found, failed, "second-order"))
-    checks, notes = _no_better(trials, "second-order")
-    unstable = _unstable(trials)
-    if unstable:
-        seen = sum(check.outcome == "win" for check in unstable)
-        notes.append(f"unstable in {seen} of {len(unstable)} settings")
-    text = "A second-order expansion is unstable and no better"
-    return Claim(text, judged, checks + unstable, "approximations", notes=notes)
+    text = "A second-order expansion is no better"
+    return [
+        _unstable(found, trials, "second-order"),
+        _no_better(found, text, trials, "second-order"),
+    ]
 
 
 def quadrature(found: Sequence[Run], failed: Sequence[Run]) -> Claim:
-    checks, notes = _no_better(list(_trials(found, failed, "noise-quadrature")), "noise-quadrature")
-    judged = "worse or a tie, by score and by log density"
+    trials = list(_trials(found, failed, "noise-quadrature"))
     text = "A better approximation for the noise (quadrature) is no better"
-    return Claim(text, judged, checks, "approximations", notes=notes)
+    return _no_better(found, text, trials, "noise-quadrature")

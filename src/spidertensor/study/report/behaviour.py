@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from statistics import fmean
 
+from spidertensor.study.registry import METHODS
+from spidertensor.study.report import costs
 from spidertensor.study.report import runs as r
-from spidertensor.study.report.runs import Cell, Run
-from spidertensor.study.report.verdicts import Check, Claim, Outcome, compare, counted, decided
+from spidertensor.study.report.costs import microseconds
+from spidertensor.study.report.paired import Paired, paired
+from spidertensor.study.report.runs import Run
+from spidertensor.study.report.verdicts import Check, Claim, Duel, against, decided, judge
 
 # A weight with a lower inclusion probability. Not 1/2, which is the paper's prior: the weights of a unit that
 # never fires stay there or next to it, and nothing has been found out about them.
@@ -16,8 +21,11 @@ UNTOUCHED = 0.05  # from the prior
 PRUNED_SHARE = 0.1  # of the weights, from which on we say that redundant ones are pruned
 LINEAR = 1.1  # the largest exponent of the batch size that we call linear
 CONSTANT = 1.2  # how much dearer an entry may be in the second half of a stream than in the first
-ON_THE_FLY = 0.95  # share of the points of a running curve that the best method has to lead
 START = 0.1  # share of a running curve left out of its roughness: there every method drops
+# Streaming competitors that learn a batch by gradient steps, SS-GPTF among them.
+GRADIENT_STEPS = tuple(
+    name for name in r.COMPETITORS if name not in r.STATIC and "learning_rate" in METHODS[name].settings
+)
 
 
 # Of running curves
@@ -37,35 +45,61 @@ def _curves(found: Sequence[Run], methods: Sequence[str], data: str, rank: int) 
 
 
 def smooth(found: Sequence[Run]) -> Claim:
-    checks = []
+    duels = []
     for data, rank in _curve_settings(found):
         rough = {
-            name: _roughness(group)
-            for name, group in _curves(found, [*r.PAPER, "svb-dtf", "svb-gptf"], data, rank).items()
+            name: {run.seed: _roughness(run) for run in group}
+            for name, group in _curves(found, [*r.PAPER, *GRADIENT_STEPS], data, rank).items()
         }
-        grid = r.paper_grid(found)
-        for ours in r.names(grid, r.PAPER):
-            for theirs in r.names(grid, ["svb-dtf", "svb-gptf"]):
-                if ours in rough and theirs in rough and rough[ours][1] == rough[theirs][1]:
-                    (mine, _), (other, _) = rough[ours], rough[theirs]
-                    where = f"{data}, rank {rank}, {ours} against {theirs}"
-                    numbers = f"{mine.mean:.2g} against {other.mean:.2g}"
-                    checks.append(Check(data, where, compare(mine, other, "roughness"), numbers))
+        for ours, theirs in _pairs(found, r.PAPER, GRADIENT_STEPS, rough):
+            # roughness at different spacings cannot be compared
+            if len({n for name in (ours, theirs) for _, n in rough[name].values()}) == 1:
+                mine, other = ({seed: x for seed, (x, _) in rough[name].items()} for name in (ours, theirs))
+                test = _of_numbers(mine, other)
+                numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({_said_seeds(test)})"
+                where = f"{data}, rank {rank}, {ours} against {theirs}"
+                duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
-        "roughness of the running score: mean absolute second difference between neighbouring points, mean "
-        f"over the seeds, first {START:.0%} of the points left out; 0 is a straight line"
+        "roughness of the running score: mean absolute second difference between neighbouring points, "
+        f"first {START:.0%} of the points left out; 0 is a straight line"
     )
-    text = "Running curves are smoother than those of the SVB methods"
-    return Claim(text, judged, checks, "running", compares=True)
+    text = f"Running curves are smoother than those of {r.listed(GRADIENT_STEPS)}"
+    return _of_curves(found, text, judged, duels, ("smoother", "rougher"))
 
 
-def _roughness(group: Sequence[Run]) -> tuple[Cell, int]:
-    """Mean over the runs, and at how many points: roughness at different spacings cannot be compared."""
-    scores = [[r.number_of(point["paper"]) for point in run.curve] for run in group]
-    n = min(map(len, scores))
-    cell = r.average(roughness(each[int(START * n) :]) for each in scores)
-    assert cell is not None  # a group has runs
-    return cell, n
+def _pairs(
+    found: Sequence[Run], ours: Iterable[str], theirs: Iterable[str], known: Container[str]
+) -> list[tuple[str, str]]:
+    grid = r.paper_grid(found)
+    first, second = ([name for name in r.names(grid, methods) if name in known] for methods in (ours, theirs))
+    return [(a, b) for a in first for b in second]
+
+
+def _of_numbers(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
+    """Lower is better, and what is not a number is the worst."""
+    return paired(*({seed: r.loss(x, "") for seed, x in each.items()} for each in (ours, theirs)))
+
+
+def _mean(by_seed: Mapping[int, float]) -> float:
+    return fmean(by_seed.values())
+
+
+def _said_seeds(test: Paired) -> str:
+    return f"{test.seeds} shared seed{'s' * (test.seeds != 1)}"
+
+
+def _of_curves(
+    found: Sequence[Run], text: str, judged: str, duels: Sequence[Duel], words: tuple[str, str]
+) -> Claim:
+    cost = costs.said(found, [name for duel in duels for name in (duel.ours, duel.theirs)])
+    checks = judge(duels)
+    return Claim(text, judged, checks, "running", notes=against(checks), costs=cost, words=words)
+
+
+def _roughness(run: Run) -> tuple[float, int]:
+    """And at how many points."""
+    scores = [r.number_of(point.get("paper")) for point in run.curve]
+    return roughness(scores[int(START * len(scores)) :]), len(scores)
 
 
 def _curve_settings(found: Sequence[Run]) -> list[tuple[str, int]]:
@@ -76,54 +110,47 @@ def _curve_settings(found: Sequence[Run]) -> list[tuple[str, int]]:
 
 def on_the_fly(found: Sequence[Run]) -> Claim:
     late = {("anime", r.RANK), ("movielens-1m", r.RANK)}
-    checks = []
+    relu, streaming = r.PAPER[:1], [name for name in r.COMPETITORS if name not in r.STATIC]
+    duels = []
     for data, rank in _curve_settings(found):
-        of_data = [run for run in found if run.data == data]
-        ours = _best_curve(of_data, r.PAPER, data, rank)
-        theirs = _best_curve(of_data, r.COMPETITORS, data, rank)
-        shared = sorted(ours.keys() & theirs.keys())
-        if shared:
-            metric = r.metric(of_data, data)
-            outcomes: list[Outcome] = [compare(ours[n], theirs[n], metric) for n in shared]
-            half = len(outcomes) // 2
-            judged_on = outcomes[half:] if (data, rank) in late else outcomes
-            numbers = (
-                f"at {len(outcomes)} points {counted(outcomes)} (first half {counted(outcomes[:half])}; "
-                f"second half {counted(outcomes[half:])})"
-            )
-            where = f"{data}, rank {rank}" + (", second half" if (data, rank) in late else "")
-            checks.append(Check(data, where, _leads(judged_on), numbers))
+        groups = _curves(found, [*relu, *streaming], data, rank)
+        for ours, theirs in _pairs(found, relu, streaming, groups):
+            metric, half = r.metric(groups[ours], data), (data, rank) in late
+            curves = [{run.seed: _losses(run, metric) for run in groups[name]} for name in (ours, theirs)]
+            means: tuple[dict[int, float], dict[int, float]] = {}, {}
+            ahead = []
+            for seed in curves[0].keys() & curves[1].keys():
+                mine, other = curves[0][seed], curves[1][seed]
+                points = sorted(mine.keys() & other.keys())
+                points = points[len(points) // 2 :] if half else points
+                if points:
+                    means[0][seed], means[1][seed] = (
+                        fmean(each[n] for n in points) for each in (mine, other)
+                    )
+                    ahead += [mine[n] < other[n] for n in points]
+            if ahead:
+                test = paired(*means)
+                numbers = f"ahead at {sum(ahead) / len(ahead):.0%} of the points ({_said_seeds(test)})"
+                where = f"{data}, rank {rank}{', second half' * half}, {ours} against {theirs}"
+                duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
-        f"the better of ReLU and tanh wins against the best streaming competitor at {ON_THE_FLY:.0%} of the "
-        "points of the running score or more; a tie if it does so together with the points that are ties; "
-        "for the two exceptions at those of the second half"
+        "mean difference of the running scores over the points that both have, seed by seed; for the two "
+        "exceptions over those of the second half"
     )
-    text = "Best on the fly, except early on anime and movielens-1m at rank 8"
-    return Claim(text, judged, checks, "running", compares=True)
+    text = "SPIDER-ReLU is best on the fly, except early on anime and movielens-1m at rank 8"
+    return _of_curves(found, text, judged, duels, ("better", "worse"))
 
 
-def _leads(outcomes: Sequence[Outcome]) -> Outcome:
-    enough = ON_THE_FLY * len(outcomes)
-    if outcomes.count("win") >= enough:
-        return "win"
-    return "tie" if len(outcomes) - outcomes.count("loss") >= enough else "loss"
-
-
-def _best_curve(of_data: Sequence[Run], methods: Sequence[str], data: str, rank: int) -> dict[int, Cell]:
-    """By entries learned, the best of these methods at that moment, where all have a point."""
-    curves = [r.mean_curve(group, "paper") for group in _curves(of_data, methods, data, rank).values()]
-    shared = set.intersection(*map(set, curves)) if curves else set()
-    if not shared:
-        return {}
-    metric = r.metric(of_data, data)
-    return {n: min((curve[n] for curve in curves), key=lambda c: r.loss(c.mean, metric)) for n in shared}
+def _losses(run: Run, metric: str) -> dict[int, float]:
+    """By entries learned."""
+    return {point["n_entries"]: r.loss(r.number_of(point.get("paper")), metric) for point in run.curve}
 
 
 # Of weights and time
 
 
 def pruned(found: Sequence[Run]) -> Claim:
-    checks = []
+    checks, names = [], []
     for run in found:
         if run.weights and run.method in r.PAPER:
             layers = [[p for unit in layer["inclusion"] for p in unit] for layer in run.weights]
@@ -137,15 +164,11 @@ def pruned(found: Sequence[Run]) -> Claim:
             numbers = f"{share:.0%} pruned (by layer {', '.join(f'{s:.0%}' for s in shares)})"
             numbers += f"; {half:.0%} below 0.5; {untouched:.0%} within {UNTOUCHED} of 0.5, the prior"
             where = f"{run.data}, rank {run.rank}, {run.name}, seed {run.seed}"
-            checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers))
+            checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers, run.name))
+            names.append(run.name)
     judged = f"at least {PRUNED_SHARE:.0%} of the weights have an inclusion probability below {PRUNED}"
-    return Claim("Redundant weights are pruned", judged, checks, "weights")
-
-
-def microseconds(run: Run) -> float:
-    """Per entry, spent in learning."""
-    score = next(iter(run.scores.values()))
-    return 1e6 * score["seconds"] / score["n_entries"]
+    cost = costs.said(found, names)
+    return Claim("Redundant weights are pruned", judged, checks, "weights", every=False, costs=cost)
 
 
 def cost(found: Sequence[Run]) -> Claim:
@@ -161,7 +184,8 @@ def cost(found: Sequence[Run]) -> Claim:
         f"in what was seen: an entry of the second half of the stream costs at most {CONSTANT} times one of "
         "the first half"
     )
-    return Claim("Cost is linear in the batch at most, constant in what was seen", judged, checks, "time")
+    text = "Cost is linear in the batch at most, constant in what was seen"
+    return Claim(text, judged, checks, "time", costs=costs.said(found, r.names(timed)))
 
 
 def _linear(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:

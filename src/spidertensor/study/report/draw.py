@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, PANEL, LEGEND = 11.5, 2.75, 0.9  # inches: width of a figure, height of a row of panels and a legend
+# Inches: width of a figure, whose text is then readable on a page of 800 pixels; height of a row of panels,
+# and of a legend.
+WIDTH, PANEL, LEGEND = 9.0, 2.6, 0.9
 SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
 SIZE_WITH_MEMBERS = (9.0, 5.0)
 COLUMN = 2.2  # inches of a legend that a name takes
+MARKERS = "os^Dvd8p"  # of the variants of a method
 # Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
 HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
 
@@ -172,6 +175,7 @@ def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     Floors have styles outside the palette, and are drawn below everything else.
     """
     names, known = list(names), {entry.label: entry.style for entry in METHODS.values()}
+    known |= _variants(names, known)
     unused = [style for style in PALETTE if style not in known.values()]
     spare = [*unused, *(style for style in reversed(PALETTE) if style not in unused)]
     others = [name for name in names if name not in known]
@@ -179,10 +183,22 @@ def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {name: _known_style(style_of[name]) for name in names}
 
 
+def _variants(names: Iterable[str], known: Mapping[str, Style]) -> dict[str, Style]:
+    """Runs of one method with different settings: its colour and line, each with another marker."""
+    names, styles = list(names), {}
+    for label, style in known.items():
+        variants = [name for name in names if name.startswith(f"{label}, ")]
+        markers = [style.marker] * (label not in names) + [each for each in MARKERS if each != style.marker]
+        for place, name in enumerate(variants):
+            styles[name] = style._replace(marker=markers[place % len(markers)])
+    return styles
+
+
 def _known_style(style: Style) -> dict[str, Any]:
-    if style not in PALETTE:
+    colors = [each.color for each in PALETTE]
+    if style.color not in colors:
         return {"zorder": 2} | style.options()
-    return _style(PALETTE.index(style), len(PALETTE)) | {"markersize": 5}
+    return _style(colors.index(style.color), len(PALETTE)) | style.options() | {"markersize": 5}
 
 
 def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> None:
@@ -201,12 +217,12 @@ def escaped(text: str) -> str:
 
 def name_panel(axes: Axes, name: str, below: Sequence[str] = ()) -> None:
     """The name of a panel, and small lines of text between it and the panel."""
-    pad = 5 + 10.5 * len(below)
+    pad = 5 + 12 * len(below)
     axes.set_title(escaped(name), fontsize="medium", loc="left", fontweight="bold", pad=pad)
     if below:
         text = escaped("\n".join(below))
         axes.annotate(
-            text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=8,
+            text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=9,
             linespacing=1.15,
         )  # fmt: skip
 

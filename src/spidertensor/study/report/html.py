@@ -34,6 +34,8 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 .banner { border: 2px solid #d55e00; padding: .5rem 1rem; font-weight: 600; }
 .claims { table-layout: fixed; width: 100%; }
 .claims td { overflow-wrap: anywhere; }
+.claims .small { font-size: .8rem; }
+.claims th:first-child { width: 35%; }
 .claims ul { padding-left: 1.2rem; margin: .3rem 0; }
 .verdict { font-weight: 700; }
 .holds { border-left: .4rem solid #00588a; }
@@ -42,6 +44,10 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 .none { border-left: .4rem solid #ccc; }
 summary { cursor: pointer; }
 @media (max-width: 40rem) {
+  h1 { font-size: 1.5rem; }
+  nav ul { columns: 1; }
+  figure { overflow-x: auto; }
+  figure img { max-width: none; width: 44rem; }  /* text of a figure stays readable, and one scrolls */
   .claims, .claims tbody, .claims tr, .claims td { display: block; }
   .claims tr:first-child { display: none; }
 }
@@ -60,12 +66,14 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 TITLE = "Streaming deep tensor factorization: the paper's experiments, run again"
-FEW = 4  # numbers behind a verdict that are shown without asking
 CLASSES = {
     "holds": "holds", "holds in part": "part", "undecided": "part", "does not hold": "fails",
-    "not run": "none",
+    "not judged": "none", "not run": "none",
 }  # fmt: skip
-OUTCOMES = {"loss": "where it does not hold", "tie": "where it is a tie", "win": "where it holds"}
+OUTCOMES = {
+    "loss": "where it does not hold", "undecided": "where it is undecided",
+    "not judged": "what was not judged", "win": "where it holds",
+}  # fmt: skip
 
 
 def page(parts: Iterable[str]) -> str:
@@ -123,17 +131,20 @@ def _told(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
 
 
-def claims(anchor: str, title: str, text: str, found: Iterable[Claim], anchors: Container[str]) -> str:
-    """anchors: of the sections that are on the page"""
+def claims(
+    anchor: str, title: str, text: str, rule: str, found: Iterable[Claim], anchors: Container[str]
+) -> str:
+    """text: above the claims; rule: how they are judged; anchors: of the sections that are on the page"""
     rows = "\n".join(
-        f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}"
-        f'<div class="small">Judged by: {escape(claim.judged)}.</div></td>'
-        f'<td class="{CLASSES[claim.status]}"><span class="verdict">{escape(claim.verdict)}</span>'
-        f"{_evidence(claim)}</td></tr>"
+        f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}</td>"
+        f'<td class="{CLASSES[claim.status]}">'
+        f'<span class="verdict">{escape(claim.status.capitalize())}.</span> '
+        f"{escape(claim.sentence)}{_evidence(claim)}</td></tr>"
         for claim in found
     )
     return (
         f'<h2 id="{anchor}">{escape(title)}</h2>\n<p>{escape(text)}</p>\n'
+        f"<details><summary>how the claims are judged</summary><p>{escape(rule)}</p></details>\n"
         '<div class="wide"><table class="claims"><tr><th>claim of the paper</th><th>what we found</th></tr>\n'
         f"{rows}</table></div>"
     )
@@ -144,16 +155,18 @@ def _see(anchor: str) -> str:
 
 
 def _evidence(claim: Claim) -> str:
-    """Every number behind a verdict, where the claim fails first."""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in claim.notes)
-    parts = [f"<ul>{notes}</ul>" if notes else ""]
-    state = " open" if len(claim.checks) <= FEW else ""
+    """What it costs; in a fold, how it was judged and every number, where the claim fails first."""
+    cost = f"<div>Cost: {escape(claim.costs)}.</div>" if claim.costs else ""
+    if not claim.checks:
+        return f'<div class="small">{cost}</div>' if cost else ""
+    notes = [f"Judged by {claim.judged}.", *claim.notes]
+    parts = [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"]
     for outcome, summary in OUTCOMES.items():
         items = [f"<li>{_check(check)}</li>" for check in claim.checks if check.outcome == outcome]
         if items:
             head = f"<summary>{summary} ({len(items)})</summary>"
-            parts.append(f"<details{state}>{head}<ul>{''.join(items)}</ul></details>")
-    return f'<div class="small">{"".join(parts)}</div>'
+            parts.append(f"<details>{head}<ul>{''.join(items)}</ul></details>")
+    return f'<div class="small">{cost}<details><summary>numbers</summary>{"".join(parts)}</details></div>'
 
 
 def _check(check: Check) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from spidertensor.study.metrics import CURVES
 from spidertensor.study.registry import FLOORS
 from spidertensor.study.report import runs as r
-from spidertensor.study.report.behaviour import PRUNED, microseconds
+from spidertensor.study.report.behaviour import PRUNED
+from spidertensor.study.report.costs import cost, three_digits, timed
 from spidertensor.study.report.draw import (
     HOLLOW,
     LEGEND,
@@ -23,21 +24,12 @@ from spidertensor.study.report.draw import (
     shared_legend,
     tidy,
 )
-from spidertensor.study.report.runs import Cell, Run
+from spidertensor.study.report.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BINS = 41  # of a histogram of weights
-
-
-def timed(found: Sequence[Run]) -> list[Run]:
-    return [run for run in found if run.experiment == "time" and run.scores]
-
-
-def cost(found: Sequence[Run], name: str, data: str, rank: int, batch_size: int) -> Cell | None:
-    """Microseconds per entry; a method that does not see the batch size, wherever it was timed."""
-    return r.average(map(microseconds, r.at(found, name, data, rank, batch_size)))
 
 
 def speed(found: Sequence[Run]) -> Figure | None:
@@ -66,16 +58,12 @@ def speed(found: Sequence[Run]) -> Figure | None:
             )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(min(known) / 2, 8 * max(known))  # room for the figures
-        axes.set_xlabel("µs per entry\n(log scale, lower is better)")
+        axes.set_xlabel("µs per entry,\nlog scale")
         axes.set_yticks(range(len(names)), [escaped(name) for name in names])
         name_panel(axes, data)
         tidy(axes)
         axes.grid(visible=False, axis="y")
     return figure
-
-
-def three_digits(number: float) -> str:
-    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def scaling(found: Sequence[Run]) -> Figure | None:

@@ -1,33 +1,43 @@
-"""Claims as a table of Markdown, short: where a claim fails and by how much. The page has every number."""
+"""Claims in Markdown: a sentence for each, and some of its numbers in a fold. The page has every number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from html import escape
 
 from spidertensor.study.report.verdicts import Claim
 
-FEW = 4  # settings in a cell
+FEW = 6  # comparisons in a fold
+ORDER = ("loss", "undecided", "not judged", "win")  # what speaks against a claim first
 
 
 def claims(title: str, text: str, warnings: Iterable[str], found: Iterable[Claim]) -> str:
+    found = list(found)
     rows = "\n".join(
-        f"| {_cell(claim.text)} | {_cell(claim.verdict)} | {_evidence(claim)} |" for claim in found
+        f"| {_cell(claim.text)} | **{claim.status.capitalize()}.** {_cell(claim.sentence)} "
+        f"| {_cell(claim.costs)} |"
+        for claim in found
     )
+    folds = "\n\n".join(_fold(claim) for claim in found if claim.checks)
     return (
         f"# {title}\n\n"
         + "".join(f"**{_cell(warning)}**\n\n" for warning in warnings)
-        + f"Made by `spider report`. {text}\n\n"
-        f"| claim of the paper | what we found | numbers |\n|---|---|---|\n{rows}\n"
+        + "Made by `spider report`: every verdict is computed from the runs.\n\n"
+        f"| claim of the paper | what we found | cost |\n|---|---|---|\n{rows}\n\n"
+        f"## How it is judged\n\n{text}\n\n## The numbers\n\n{folds}\n"
     )
 
 
-def _evidence(claim: Claim) -> str:
-    """Some of the settings, those first where the claim fails, then where it is a tie; then the notes."""
-    shown = sorted(claim.checks, key=lambda check: ("loss", "tie", "win").index(check.outcome))
-    parts = [f"{_cell(check.where)}: {_cell(check.numbers)}" for check in shown[:FEW]]
+def _fold(claim: Claim) -> str:
+    """HTML, which Markdown leaves as it is: notes, then comparisons, those that speak against it first."""
+    shown = sorted(claim.checks, key=lambda check: ORDER.index(check.outcome))
+    lines = [f"Judged by {claim.judged}.", *claim.notes]
+    lines += [f"{check.outcome}: {check.where}: {check.numbers}" for check in shown[:FEW]]
     if len(shown) > FEW:
-        parts.append(f"and {len(shown) - FEW} more")
-    return "<br>".join([*parts, *map(_cell, claim.notes), f"judged by {_cell(claim.judged)}"])
+        lines.append(f"and {len(shown) - FEW} more, on the page that spider report makes")
+    items = "\n".join(f"<li>{escape(line)}</li>" for line in lines)
+    head = f"{escape(claim.text)}: {escape(claim.verdict)}"
+    return f"<details><summary>{head}</summary>\n<ul>\n{items}\n</ul>\n</details>"
 
 
 def _cell(text: str) -> str:

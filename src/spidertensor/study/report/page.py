@@ -7,13 +7,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spidertensor.study.report import html, insight, markdown, scores, tables
+from spidertensor.study.report import html, insight, markdown, scores, standing, tables
 from spidertensor.study.report import runs as r
 from spidertensor.study.report.behaviour import PRUNED
 from spidertensor.study.report.claims import claims
+from spidertensor.study.report.costs import COSTS
 from spidertensor.study.report.runs import Run
 from spidertensor.study.report.tables import Table
-from spidertensor.study.report.verdicts import TIE
+from spidertensor.study.report.verdicts import RULE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ OFF_SCALE = (
     "The vertical range is set by the methods that work: one that is hardly better than the mean, or far "
     "behind all others, is named above as off scale, with its scores."
 )
-JUDGED = f"Every verdict is computed from the runs, setting by setting, and stands with its numbers. {TIE}"
+JUDGED = f"{RULE} {COSTS}"
 CUT_SHORT = "These runs were cut short: their verdicts show how the page looks, and nothing else."
 CLAIMS = ("claims", "What the paper claims, what we found")
 
@@ -61,8 +62,8 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     if any(claim.checks for claim in judged):  # else nothing that the paper is about was run
         paths.append(out / "claims.md")
         paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, r.cut_short(rows), judged), encoding="utf-8")
-        text = f"{CUT_SHORT} {JUDGED}" if r.cut_short(rows) else JUDGED
-        parts += [html.contents([CLAIMS, *titles]), html.claims(*CLAIMS, text, judged, dict(titles))]
+        text = CUT_SHORT if r.cut_short(rows) else "Every verdict is computed from the runs."
+        parts += [html.contents([CLAIMS, *titles]), html.claims(*CLAIMS, text, JUDGED, judged, dict(titles))]
     else:
         parts.append(html.contents(titles))
     for section in shown_sections:
@@ -81,6 +82,15 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 
 def _figures(found: Sequence[Run]) -> Iterator[Section]:
+    text = f"Held-out scores after one pass, {USUAL}, and what an entry costs."
+    caption = (
+        "Mean over the seeds; bars are one standard deviation. A number at the edge is a score that is off "
+        "the scale. Costs were timed apart, and are means over the data sets."
+    )
+    shows = "A line for each method with its score on each data set and its cost per entry"
+    pictures = [Picture("standing", shows, caption, standing.standing(found))]
+    yield Section("standing", "Where the methods stand", text, pictures)
+
     text = (
         "Held-out scores after one pass: RMSE for continuous values, AUC for binary ones. "
         f"{r.listed(r.STATIC)} see all entries at once and as often as they like. The test sets of acc and "
@@ -88,7 +98,8 @@ def _figures(found: Sequence[Run]) -> Iterator[Section]:
         "paper's four data sets were run, the figures are about these, and others are in the tables."
     )
     caption = (
-        "Above: over the rank. Below: over the batch size; methods that do not see it are lines across. Mean "
+        "Left: over the rank. Right: over the batch size; methods that do not see it are lines across. Those "
+        "run at one rank, or one batch size, are not in that panel. Mean "
         "over the seeds; bars are one standard deviation, none with one seed; thin grey lines are floors. "
         "The points of one rank or batch size stand a little beside each other, so that all can be seen. "
         f"{OFF_SCALE}"

@@ -43,6 +43,7 @@ class Run(NamedTuple):
     weights: Sequence[Mapping[str, Any]]
     settings: Mapping[str, Any]  # all of them
     jobs: int  # runs at the same time
+    machine: str
 
 
 class Cell(NamedTuple):
@@ -83,21 +84,24 @@ def _sorted_runs(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
 def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     settings = row["settings"]
     method: str = settings["method"]
-    parts = [f"{key.replace('_', ' ')} {_said(key, settings.get(key))}" for key in sorted(varying)]
-    name = ", ".join([LABELS.get(method, method), *parts])
+    parts = [_said(key, settings.get(key)) for key in sorted(varying)]
+    name = ", ".join([LABELS.get(method, method), *filter(None, parts)])
     return Run(
         row["experiment"], method, name, settings["data"], settings["protocol"], settings["rank"],
         settings["batch_size"], settings["seed"],
         row.get("scores") or {}, row.get("curve") or [], row.get("weights") or [],
-        settings, row.get("jobs") or 1,
+        settings, row.get("jobs") or 1, row.get("machine") or "",
     )  # fmt: skip
 
 
 def _said(key: str, value: Any) -> str:
-    """None is what a run has that does not set it."""
+    """None is what a run has that does not set it; what is switched off is not mentioned."""
+    name = key.replace("_", " ")
+    if isinstance(value, bool):
+        return name if value else ""
     if value is None:
-        return "all" if key == "entries" else "default"
-    return str(value)
+        value = "all" if key == "entries" else "default"
+    return f"{name} {value}"
 
 
 def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -224,6 +228,11 @@ def cell(chosen: Iterable[Run], test: str, key: str = "score") -> Cell | None:
     if key == "score":  # every run has one, other numbers only some
         values = map(number_of, values)
     return average(value for value in values if value is not None)
+
+
+def by_seed(chosen: Iterable[Run], test: str, key: str = "score") -> dict[int, float]:
+    """One number for each run, NaN where it left none that is finite."""
+    return {run.seed: number_of(run.scores[test].get(key)) for run in chosen if test in run.scores}
 
 
 def average(values: Iterable[float]) -> Cell | None:

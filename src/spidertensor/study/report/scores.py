@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spidertensor.study import registry
 from spidertensor.study.metrics import METRICS
@@ -32,7 +32,7 @@ MARKS = 6  # markers along a running curve
 HARDLY = 0.95  # of the way from the best score to that of the mean: off the scale
 FAR = 4  # times as far from the best as the second worst method: off the scale
 SIDEWAYS = 0.4  # of the distance between two places: what the methods are spread over there
-NOTE = 42  # characters that fit above a panel
+NOTE = 60  # characters that fit above a panel
 
 MEAN, FLOORS = r.LABELS["mean"], [r.LABELS[name] for name in registry.FLOORS]
 
@@ -56,7 +56,7 @@ Drawn = Mapping[str, Points]  # by name
 
 
 def over_grid(found: Sequence[Run]) -> Figure | None:
-    """Figure 1: score over rank at the usual batch size, below it over batch size at the usual rank."""
+    """Figure 1: score over rank at the usual batch size, beside it over batch size at the usual rank."""
     grid = r.figure_grid(found)
     ranks = sorted(
         {run.rank for run in grid if run.batch_size == r.BATCH_SIZE and run.method not in r.RANK_FREE}
@@ -72,12 +72,12 @@ def over_grid(found: Sequence[Run]) -> Figure | None:
     ]
     data_sets, names = r.data_sets(grid), r.names(grid)
     styles, seen = method_styles(names), set()
-    figure, panels = _panels(2, len(data_sets))
-    for data, column in zip(data_sets, panels.T, strict=True):
+    figure, panels = _panels(len(data_sets), 2, share="row")
+    for data, beside in zip(data_sets, panels, strict=True):
         of_data = [run for run in grid if run.data == data]
         drawn = [_sweep(of_data, names, data, places, flat) for _, places, flat in sweeps]
-        low, high = _score_axes(column, [data] * len(column), r.metric(of_data, data), drawn)
-        for axes, each, (label, places, _) in zip(column, drawn, sweeps, strict=True):
+        low, high = _score_axes(beside, [data] * len(beside), r.metric(of_data, data), drawn)
+        for axes, each, (label, places, _) in zip(beside, drawn, sweeps, strict=True):
             seen |= _inside(each, low, high)
             for name, points in each.items():
                 _dots(axes, points, styles[name], low, high)
@@ -106,21 +106,18 @@ def _sweep(
         x = [place + shift for place, _, _ in known]
         results = [(f" at {label}", cell) for _, label, cell in known]
         drawn[name] = Points(x, [cell for *_, cell in known], results, flat=name in flat, bars=True)
-    alone = [name for name, points in drawn.items() if len(points.cells) == 1 and not points.flat]
-    for number, name in enumerate(alone if len(places) > 1 else ()):  # their markers are larger
-        place = round(drawn[name].x[0])
-        drawn[name] = drawn[name]._replace(x=[place + SIDEWAYS / 2 * (number - (len(alone) - 1) / 2)])
-    return drawn
+    # One point shows nothing of what is varied; where methods stand is a figure of its own.
+    several = {name: points for name, points in drawn.items() if len(points.cells) > 1 or points.flat}
+    return several if any(not points.flat for points in several.values()) else drawn
 
 
 def _dots(axes: Axes, points: Points, style: Mapping[str, Any], low: float, high: float) -> None:
-    """Means with their deviations; a single one has no line that shows where it is, but a larger marker."""
+    """Means with their deviations."""
     means = [cell.mean for cell in points.cells]
     if points.flat:
         axes.axhline(means[0], **{**style, "marker": ""})
         return
-    alone = {"markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 30}
-    (line,) = axes.plot(points.x, means, **{**style, **(alone if len(means) == 1 else {})})
+    (line,) = axes.plot(points.x, means, **style)
     bars = [
         (x, cell.mean, cell.sd)
         for x, cell in zip(points.x, points.cells, strict=True)
@@ -135,7 +132,7 @@ def _dots(axes: Axes, points: Points, style: Mapping[str, Any], low: float, high
 
 
 def on_the_fly(found: Sequence[Run]) -> Figure | None:
-    """Figure 2: score of the test set while the stream is learned, a row of panels for each rank."""
+    """Figure 2: score of the test set while the stream is learned, a column of panels for each rank."""
     grid = [run for run in r.figure_grid(found) if len(run.curve) > 1 and run.method not in r.STATIC]
     grid = [run for run in grid if run.batch_size == r.BATCH_SIZE or run.method in r.BATCH_FREE]
     ranks = [rank for rank in RANKS_ON_THE_FLY if any(run.rank == rank for run in grid)]
@@ -143,12 +140,12 @@ def on_the_fly(found: Sequence[Run]) -> Figure | None:
         return None
     data_sets, names = r.data_sets(grid), r.names(grid)
     styles, seen = method_styles(names), set()
-    figure, panels = _panels(len(ranks), len(data_sets))
-    for data, column in zip(data_sets, panels.T, strict=True):
+    figure, panels = _panels(len(data_sets), len(ranks), share="row")
+    for data, beside in zip(data_sets, panels, strict=True):
         drawn = [_curves(grid, names, data, rank, "paper") for rank in ranks]
         titles = [f"{data}, rank {rank}" for rank in ranks]
-        low, high = _score_axes(column, titles, r.metric(grid, data), drawn)
-        for axes, each in zip(column, drawn, strict=True):
+        low, high = _score_axes(beside, titles, r.metric(grid, data), drawn)
+        for axes, each in zip(beside, drawn, strict=True):
             seen |= _inside(each, low, high)
             _lines(axes, each, styles, low, high)
     for axes in panels[-1]:
@@ -203,13 +200,16 @@ def _lines(axes: Axes, drawn: Drawn, styles: Styles, low: float, high: float) ->
     axes.set_xlim(0, max((points.x[-1] for points in drawn.values()), default=1))
 
 
-def _panels(rows: int, columns: int, height: float = PANEL) -> tuple[Figure, Any]:
-    """The panels of a column have one range."""
+def _panels(
+    rows: int, columns: int, height: float = PANEL, share: Literal["row", "col"] = "col"
+) -> tuple[Figure, Any]:
+    """The panels of a row, or of a column, have one range."""
     from matplotlib.figure import Figure
 
-    width = WIDTH if columns > 1 else WIDTH / 2
-    figure = Figure(figsize=(width, height * rows + LEGEND), layout="constrained")
-    panels = figure.subplots(rows, columns, sharey="col", squeeze=False)
+    figure = Figure(
+        figsize=(WIDTH if columns > 1 else WIDTH / 2, height * rows + LEGEND), layout="constrained"
+    )
+    panels = figure.subplots(rows, columns, sharey=share, squeeze=False)
     for axes in panels.flat:
         tidy(axes)
     return figure, panels
@@ -246,16 +246,16 @@ def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
 
 
 def _score_axes(
-    column: Sequence[Axes], titles: Sequence[str], metric: str, drawn: Sequence[Drawn], what: str = ""
+    beside: Sequence[Axes], titles: Sequence[str], metric: str, drawn: Sequence[Drawn], what: str = ""
 ) -> tuple[float, float]:
     """Titles, label and range of panels that share an axis; above each, the results that are not inside."""
     low, high = shown_range(drawn, metric)
-    column[0].set_ylim(low, high)
+    beside[0].set_ylim(low, high)
     better = "higher" if METRICS[metric].higher_is_better else "lower"
-    for axes, title, each in zip(column, titles, drawn, strict=True):
+    beside[0].set_ylabel(f"{METRICS[metric].label}{what}, {better} is better")
+    for axes, title, each in zip(beside, titles, drawn, strict=True):
         if not each:
             axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color="0.45")
-        axes.set_ylabel(f"{METRICS[metric].label}{what}, {better} is better")
         name_panel(axes, title, _off_the_scale(each, low, high, metric))
     return low, high
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spidertensor.study.metrics import METRICS, PERCENTS, WINDOW
 from spidertensor.study.report import approximations as of_approximations
 from spidertensor.study.report import runs as r
-from spidertensor.study.report.insight import cost, three_digits, timed
+from spidertensor.study.report.costs import cost, three_digits, timed
 from spidertensor.study.report.runs import Cell, Run
 
 NOT_RUN = "not run"

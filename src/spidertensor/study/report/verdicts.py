@@ -1,60 +1,102 @@
-"""A claim and its verdict: counted from checks, one for each setting that was run.
+"""A claim and its verdict, from checks: one for each comparison that was run.
 
-A comparison of two means that differ by no more than they vary over the seeds is a tie.
+A check that compares two methods is a paired t test over their shared seeds, and the tests of a claim are
+corrected together. No method is picked for being the best of several before it is tested.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from spidertensor.study.report.runs import Cell, loss
+from spidertensor.study.report.paired import FEWEST_SEEDS, LEVEL, Paired, holm
+from spidertensor.study.report.runs import average, number
 
-Outcome = Literal["win", "tie", "loss"]
-TIE = (
-    "A tie is a difference of no more than the larger of the two standard deviations over the seeds (the one "
-    "there is, where the other has one seed), unless all runs of one are better than all runs of the other."
+Outcome = Literal["win", "undecided", "loss", "not judged"]
+RULE = (
+    "Two methods are compared over the seeds that both were run with (same split, same order), by a "
+    "two-sided paired t test for each pair of methods at each rank and batch size. Nobody is picked for "
+    "being the best of several beforehand. Where one of the two does not see the batch size, or the rank, "
+    "its runs are compared once and not at every setting. Holm's correction goes over all comparisons of a "
+    f"claim; a difference counts where the corrected p is below {LEVEL}, and is undecided else. Comparisons "
+    f"with fewer than {FEWEST_SEEDS} shared seeds are not judged. A method with a score that is not a number "
+    "loses. A claim about every setting does not hold if it fails in one."
 )
-
-
-def compare(ours: Cell, theirs: Cell, metric: str) -> Outcome:
-    """Of two means; one that is not a number loses.
-
-    A method that fails varies a lot: that alone must not make a tie of it, so runs have to overlap too.
-    """
-    difference = loss(ours.mean, metric) - loss(theirs.mean, metric)
-    overlap = ours.low <= theirs.high and theirs.low <= ours.high
-    if math.isnan(difference) or (overlap and abs(difference) <= spread(ours, theirs)):
-        return "tie"  # NaN: neither is a number
-    return "win" if difference < 0 else "loss"
-
-
-def spread(first: Cell, second: Cell) -> float:
-    """The larger of the two deviations over the seeds that is known; 0 if both have a single seed."""
-    return max((sd for sd in (first.sd, second.sd) if math.isfinite(sd)), default=0.0)
-
-
-def counted(outcomes: Iterable[Outcome]) -> str:
-    """In words."""
-    n = Counter(outcomes)
-    parts = ((n["win"], "win", "wins"), (n["tie"], "tie", "ties"), (n["loss"], "loss", "losses"))
-    return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in parts)
+_MOST_PAIRS = 3  # of methods, whose data sets a sentence names
 
 
 class Check(NamedTuple):
-    """One setting: does the claim hold there (a win) or not (a loss), and by which numbers."""
+    """Does the claim hold here (a win) or not (a loss), and by which numbers."""
 
     data: str
     where: str
     outcome: Outcome
     numbers: str
+    ours: str = ""  # the method that the claim is about
+    theirs: str = ""  # what it is compared with
+
+
+class Duel(NamedTuple):
+    """A check before the correction. The test has a difference below 0 where the claim holds."""
+
+    data: str
+    where: str
+    ours: str
+    theirs: str
+    test: Paired
+    numbers: str
+
+
+def judge(duels: Sequence[Duel]) -> list[Check]:
+    """All comparisons of one claim."""
+    checks = []
+    for duel, p in zip(duels, holm([duel.test.p for duel in duels]), strict=True):
+        outcome: Outcome = "undecided"
+        if math.isnan(p):
+            outcome = "not judged"
+        elif p < LEVEL:
+            outcome = "win" if duel.test.difference < 0 else "loss"
+        said = "" if math.isnan(p) or math.isinf(duel.test.difference) else f", p {_said_p(p)}"
+        checks.append(Check(duel.data, duel.where, outcome, f"{duel.numbers}{said}", duel.ours, duel.theirs))
+    return checks
+
+
+def _said_p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3g}"
+
+
+def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
+    """The means of two methods over the seeds that they share; over all, if there are none."""
+    shared = set.intersection(*(set(values) for values in values_by_name.values()))
+    parts = []
+    for name, values in values_by_name.items():
+        cell = average(value for seed, value in values.items() if seed in shared or not shared)
+        parts.append(f"{name} {number(cell.mean) if cell else 'not run'}")
+    return f"{', '.join(parts)} ({len(shared)} shared seed{'s' * (len(shared) != 1)})"
 
 
 def decided(holds: bool) -> Outcome:
-    """Of a check that knows no ties."""
+    """Of a check that needs no test."""
     return "win" if holds else "loss"
+
+
+def counted(outcomes: Iterable[Outcome]) -> str:
+    """In words."""
+    n = Counter(outcomes)
+    wins = f"{n['win']} win{'s' * (n['win'] != 1)}"
+    losses = f"{n['loss']} loss{'es' * (n['loss'] != 1)}"
+    rest = f", {n['not judged']} not judged" if n["not judged"] else ""
+    return f"{wins}, {n['undecided']} undecided, {losses}{rest}"
+
+
+def against(checks: Sequence[Check]) -> list[str]:
+    """How the comparisons with each of them went."""
+    met: dict[tuple[str, str], list[Outcome]] = {}
+    for check in checks:
+        met.setdefault((check.ours, check.theirs), []).append(check.outcome)
+    return [f"{ours} against {theirs}: {counted(outcomes)}" for (ours, theirs), outcomes in met.items()]
 
 
 class Claim(NamedTuple):
@@ -63,35 +105,80 @@ class Claim(NamedTuple):
     checks: Sequence[Check]
     section: str  # of the page, where the figure is
     needed: float = 1.0  # share of the checks
+    every: bool = True  # not reaching that share refutes it; else it may hold in part
     notes: Sequence[str] = ()
-    compares: bool = False  # two means in each check, so that there can be ties
+    costs: str = ""
+    words: tuple[str, str] | None = None  # "better", "worse": a win and a loss, where methods are compared
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Those that were judged."""
+        return [check.outcome for check in self.checks if check.outcome != "not judged"]
 
     @property
     def status(self) -> str:
-        outcomes = [check.outcome for check in self.checks]
+        outcomes = self.outcomes
         if not outcomes:
-            return "not run"
-        if outcomes.count("win") >= self.needed * len(outcomes):
+            return "not judged" if self.checks else "not run"
+        wins, losses, enough = outcomes.count("win"), outcomes.count("loss"), self.needed * len(outcomes)
+        if wins >= enough:
             return "holds"
-        if "win" in outcomes:
-            return "holds in part"
-        return "does not hold" if "loss" in outcomes else "undecided"
+        out_of_reach = len(outcomes) - losses < enough
+        if out_of_reach and (self.every or not wins):
+            return "does not hold"
+        return "holds in part" if wins else "undecided"
+
+    @property
+    def sentence(self) -> str:
+        """What a reader takes away."""
+        if not self.outcomes:
+            too_few = f"No comparison has {FEWEST_SEEDS} shared seeds."
+            return too_few if self.checks else "Nothing was run for it."
+        outcomes, n = self.outcomes, len(self.outcomes)
+        wins, losses, open_ones = (outcomes.count(each) for each in ("win", "loss", "undecided"))
+        all_or_some = f"all {n}" if wins == n > 1 else f"{wins or 'none'} of {n}"
+        if self.words:
+            parts = [f"{self.words[0]} in {all_or_some} comparison{'s' * (n > 1)}"]
+            parts += [f"{self.words[1]} in {losses or 'none'}"] if wins < n else []
+            parts += [f"undecided in {open_ones}"] if open_ones else []
+        else:
+            parts = [f"it holds in {all_or_some} check{'s' * (n > 1)}"]
+        missing = len(self.checks) - n
+        parts += [f"{missing} not judged"] if missing else []
+        counts = ", ".join(parts)
+        counts = f"{counts[0].upper()}{counts[1:]}."
+        return f"{self._failures()}. {counts}" if losses else counts
+
+    def _failures(self) -> str:
+        """Which methods lose against which, and on which data, if these are not too many to name."""
+        pairs: dict[tuple[str, str], list[str]] = {}
+        for check in self.checks:
+            if check.outcome == "loss":
+                pairs.setdefault((check.ours, check.theirs), []).append(check.data)
+        if not self.words:
+            each = (f"not {f'{ours} ' * bool(ours)}on {_listed(data)}" for (ours, _), data in pairs.items())
+            return "N" + "; ".join(each)[1:]
+        said = f"is {self.words[1]} than"
+        if len(pairs) <= _MOST_PAIRS:
+            each = (f"{ours} {said} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
+            return "; ".join(each)
+        return "; ".join(
+            f"{name} {said} {_listed(theirs for ours, theirs in pairs if ours == name)}, each on some data"
+            for name in dict.fromkeys(ours for ours, _ in pairs)
+        )
 
     @property
     def verdict(self) -> str:
-        """In words: how often, and on which data sets not."""
-        if not self.checks:
-            return "not run"
+        """The counts alone."""
         outcomes: list[Outcome] = [check.outcome for check in self.checks]
-        n, plural = len(outcomes), "s" * (len(outcomes) > 1)
-        if self.compares:
-            count = f"{counted(outcomes)} in {n} setting{plural}"
-        else:
-            count = f"{outcomes.count('win')} of {n} check{plural}"
-        failed = []
-        for data in dict.fromkeys(check.data for check in self.checks):
-            here = [check.outcome for check in self.checks if check.data == data]
-            if "loss" in here:
-                failed.append(f"{data} ({here.count('loss')} of {len(here)})")
-        where = f"; not on {', '.join(failed)}" if failed and "win" in outcomes else ""
-        return f"{self.status}: {count}{where}"
+        if not outcomes:
+            return "not run"
+        if self.words:
+            return f"{self.status}: {counted(outcomes)}"
+        return f"{self.status}: {outcomes.count('win')} of {len(outcomes)} checks"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Each once."""
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,66 @@
+"""Two methods over the seeds that both were run with: a paired t test, and Holm's correction for many tests.
+
+A seed decides the split, the order of the stream and the starting weights, so runs of one seed belong
+together: what a split makes harder for both methods is not in their difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+FEWEST_SEEDS = 3  # with fewer nothing is judged
+LEVEL = 0.05  # of a corrected p, below which a difference counts
+
+
+class Paired(NamedTuple):
+    """Of the losses of two methods.
+
+    difference: mean of ours minus theirs, below 0 where ours is better; infinite where one of the two failed
+    p:          two-sided; NaN where nothing can be judged
+    """
+
+    seeds: int
+    difference: float
+    p: float
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
+    """Losses by seed, infinite where a run left no number.
+
+    Three cases are no matter for a t test. Too few shared seeds: not judged. A method that failed with a
+    shared seed loses against one that never did (two that failed: not judged). Differences that are all the
+    same: nothing is left to chance, so 0 is no difference, and anything else is one for certain.
+    """
+    seeds = sorted(ours.keys() & theirs.keys())
+    failed = [any(not math.isfinite(each[seed]) for seed in seeds) for each in (ours, theirs)]
+    if any(failed):
+        difference = math.nan if all(failed) else math.inf if failed[0] else -math.inf
+    else:
+        difference = fmean(ours[seed] - theirs[seed] for seed in seeds) if seeds else math.nan
+    if len(seeds) < FEWEST_SEEDS or math.isnan(difference):
+        return Paired(len(seeds), difference, math.nan)
+    if math.isinf(difference):
+        return Paired(len(seeds), difference, 0.0)
+    spread = stdev(ours[seed] - theirs[seed] for seed in seeds)
+    if spread == 0:
+        return Paired(len(seeds), difference, 0.0 if difference else 1.0)
+    from scipy.special import stdtr
+
+    t = difference / spread * math.sqrt(len(seeds))
+    return Paired(len(seeds), difference, 2 * float(stdtr(len(seeds) - 1, -abs(t))))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Corrected so that one false finding among all of them has a chance of LEVEL at most.
+
+    What was not judged (NaN) stays so and does not count.
+    """
+    places = sorted((n for n, p in enumerate(ps) if not math.isnan(p)), key=lambda n: ps[n])
+    corrected, largest = [math.nan] * len(ps), 0.0
+    for done, place in enumerate(places):
+        largest = max(largest, min((len(places) - done) * ps[place], 1.0))
+        corrected[place] = largest
+    return corrected
