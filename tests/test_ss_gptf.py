@@ -224,10 +224,11 @@ def test_q_of_the_probit_is_the_best_there_is():
     mean, cov = jax.jit(ss_gptf.posterior, static_argnums=0)(settings(), learned.process)
     nodes, entries = fixed(x, value, 20)
     start = svb_gptf.start(settings(), inputs)._replace(hyper=HYPER)
+    before = svb_gptf.remember(settings(), start)
 
     def bound(mean, root):
         now = svb_gptf.Params(svb_gptf.Process(inputs, mean, root, HYPER), nodes)
-        return svb_gptf.bound(settings(likelihood), svb_gptf.Params(start, nodes), entries, now, KEY)
+        return svb_gptf.bound(settings(likelihood), before, nodes, entries, now, KEY)
 
     reached, slopes = jax.jit(jax.value_and_grad(bound, (0, 1)))(mean, np.linalg.cholesky(cov))
     np.testing.assert_allclose(slopes[0], 0, atol=1e-6)
@@ -265,3 +266,45 @@ def test_equal_inputs_are_taken_once_while_there_is_another():
     far = process._replace(inputs=np.zeros((M, 2)))
     chosen = np.array(ss_gptf.choose(settings(), far, same, np.zeros(20)))
     assert sorted(chosen) == list(range(M))  # nothing but equal old inputs: each of them, none twice
+
+
+def begin_at(settings: GPSettings, process: Process, x, value) -> GPLearned:
+    """A batch in which nothing but q(b) moves: its bound is the one of the inputs that it began with."""
+    return ss_gptf.learn(settings, 0.0, process, *fixed(x, value, 20), KEY)
+
+
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
+def test_random_inputs_give_way_to_those_of_the_first_batch(likelihood):
+    """Far from all entries: nothing is known there, and new inputs tell more."""
+    x, value = data(20, binary=likelihood is PROBIT)
+    far = at_start(np.random.default_rng(5).normal(size=(M, 2)) + 30)
+    inputs = np.array(begin_at(settings(likelihood), far, x, value).process.inputs)
+    assert (inputs[:, None] == x).all(axis=2).any()
+
+
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
+def test_inputs_that_know_much_are_kept(likelihood):
+    """A batch beside them is less known, but to pick its inputs would cost what the old ones know."""
+    x, value = data(20, binary=likelihood is PROBIT)
+    process = at_start(x[:M])
+    for _ in range(20):
+        process = batch_at_same_inputs(process, x, value, likelihood, epochs=20).process
+    picked = np.array(ss_gptf.choose(settings(), process, x + 0.5, np.ones(20)))
+    assert (picked >= M).any()
+    learned = begin_at(settings(likelihood), process, x + 0.5, value)
+    np.testing.assert_array_equal(learned.process.inputs, process.inputs)
+
+
+def test_the_variance_of_the_kernel_does_not_inflate_on_a_long_stream():
+    """As it did when inputs were picked anew in every batch, to 329 here: what they dropped was lost."""
+    many = GPSettings(1, GAUSSIAN, 4, 16, 20, 32)
+    rng = np.random.default_rng(0)
+    process = ss_gptf.start(many, rng.normal(size=(16, 4)))
+    for number in range(100):
+        x = rng.normal(size=(32, 4))
+        value = np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1]) + x[:, 2] + x[:, 3] + 0.1 * rng.normal(size=32)
+        nodes = Nodes(x, np.full(x.shape, KNOWN))
+        entries = Entries(np.arange(32)[:, None], value, np.ones(32), np.zeros((32, 1)))
+        key = np.array([0, number], np.uint32)
+        process = jax.tree.map(np.array, ss_gptf.learn(many, 1e-2, process, nodes, entries, key).process)
+    assert np.exp(process.hyper.log_var) < 30

@@ -5,7 +5,8 @@ at the inducing inputs of its time, the ratio of posterior to prior under the hy
 
     q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w) / constant,   a = L_old w
 
-A batch has new inducing inputs Z_b, begun at old ones and at inputs of its entries, b = g(Z_b). Its bound is
+A batch has new inducing inputs Z_b, b = g(Z_b), begun at the old ones or, where the bound is higher there, at
+a choice from the old ones and the inputs of its entries. Its bound is
 
     sum_n E[log p(y_n | f_n)] - KL(q(b) || p(b)) + E[log q_old(a) / p_old(a)] - KL(q(factors) || before)
 
@@ -42,6 +43,7 @@ from spidertensor.method import Method
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 SITE_STEP = 0.3  # of its way that a site of the probit goes in an epoch
+SETTLING = 5  # epochs that the sites of the probit get before two choices of inputs are compared
 
 
 class Process(NamedTuple):
@@ -107,9 +109,33 @@ def learn(
     start_key, key = gp.split(key)
     moved = gp.start_nodes(nodes, entries, start_key)
     x = moved.mean[entries.node].reshape(len(entries.node), -1)
-    chosen = choose(settings, before, x, entries.here)
-    params = Params(jnp.concatenate([before.inputs, x])[chosen], before.hyper, moved)
-    return climb(settings, learning_rate, remember(settings, before, nodes, chosen), entries, params, key)
+    candidates = jnp.concatenate([before.inputs, x])
+
+    def begin(chosen) -> tuple[Before, Params]:
+        at = Params(candidates[chosen], before.hyper, moved)
+        return remember(settings, before, nodes, chosen), at
+
+    # What the old inputs know and new ones leave out is lost for good, and costs more the more is known:
+    # inputs that are picked anew in every batch inflate the kernel's variance until nothing is left.
+    choices = jnp.stack([jnp.arange(settings.inducing), choose(settings, before, x, entries.here)])
+    bounds = jax.vmap(lambda chosen: _at_start(settings, entries, *begin(chosen), key))(choices)
+    known, params = begin(choices[jnp.argmax(bounds)])
+    return climb(settings, learning_rate, known, entries, params, key)
+
+
+def _at_start(settings: GPSettings, entries: Entries, before: Before, params: Params, key) -> jax.Array:
+    """The bound before the first step, by which inducing inputs are compared: at one draw for all of them.
+
+    The sites of the probit are not at their optimum at once. Without any, all inputs would be equally good
+    for a first batch, which has random ones as its old inputs.
+    """
+
+    def settle(sites, _):
+        reached, sites = bound(settings, before, entries, params, sites, key)
+        return sites, reached
+
+    rounds = 1 if settings.likelihood is GAUSSIAN else SETTLING
+    return lax.scan(settle, Sites(*jnp.zeros((2, settings.batch_size))), None, rounds)[1][-1]
 
 
 def choose(settings: GPSettings, process: Process, x, here) -> jax.Array:

@@ -8,9 +8,14 @@ by Adam: x is drawn from q(factors), reparameterised, once per entry and epoch; 
 f is closed form (gaussian) or quadrature (probit). q(v) = N(m, R R^T) with R a full lower triangle.
 
 mathematics.md has a posterior over the inducing inputs too. Here they are point estimates, like s, l and the
-noise, and what moving them costs is not in the bound: v is what it is by Z, s and l, so that the same q(v) at
-other Z says something else of g. A stream that stays in one region for long forgets the others by that; one
-in random order does not notice.
+noise, that begin each batch where they were. v means something by Z, s and l only, so the KL is not of v but
+of what q says of g, at the old inputs (a = g(Z_old) = L_old w) and the new ones (b = L v) together:
+
+    KL(q(g) || q_old(g)) = KL(q(b) || p(b)) - E[log q_old(a) / p_old(a)],     a ~ ∫ p(a | b) q(b) db
+
+the same as in SS-GPTF. What was known has its price wherever the inputs go; moving the inputs and the kernel
+is free where nothing was known. With KL(q(v) || q_old(v)), other inputs would give what was known another
+meaning at no cost.
 """
 
 from __future__ import annotations
@@ -35,6 +40,17 @@ class Process(NamedTuple):
     mean: Any  # m
     root: Any  # R, with a positive diagonal
     hyper: Hyper
+
+
+class Before(NamedTuple):
+    """q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w - constant), a = L_old w."""
+
+    process: Process
+    whiten: Any  # L_old^-T
+    precision: Any
+    precision_a: Any  # L_old^-T precision L_old^-1
+    shift: Any
+    constant: Any
 
 
 class Params(NamedTuple):
@@ -63,10 +79,11 @@ def learn(
 ) -> GPLearned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
     start_key, key = gp.split(key)
+    known = remember(settings, before)
 
     def objective(params: Params, extra, key):
         now = params._replace(process=_on_diagonal(jnp.exp, params.process))
-        return bound(settings, Params(before, nodes), entries, now, key), extra
+        return bound(settings, known, nodes, entries, now, key), extra
 
     params = Params(_on_diagonal(jnp.log, before), gp.start_nodes(nodes, entries, start_key))
     params, _, bounds = gp.ascend(settings, learning_rate, params, (), key, objective)
@@ -78,7 +95,9 @@ def _on_diagonal(function, process: Process) -> Process:
     return process._replace(root=jnp.tril(process.root, -1) + diagonal)
 
 
-def bound(settings: GPSettings, before: Params, entries: Entries, now: Params, key) -> jax.Array:
+def bound(
+    settings: GPSettings, before: Before, nodes: Nodes, entries: Entries, now: Params, key
+) -> jax.Array:
     """E_q[log p(y | f)] - KL(q || q before the batch), at one draw of x per entry."""
     process, hyper = now.process, now.process.hyper
     x = gp.draw_inputs(now.nodes, entries, key)
@@ -87,16 +106,36 @@ def bound(settings: GPSettings, before: Params, entries: Entries, now: Params, k
     mean = a.T @ process.mean
     var = jnp.exp(hyper.log_var) - jnp.sum(a * a, 0) + jnp.sum((process.root.T @ a) ** 2, 0)
     fit = gp.expected_log_likelihood(settings.likelihood, entries.value, mean, var, gp.noise_of(hyper))
-    kl = kl_process(process, before.process) + gp.kl_nodes(now.nodes, before.nodes)
+    kl = kl_process(settings, process, L, before) + gp.kl_nodes(now.nodes, nodes)
     return jnp.sum(entries.here * fit) - kl
 
 
-def kl_process(now: Process, before: Process) -> jax.Array:
-    """KL(N(m, R R^T) || N(m0, R0 R0^T)) = ½ |R0^-1 R|² + ½ |R0^-1 (m - m0)|² - ½ M - log |R| + log |R0|."""
-    both = jnp.column_stack([now.root, now.mean - before.mean])
-    away = solve_triangular(before.root, both, lower=True)
-    log_ratio = jnp.sum(jnp.log(jnp.diag(now.root)) - jnp.log(jnp.diag(before.root)))
-    return 0.5 * (jnp.sum(away * away) - len(now.mean)) - log_ratio
+def remember(settings: GPSettings, process: Process) -> Before:
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, process.hyper, process.inputs))
+    eye = jnp.eye(len(L))
+    whiten = solve_triangular(L, eye, lower=True).T
+    inverse = solve_triangular(process.root, eye, lower=True)
+    precision, shift = inverse.T @ inverse - eye, inverse.T @ (inverse @ process.mean)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diag(process.root)))
+    constant = 0.5 * (shift @ process.mean + log_det)
+    return Before(process, whiten, precision, whiten @ precision @ whiten.T, shift, constant)
+
+
+def kl_process(settings: GPSettings, now: Process, L, before: Before) -> jax.Array:
+    """KL(q(g) || q_old(g)), L being that of the inputs now.
+
+    With T = L^-1 k(Z, Z_old) L_old^-T, w has mean T^T m and E[w w^T] = L_old^-1 k(Z_old, Z_old) L_old^-T +
+    T^T (S + m m^T - I) T. An input shares its jitter with the one it was: unmoved, T = I, and all this is
+    KL(q(v) || q_old(v)).
+    """
+    old, eye = before.process, jnp.eye(len(L))
+    link = gp.kernel(now.hyper, now.inputs, old.inputs) + settings.jitter * jnp.exp(now.hyper.log_var) * eye
+    T = solve_triangular(L, link @ before.whiten, lower=True)
+    second = now.root @ now.root.T + jnp.outer(now.mean, now.mean) - eye
+    own = 0.5 * jnp.trace(second) - jnp.sum(jnp.log(jnp.diag(now.root)))
+    square = jnp.sum(before.precision_a * gp.inducing_cov(settings, now.hyper, old.inputs))
+    square += jnp.sum((T @ before.precision @ T.T) * second)
+    return own + 0.5 * square - before.shift @ (T.T @ now.mean) + before.constant
 
 
 ALGORITHM = gp.Algorithm(start, learn, posterior)
