@@ -47,8 +47,9 @@ QUICK: dict[str, dict[str, Any]] = {
     "svb-dtf": {"epochs": 3},
     "svb-gptf": {"inducing": 8, "epochs": 3},
     "ss-gptf": {"inducing": 8, "epochs": 3},
+    "costco": {"channels": 4, "epochs": 2},
 }
-NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt")
+NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt", "costco")
 FORGETS = ("spider",)
 DRAWS_NOTHING = ("mean", "biases", "static-biases")
 LOOKS_AT_NO_NODE = ("mean",)

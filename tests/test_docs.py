@@ -267,6 +267,7 @@ METHODS = {
     "SVB-GPTF": "svb-gptf",
     "SS-GPTF": "ss-gptf",
     "CP-WOPT": "cp-wopt",
+    "CoSTCo": "costco",
     "static biases": "static-biases",
     "online biases": "biases",
     "mean": "mean",

@@ -150,6 +150,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "memory": _positive(),
     "committee": _whole(1),
     "starts": _whole(1),
+    "channels": _whole(1),
     "node_noise": (lambda x: isinstance(x, bool), "true or false"),
     "activation": (lambda x: x in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"),
     "engine": (lambda x: x in ENGINES, f"one of {', '.join(ENGINES)}"),

@@ -130,6 +130,12 @@ def _ss_gptf(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *
     return ss_gptf(n_modes, likelihood, rank=rank, batch_size=batch_size, **settings)
 
 
+def _costco(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
+    from spidertensor.baselines.costco import costco
+
+    return costco(n_modes, likelihood, rank=rank, **settings)
+
+
 _OF_SPIDER = ("activation", "engine")
 _OF_DEFAULT = (*_OF_SPIDER, "clip", "node_noise", "memory", "multilinear_var")
 # the paper's network, without the rest of the default
@@ -294,6 +300,18 @@ _ENTRIES = (
         scaled=False,
         has_batch_size=False,
         settings=("starts",),
+    ),
+    Entry(
+        _costco,
+        "costco",
+        "CoSTCo",
+        "static convolutional network over embeddings (Liu et al. 2019; needs jax)",
+        styles.TEAL,
+        unit="all",
+        role="competitor",
+        has_batch_size=False,
+        settings=("channels", *_OF_SVB),
+        needs=_NEEDS,
     ),
     Entry(
         _static_biases,
