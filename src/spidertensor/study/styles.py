@@ -30,6 +30,7 @@ PURPLE = Style("#6B3FA0", (0, (2, 1)), "<")
 BROWN = Style("#7A5C00", (0, (1, 0.7)), "*", 1.6)
 WINE = Style("#882255", (0, (4, 1, 1, 1)), "h", 1.6)
 TEAL = Style("#44AA99", (0, (8, 2, 2, 2)), "d")
+OLIVE = Style("#999933", (0, (6, 1, 1, 1, 1, 1, 1, 1)), "p")
 PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN, WINE)
 
 # floors: thin and grey, without markers
