@@ -53,6 +53,7 @@ NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt", "costco")
 FORGETS = ("spider",)
 DRAWS_NOTHING = ("mean", "biases", "static-biases")
 LOOKS_AT_NO_NODE = ("mean",)
+SLOW = ("pbp",)
 
 
 class Case(NamedTuple):
@@ -81,7 +82,7 @@ def methods() -> dict[str, Case]:
                 random=name not in DRAWS_NOTHING,
                 one_number=name in LOOKS_AT_NO_NODE,
                 forgets=name in FORGETS,
-                calls=20 if entry.needs else 200,
+                calls=20 if entry.needs or name in SLOW else 200,
             )
         build = partial(sequential, HYBRID, likelihood, curvature=True, refine_every=BATCH)
         cases[f"sequential-{likelihood.name}"] = Case(build, likelihood, equal_starts=False)

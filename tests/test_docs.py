@@ -268,6 +268,7 @@ METHODS = {
     "SS-GPTF": "ss-gptf",
     "CP-WOPT": "cp-wopt",
     "CoSTCo": "costco",
+    "PBP": "pbp",
     "static biases": "static-biases",
     "online biases": "biases",
     "mean": "mean",

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from spidertensor.baselines import floors
 from spidertensor.baselines.cp_wopt import cp_wopt
+from spidertensor.baselines.pbp import pbp
 from spidertensor.baselines.post import post
 from spidertensor.method import Method, Unit
 from spidertensor.spider.likelihoods import PROBIT, Likelihood
@@ -102,6 +103,10 @@ def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: 
 
 def _post(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
     return post(n_modes, likelihood, rank=rank, batch_size=batch_size)
+
+
+def _pbp(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return pbp(Network((rank,) * n_modes, HIDDEN), likelihood, refine_every=batch_size)
 
 
 def _cp_wopt(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
@@ -312,6 +317,15 @@ _ENTRIES = (
         has_batch_size=False,
         settings=("channels", *_OF_SVB),
         needs=_NEEDS,
+    ),
+    Entry(
+        _pbp,
+        "pbp",
+        "PBP",
+        "the network of spider-plain with moments of every layer (after Hernández-Lobato and Adams 2015)",
+        styles.OLIVE,
+        unit="entry",
+        role="variant",
     ),
     Entry(
         _static_biases,

@@ -33,6 +33,7 @@ PURPLE_DASHED = Style(PURPLE.color, "--", "1")
 PURPLE_DOTTED = Style(PURPLE.color, ":", "2")
 PINK_DASHED = Style(PINK.color, (0, (6, 2)), "^")
 TEAL = Style("#44AA99", (0, (8, 2, 2, 2)), "d")
+OLIVE = Style("#999933", (0, (6, 1, 1, 1, 1, 1, 1, 1)), "p")
 PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN, WINE)
 
 # floors: thin and grey, without markers
