@@ -7,6 +7,11 @@ exp(f) and variance exp(f) + noise exp(2 f). With M = E[exp(f)] and F = E[exp(2 
 
 where var counts as no more than WIDEST: of an f that is hardly known the normal distribution is a rough
 guess, and its upper tail alone would be M.
+
+Intervals are those of a negative binomial that matches the logarithm of the rate instead (`_matched`). With
+the moments of the rate itself, a wide f would have a size of nearly 0: a chance of nearly 1 for a zero. For
+the same reason a committee mixes f, as it does for all likelihoods: one member that is far off, with a small
+weight, would be all of the mixture's mean and variance.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import digamma, ndtr, ndtri, polygamma
 
-from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.compiled import PART, kernel
 from spidertensor.spider.keyed import uniforms
 from spidertensor.spider.likelihoods import negative_binomial
 from spidertensor.spider.likelihoods.base import Likelihood
@@ -32,44 +37,8 @@ DEPTH, DEPTH_VAR = 8.0, 1.0  # below the level: a rate of exp(-8) of it is as go
 LARGEST_STEP = 0.5  # of log noise, by an entry
 LARGEST_SCORE = 3.0  # of log noise: one wild count must not make it certain
 _LEAST_CHANCE = 1e-300
+_NEWTON_STEPS = 3  # after which an inverse of trigamma is right to 3e-6
 _KEY = 0  # of the draws inside a count's step of the distribution function
-
-
-@kernel(**PART)
-def _bounded(mean):
-    """A log rate, of which all others are as good as infinite or none."""
-    return min(max(mean, -LARGEST_LOG), LARGEST_LOG)
-
-
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
-@kernel(**COMPILE | {"fastmath": False})
-def mix(weights, parts, out):
-    """f and noise such that mean and variance of an observation are exactly those of the mixture.
-
-    Arguments as in mixture.moments. M = sum w M_m, F = sum w F_m, noise = sum w F_m noise_m / F; the log
-    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow.
-    Where var is above WIDEST the noise takes the rest."""
-    members, n = parts.shape[0], parts.shape[2]
-    for i in range(n):
-        w = min(i, weights.shape[1] - 1)
-        top_m, top_f = -np.inf, -np.inf
-        for m in range(members):
-            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
-            top_m = max(top_m, mean + var / 2)
-            top_f = max(top_f, 2 * (mean + var))
-        rate, square, noise = 0.0, 0.0, 0.0
-        for m in range(members):
-            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
-            rate += weights[m, w] * math.exp(mean + var / 2 - top_m)
-            of_f = weights[m, w] * math.exp(2 * (mean + var) - top_f)
-            square += of_f
-            noise += of_f * parts[m, 2, i]
-        log_rate = top_m + math.log(rate)
-        var = max(top_f + math.log(square) - 2 * log_rate, 1e-12)
-        noise /= square
-        if var > WIDEST:
-            noise, var = math.exp(min(var - WIDEST, LARGEST_LOG)) * (1 + noise) - 1, WIDEST
-        out[0, i], out[1, i], out[2, i] = log_rate - var / 2, var, noise
 
 
 class Count(Likelihood):
@@ -77,7 +46,6 @@ class Count(Likelihood):
     allowed, scaled, intervals = "a whole number from 0 on", False, True
     remedy = "round it, or learn the values as continuous ones"
     level_var = LEVEL_VAR
-    mix = staticmethod(mix)
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -107,25 +75,44 @@ class Count(Likelihood):
 
     def residual(self, value, prediction, first=0):
         """Phi^-1 of a point drawn inside the step of the distribution function at the value, which is that of
-        a negative binomial of the predicted mean and variance. The draw depends on the number of the entry
-        alone, from `first` on."""
+        the negative binomial of `_matched`. The draw depends on the number of the entry alone, from `first`
+        on. Above the mean by the chance of more: one of less is close to 1, where it has no digits left."""
         value = np.asarray(value, np.float64)
-        moments = self.expected(*prediction[:2]), _size(*prediction[1:])
-        below, up_to = negative_binomial.cdf(value - 1, *moments), negative_binomial.cdf(value, *moments)
+        mean, size = _matched(*prediction)
+        upper = value > mean
+        before, behind = (negative_binomial.tail(k, mean, size, upper) for k in (value - 1, value))
         draw = np.empty(len(value))
         uniforms(_KEY, first, draw)
-        chance = below + draw * (up_to - below)
-        return ndtri(np.clip(chance, _LEAST_CHANCE, 1 - 2.0**-53))
+        residual = ndtri(np.clip(before + draw * (behind - before), _LEAST_CHANCE, 1 - 2.0**-53))
+        return np.where(upper, -residual, residual)
 
     def at_residual(self, residual, prediction):
-        moments = self.expected(*prediction[:2]), _size(*prediction[1:])
-        return negative_binomial.quantile(float(ndtr(residual)), *moments)
+        chance, upper = float(ndtr(-abs(residual))), residual > 0
+        return negative_binomial.quantile(chance, *_matched(*prediction), upper)
 
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
 
 
 COUNT = Count()
+
+
+def _matched(mean, var, noise):
+    """Mean and size of the negative binomial, a Poisson whose rate is a Gamma, of which log rate has the mean
+    and variance that f and the noise give it together: mean + digamma(r) - log r, var + trigamma(r)."""
+    r = 1 / np.asarray(noise, np.float64)
+    size = _inverse_trigamma(np.asarray(var, np.float64) + polygamma(1, r))
+    log_mean = mean + digamma(r) - np.log(r) - digamma(size) + np.log(size)
+    return np.exp(np.clip(log_mean, -LARGEST_LOG, LARGEST_LOG)), size
+
+
+def _inverse_trigamma(var):
+    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²)."""
+    x = (1 + np.sqrt(1 + 2 * var)) / (2 * var)
+    for _ in range(_NEWTON_STEPS):
+        trigamma = polygamma(1, x)
+        x = x + trigamma * (1 - trigamma / var) / polygamma(2, x)
+    return x
 
 
 def _size(var, noise):

@@ -11,12 +11,15 @@ terms do not depend on f.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
 from spidertensor.spider.compiled import kernel
+
+Floats = NDArray[np.float64]
 
 CODE = 2  # of the likelihood of counts, for kernels
 LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # of 1/r: from all but a Poisson to all but nothing except zeros
@@ -59,18 +62,26 @@ def _digamma(x):
     )
 
 
-def cdf(k: NDArray[np.float64], mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """P(Y <= k) of a negative binomial of this mean, and of variance mean + mean² / size."""
-    return np.where(k < 0, 0.0, betainc(size, np.maximum(k, 0.0) + 1.0, size / (size + mean)))
+def tail(k: Floats, mean: Floats, size: Floats, upper: Any) -> Floats:
+    """P(Y <= k) or, where `upper`, P(Y > k), of a negative binomial of this mean, and of variance
+    mean + mean² / size. Tiny chances have all their digits."""
+    more, total = np.maximum(k, 0.0) + 1.0, size + mean
+    of, to, share = np.where(upper, (more, size, mean / total), (size, more, size / total))
+    return np.where(k < 0, np.where(upper, 1.0, 0.0), betainc(of, to, share))
 
 
-def quantile(p: float, mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The smallest count k with P(Y <= k) >= p."""
+def quantile(chance: float, mean: Floats, size: Floats, upper: bool) -> Floats:
+    """The smallest count k with P(Y <= k) >= chance or, if `upper`, with P(Y > k) <= chance."""
+
+    def enough(k: Floats) -> NDArray[np.bool_]:
+        found = tail(k, mean, size, upper)
+        return found <= chance if upper else found >= chance
+
     low, high = np.full(mean.shape, -1.0), np.minimum(np.ceil(8 * mean + 8), _FAR)
-    while (short := (cdf(high, mean, size) < p) & (high < _FAR)).any():
+    while (short := ~enough(high) & (high < _FAR)).any():
         low, high = np.where(short, high, low), np.where(short, np.minimum(8 * high, _FAR), high)
     while (open_ := high - low > np.maximum(1.0, high * 2.0**-52)).any():
         middle = low + np.floor((high - low) / 2)
-        enough = cdf(middle, mean, size) >= p
-        high, low = np.where(open_ & enough, middle, high), np.where(open_ & ~enough, middle, low)
+        reached = enough(middle)
+        high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
     return high
