@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import nbinom, norm
+from scipy.stats import gamma, nbinom, norm
 
 from spidertensor.method import Prediction
 from spidertensor.spider.keyed import uniforms
@@ -134,6 +134,21 @@ def test_the_negative_binomial_is_that_of_scipy():
     f = np.log(3.0)
     level = log_density(COUNT.code, 5.0, f, 0.25)[0] + constants(COUNT.code, 5.0, 0.25)[0]
     assert level == pytest.approx(nbinom.logpmf(5, 4, 4 / 7), rel=1e-12)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 0.3, 1.0, 100.0])
+def test_log_probabilities_of_huge_counts_keep_their_digits(noise):
+    """Far from 0 a negative binomial is a Gamma distribution, up to terms of 1/y. The difference of two log
+    Gammas would be off by 0.004 at 1e12 and by 4 at 1e15."""
+    for y in (1e12, 1e15):
+        for ratio in (0.9, 1.0, 1.2):
+            f = math.log(y * ratio)
+            level = log_density(COUNT.code, y, f, noise)[0] + constants(COUNT.code, y, noise)[0]
+            wanted = gamma.logpdf(y, 1 / noise, scale=noise * y * ratio)
+            assert level == pytest.approx(wanted, abs=2e-4 if noise < 1e-3 else 1e-7)
+    for y in (998.0, 999.0, 1000.0, 1500.0, 1e5):  # where the one form follows the other
+        level = log_density(COUNT.code, y, math.log(y), noise)[0] + constants(COUNT.code, y, noise)[0]
+        assert level == pytest.approx(nbinom.logpmf(y, 1 / noise, 1 / (1 + noise * y)), abs=1e-7)
 
 
 def test_moments_of_an_observation():

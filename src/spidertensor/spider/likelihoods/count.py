@@ -21,14 +21,14 @@ import math
 import numpy as np
 from scipy.special import digamma, ndtr, ndtri, polygamma
 
-from spidertensor.spider.compiled import PART, kernel
+from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.keyed import uniforms
 from spidertensor.spider.likelihoods import negative_binomial
 from spidertensor.spider.likelihoods.base import Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import CODE, LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.likelihoods.quadrature import by_quadrature, log_evidences
 
-LARGEST = 1e15  # of a count: a larger float64 may be no whole number any more
+LARGEST = 1e15  # of a count: not far above, a float64 has no digit for ones any more
 LARGEST_LOG = math.log(1e100)  # of a rate: its square is still a number
 WIDEST = 4.0  # variance of f in the moments of an observation
 LEVEL_VAR = 4.0  # prior variance of the level of f
@@ -55,6 +55,12 @@ class Count(Likelihood):
     def allows(self, value):
         with np.errstate(invalid="ignore"):
             return (value >= 0) & (value <= LARGEST) & (np.floor(value) == value)
+
+    def refusal(self, value):
+        if LARGEST < value < math.inf:
+            remedy = "count in a larger unit, or learn the values as continuous ones"
+            return f"is more than {LARGEST:g}, up to which counts are learned exactly", remedy
+        return super().refusal(value)
 
     def log_evidence(self, value, mean, var, noise):
         parts = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (value, mean, var, noise)))
@@ -89,6 +95,13 @@ class Count(Likelihood):
     def at_residual(self, residual, prediction):
         chance, upper = float(ndtr(-abs(residual))), residual > 0
         return negative_binomial.quantile(chance, *_matched(*prediction), upper)
+
+    def clipped(self, value, prediction, residual, clip):
+        """By the same bound as a member's: a residual would count small values and rare ones, which are
+        learned in full."""
+        bounds = np.empty(len(value))
+        _largest(*prediction, clip, bounds)
+        return value > bounds
 
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
@@ -154,6 +167,13 @@ def largest_learned(alpha, beta, noise, clip):
     log_rate = min(alpha + min(beta, WIDEST) / 2, LARGEST_LOG)
     more = math.exp(log_rate) + 1
     return math.exp(min(math.log(more) + clip * math.sqrt(beta + noise + 1 / more), LARGEST_LOG))
+
+
+@kernel(**COMPILE)
+def _largest(mean, var, noise, clip, out):
+    """`largest_learned` of many predictions."""
+    for i in range(len(out)):
+        out[i] = largest_learned(mean[i], var[i], noise[i], clip)
 
 
 @kernel(**PART)

@@ -4,8 +4,8 @@ mathematics.md section 17. With r = 1/noise and t = f - log r,
 
     log p(y | f) = log Gamma(y + r) - log Gamma(r) - log Gamma(y + 1) - y log(1 + exp(-t)) - r log(1 + exp(t))
 
-which loses no digits: neither for counts of a million nor near the Poisson, where r is large. The first three
-terms do not depend on f.
+which loses no digits near the Poisson, where r is large. The first three terms do not depend on f; of large
+counts the difference of the two with y is taken by Stirling's series (`_log_gamma_ratio`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 CODE = 2  # of the likelihood of counts, for kernels
 LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # of 1/r: from all but a Poisson to all but nothing except zeros
 _ASYMPTOTIC = 8.0  # from here on the series of digamma is exact to 1e-11
+_LARGE = 1e3  # from here on Stirling's series is exact, and log Gammas begin to lose digits
 _FAR = 2.0**62  # a count that bisection does not look beyond
 
 
@@ -46,8 +47,23 @@ def log_density(y, f, noise):
 def constants(y, noise):
     """What `log_density` leaves out of log p(y | f) and of its derivative by log noise."""
     r = 1.0 / noise
-    log_gammas = math.lgamma(y + r) - math.lgamma(r) - math.lgamma(y + 1.0)
-    return log_gammas, -r * (_digamma(y + r) - _digamma(r))
+    return _log_gamma_ratio(y + 1.0, r - 1.0) - math.lgamma(r), -r * (_digamma(y + r) - _digamma(r))
+
+
+@kernel(cache=True, error_model="numpy")
+def _log_gamma_ratio(a, d):
+    """log(Gamma(a + d) / Gamma(a)). At a = 1e12 each log is 2.7e13, with two digits behind the point."""
+    b = a + d
+    if min(a, b) < _LARGE:
+        return math.lgamma(b) - math.lgamma(a)
+    # (x - 1/2) log x - x of both, without the difference of large numbers
+    return (a - 0.5) * math.log1p(d / a) + d * (math.log(b) - 1.0) + _stirling_rest(b) - _stirling_rest(a)
+
+
+@kernel(cache=True, error_model="numpy")
+def _stirling_rest(x):
+    u = 1.0 / (x * x)
+    return (1 / 12 - u * (1 / 360 - u / 1260)) / x
 
 
 @kernel(cache=True, error_model="numpy")
