@@ -105,17 +105,17 @@ def test_one_absurd_count_does_not_wreck_the_model():
 
 @pytest.mark.parametrize("committee", [1, 4])
 def test_clipped_is_what_is_not_learned_in_full(committee):
-    """Rare ones and zeros are far from their predictions, but learned in full."""
+    """A zero among hundreds is far from its prediction, but learned in full."""
     rng = np.random.default_rng(0)
     X = rng.integers((20, 15), size=(4000, 2))
-    y = np.where(X[:, 0] < 10, rng.random(4000) < 0.002, rng.poisson(300.0, 4000)).astype(float)
-    y[3000::50] = 0
+    y = rng.poisson(300.0, 4000).astype(float)
+    y[[3000, 3200, 3400]] = 0
     y[[3500, 3700]] = 1e7
     model = SpiderRegressor(**SMALL, committee=committee).fit(X[:2000], y[:2000])
     before = model.n_clipped_
     update = model.learn(X[2000:], y[2000:])
     assert model.n_clipped_ == before + update.clipped
-    assert 2 <= update.clipped <= 4
+    assert update.clipped == 2
     if committee == 1:
         assert model.n_clipped_ == model._fitted().state.members[0].counts.clipped
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import digamma, ndtr, ndtri, polygamma
+from scipy.special import digamma, ndtr, ndtri, zeta
 
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.keyed import uniforms
@@ -114,17 +114,18 @@ def _matched(mean, var, noise):
     """Mean and size of the negative binomial, a Poisson whose rate is a Gamma, of which log rate has the mean
     and variance that f and the noise give it together: mean + digamma(r) - log r, var + trigamma(r)."""
     r = 1 / np.asarray(noise, np.float64)
-    size = _inverse_trigamma(np.asarray(var, np.float64) + polygamma(1, r))
+    size = _inverse_trigamma(np.asarray(var, np.float64) + zeta(2, r))
     log_mean = mean + digamma(r) - np.log(r) - digamma(size) + np.log(size)
     return np.exp(np.clip(log_mean, -LARGEST_LOG, LARGEST_LOG)), size
 
 
 def _inverse_trigamma(var):
-    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²)."""
+    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²). By Hurwitz's
+    zeta: trigamma(x) = zeta(2, x), and its derivative -2 zeta(3, x)."""
     x = (1 + np.sqrt(1 + 2 * var)) / (2 * var)
     for _ in range(_NEWTON_STEPS):
-        trigamma = polygamma(1, x)
-        x = x + trigamma * (1 - trigamma / var) / polygamma(2, x)
+        trigamma = zeta(2, x)
+        x = x - trigamma * (1 - trigamma / var) / (2 * zeta(3, x))
     return x
 
 
