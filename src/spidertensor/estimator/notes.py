@@ -109,6 +109,8 @@ class Notes:
             self._judge_variety(fitted)
         if self._in_part >= SHORTEST_PART:
             self._judge_part(fitted)
+        if self._entries >= FEWEST_EQUAL and fitted.model.rule and fitted.state.draws:
+            self._judge_negatives(fitted, fitted.model.rule.negatives)
 
     def predicted(
         self,
@@ -142,6 +144,14 @@ class Notes:
         if fitted.state.draws and fitted.state.draws.seen.max() <= 1:
             reason = "all events have the same node in the mode that is drawn, so there is nothing to learn"
             self._give(SpiderWarning(reason, kind="one node", remedy="name another mode as negatives_over"))
+
+    def _judge_negatives(self, fitted: Fitted, negatives: int) -> None:
+        fewest = int(fitted.state.draws.seen.min())
+        if 1 < fewest <= negatives:
+            reason = (
+                f"{negatives} are drawn after each event, of only {fewest} nodes: the same again and again"
+            )
+            self._give(SpiderWarning(reason, kind="few nodes", remedy="pass a smaller number of negatives"))
 
     def _judge_unclipped(self, fitted: Fitted, value: NDArray[np.float64]) -> None:
         shift, scale = units(fitted)

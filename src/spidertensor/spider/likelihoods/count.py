@@ -120,8 +120,8 @@ def _matched(mean, var, noise):
 
 
 def _inverse_trigamma(var):
-    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²). By Hurwitz's
-    zeta: trigamma(x) = zeta(2, x), and its derivative -2 zeta(3, x)."""
+    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²). By
+    Hurwitz's zeta: trigamma(x) = zeta(2, x), and its derivative -2 zeta(3, x)."""
     x = (1 + np.sqrt(1 + 2 * var)) / (2 * var)
     for _ in range(_NEWTON_STEPS):
         trigamma = zeta(2, x)
