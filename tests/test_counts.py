@@ -103,6 +103,23 @@ def test_one_absurd_count_does_not_wreck_the_model():
     assert one.learn_one(tuple(X[0].tolist()), 1e9).log_evidence < -20  # of the true count
 
 
+@pytest.mark.parametrize("committee", [1, 4])
+def test_clipped_is_what_is_not_learned_in_full(committee):
+    """A zero among hundreds is far from its prediction, but learned in full."""
+    rng = np.random.default_rng(0)
+    X = rng.integers((20, 15), size=(4000, 2))
+    y = rng.poisson(300.0, 4000).astype(float)
+    y[[3000, 3200, 3400]] = 0
+    y[[3500, 3700]] = 1e7
+    model = SpiderRegressor(**SMALL, committee=committee).fit(X[:2000], y[:2000])
+    before = model.n_clipped_
+    update = model.learn(X[2000:], y[2000:])
+    assert model.n_clipped_ == before + update.clipped
+    assert update.clipped == 2
+    if committee == 1:
+        assert model.n_clipped_ == model._fitted().state.members[0].counts.clipped
+
+
 def test_zeros_that_are_sure_leave_predictions_sane():
     """Half of the nodes have nothing but zeros. Nothing in a zero says how small its rate is."""
     rng = np.random.default_rng(0)
@@ -186,13 +203,21 @@ def test_the_level_and_the_noise_of_a_file_are_checked(tmp_path):
 # --- what is refused ---
 
 
-@pytest.mark.parametrize("value", [2.5, -1.0, 1e16, math.nan, math.inf])
+@pytest.mark.parametrize("value", [2.5, -1.0, math.nan, math.inf])
 def test_other_values_are_refused_with_the_remedy(value):
     model = SpiderRegressor(likelihood="count")
     with pytest.raises(EntryError, match=r"not a whole number from 0 on: round it|is not finite") as error:
         model.fit([("a", 1), ("b", 2)], [3, value])
     assert error.value.row == 1
     assert not model.__sklearn_is_fitted__()
+
+
+def test_a_count_that_is_too_large_is_not_told_to_be_round(file):
+    with pytest.raises(EntryError, match=r"row 1: value 1e\+16 is more than 1e\+15.*: count in a larger"):
+        SpiderRegressor(likelihood="count").fit([("a", 1), ("b", 2)], [3, 1e16])
+    file.write_text("cell,hour,calls\n1,2,3\n1,3,1e16\n")
+    columns = ("--modes", "cell,hour", "--value", "calls", "--counts")
+    assert "1e+16 is more than 1e+15" in error("fit", file, *columns)
 
 
 def test_settings_that_have_no_meaning_for_counts():

@@ -68,9 +68,58 @@ def test_without_time_an_event_drawn_by_seed_is_held_out(spider):
     assert any("of each user one drawn by seed" in note for note in records[0]["notes"])
 
 
+@pytest.fixture
+def plays(tmp_path):
+    """A file of such events, with times that run backwards, and one row that is none."""
+    rng = np.random.default_rng(1)
+    user = rng.integers(40, size=3000)
+    song = 2 * np.minimum(rng.geometric(0.1, 3000), 30) + user % 2
+    rows = [f"u{u},s{s},{3000 - row}" for row, (u, s) in enumerate(zip(user, song, strict=True))]
+    (tmp_path / "plays.csv").write_text("\n".join(["user,song,when", *rows, "u1,,1"]))
+    return str(tmp_path / "plays.csv")
+
+
+def test_events_of_a_file_are_ranked(spider, plays):
+    file = (plays, "--modes", "user,song", "--events", "--over", "song", "--method", "spider-single")
+    code, out, err = spider(*file, "--on-bad", "skip", "--time", "when", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert (record["protocol"], record["over"]) == ("last-out", "song")
+    assert record["n_entries"] + record["n_scored"] == 3000
+    own, floor = (record["ranks"][name]["full"] for name in ("spider-single", "popularity"))
+    assert own["mrr"] > 1.2 * floor["mrr"]
+    by_rows = json.loads(spider(*file, "--on-bad", "skip", "--json")[1])
+    assert by_rows["ranks"]["popularity"] != record["ranks"]["popularity"]  # other events are the last
+    ranked = spider(*file, "--on-bad", "skip", "--protocol", "prequential")[1]
+    assert "first tenth" in " ".join(ranked.split())
+    assert "song is missing" in " ".join(spider(*file)[2].split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (("--modes", "user,song", "--events"), "--events needs --over"),
+        (("--modes", "user,song", "--value", "when", "--over", "song"), "--over needs --events"),
+        (
+            ("--modes", "user,song", "--events", "--over", "shop"),
+            "--over shop: name one of the modes user, song",
+        ),
+        (("--events", "--over", "song"), "a file needs --modes, the names"),
+        (("--modes", "user,song", "--events", "--over", "song", "--binary"), "leave out --value, --binary"),
+        (("--modes", "user,song", "--events", "--over", "song", "--test", "0.1"), "--test is not for events"),
+    ],
+)
+def test_options_of_a_file_that_do_not_fit(spider, plays, arguments, reason):
+    code, out, err = spider(plays, *arguments)
+    assert code != 0
+    assert not out
+    assert reason in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("movielens-100k-events", "--events", "--over", "movie"), "--events is for files"),
         (("movielens-100k-events", "--protocol", "held-out"), "--protocol takes last-out or prequential"),
         (
             ("movielens-100k-events", "--method", "biases"),

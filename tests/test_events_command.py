@@ -122,7 +122,7 @@ def test_predictions_have_no_value(folder, spider):
     ("options", "reason"),
     [
         (("--modes", "user,song", "--events"), "--events needs --over"),
-        (("--modes", "user,song", "--over", "song", "--value", "song"), "are for --events"),
+        (("--modes", "user,song", "--over", "song", "--value", "song"), "need --events beside them"),
         ((*EVENTS, "--value", "x"), "leave out --value"),
         ((*EVENTS, "--binary"), "leave out --value, --binary and --counts"),
         ((*EVENTS, "--scaling", "0,1"), "not with --events"),
@@ -141,6 +141,47 @@ def test_a_model_of_values_takes_no_events(folder, spider, fails):
     (folder / "a.csv").write_text("user,song,n\n" + "".join(f"{i % 5},{i % 7},{i % 3}\n" for i in range(50)))
     spider("fit", "a.csv", "--modes", "user,song", "--value", "n", *SMALL[:2])
     assert "learns values, not --events" in fails("fit", "a.csv", "--resume", "--events")
+
+
+def test_modes_are_told_by_their_names(folder, spider, fails):
+    written(folder / "plays.csv", plays())
+    spider("fit", "plays.csv", *EVENTS, *SMALL, "--remember-seen", "user")
+    shown = " ".join(spider("info", "plays.spider")[1].split())
+    assert "negatives_over=['song']" in shown
+    assert "remember_seen=user" in shown
+    assert "per event and its draws" in shown
+    said = fails("fit", "plays.csv", "--model", "plays.spider", "--resume", "--events", "--over", "user")
+    assert "has negatives_over ['song'], the command says ['user']" in said
+    said = fails("fit", "plays.csv", "--model", "plays.spider", "--add", "--negatives", "4")
+    assert "--negatives and --remember-seen need --events beside them" in said
+
+
+def test_what_the_scores_of_events_are_means_of(folder, spider):
+    written(folder / "plays.csv", plays())
+    said = " ".join(spider("fit", "plays.csv", *EVENTS, *SMALL)[1].split())
+    assert "per event and its draws" in said
+    assert "(per event or draw, each predicted before it was learned)" in said
+
+
+def test_a_column_of_labels_beside_events_is_noted(folder, spider):
+    rows = [(f"{user},{song}", n % 3 == 0, n % 24) for n, (user, song) in enumerate(plays())]
+    for labels, noted in ((("1", "0"), True), (("1", "1"), False)):
+        lines = [f"{ids},{labels[0] if clicked else labels[1]},{hour}" for ids, clicked, hour in rows]
+        (folder / "plays.csv").write_text("\n".join(["user,song,clicked,hour", *lines]))
+        told = json.loads(spider("fit", "plays.csv", *EVENTS, *SMALL, "--force", "--json")[1])
+        assert [note["kind"] for note in told["notes"]] == (["labels"] if noted else [])
+        if noted:
+            assert "--value clicked --binary" in told["notes"][0]["remedy"]
+            assert told["entries"] == 400
+
+
+def test_more_negatives_than_nodes_are_noted(folder, spider):
+    written(folder / "plays.csv", plays())  # 20 songs
+    for negatives, kinds in ((19, []), (20, ["few nodes"])):
+        options = ("--negatives", str(negatives), "--force", "--json")
+        told = json.loads(spider("fit", "plays.csv", *EVENTS, *SMALL, *options)[1])
+        assert [note["kind"] for note in told["notes"]] == kinds
+        assert all("smaller --negatives" in note["remedy"] for note in told["notes"])
 
 
 def test_a_server_learns_events(tmp_path, warm_kernels):

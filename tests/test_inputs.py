@@ -326,7 +326,7 @@ def test_a_column_of_values_is_taken_with_a_warning(y):
     [
         ([1.0, float("nan"), 2], 1, "finite"),
         ([1.0, 2, -np.inf], 2, "finite"),
-        ([1, None], 1, "NoneType"),
+        ([1, None], 1, "without a value"),
         ([1, "2"], 1, "str"),
         ([b"1"], 0, "bytes"),
         (["a"], 0, "str"),
@@ -340,7 +340,7 @@ def test_a_column_of_values_is_taken_with_a_warning(y):
         (pd.Series([1, None], dtype="Int64"), 1, "finite"),
         (pl.Series([1, None]), 1, "finite"),
         (pa.array([1, None]), 1, "finite"),
-        (np.ma.masked_array([1.0, 2.0], mask=[0, 1]), 1, "NoneType"),
+        (np.ma.masked_array([1.0, 2.0], mask=[0, 1]), 1, "without a value"),
         (np.zeros((2, 2)), None, "1-D"),
         (np.zeros((2, 1, 1)), None, "1-D"),
         (3.0, None, "1-D"),

@@ -162,7 +162,7 @@ BAD = [
     (("anna", 1 + 2j), 1.0, "cannot be an id"),
     (("anna", 1), float("nan"), "not finite"),
     (("anna", 1), "1.0", "not a finite number"),
-    (("anna", 1), None, "not a finite number"),
+    (("anna", 1), None, "without a value: only events"),
     (("anna", 1), 10**400, "not a finite number"),
     (("anna", 1), 1e300, "times the scale"),
 ]
@@ -178,6 +178,14 @@ def test_bad_input_is_the_error_of_learn_and_changes_nothing(ids, value, reason)
         model.learn([ids], [value])
     assert (str(one.value), one.value.row) == (str(many.value), many.value.row)
     assert_same_model(model, before)
+
+
+@pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
+def test_an_entry_without_a_value_is_no_event(kind):
+    model = kind(committee=1)
+    with pytest.raises(EntryError, match="without a value: only events have none: pass what was observed"):
+        model.learn_one((1, 2))
+    assert not model.__sklearn_is_fitted__()
 
 
 def test_bad_labels():

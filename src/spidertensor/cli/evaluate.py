@@ -62,6 +62,12 @@ def evaluate(
     counts: Annotated[
         bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: score the rates.")
     ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Rows are events, without a value: rank what comes next.")
+    ] = False,
+    over: Annotated[
+        str | None, typer.Option(metavar="MODE", help="With --events: the mode that is ranked: song.")
+    ] = None,
     time: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +139,7 @@ def evaluate(
     spider evaluate movielens-1m --method spider --rank 8
     spider evaluate flights --protocol prequential --plot flights.png
     spider evaluate movielens-100k-events --protocol last-out
+    spider evaluate plays.csv --modes user,song --events --over song --time when
 
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
@@ -155,26 +162,40 @@ def evaluate(
         modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
     )
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
-    if not own and datasets.describe(data).events_over:
+    _check_events(data, events, over, value, own=own, values=binary or counts)
+    rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
+
+    def own_file() -> tuple[datasets.Dataset, dict[str, Any]]:
+        source = options.source(data, format, columns, delimiter, encoding, decimal)
+        return _own_file(
+            source, BadRows(source, on_bad, rejects), modes, value, time, over,
+            binary=binary or events, counts=counts, missing=missing_id.value, rules=bin,
+        )  # fmt: skip
+
+    if events or (not own and datasets.describe(data).events_over):
         files_only = {"modes": modes, "value": value, "time": time, "format": format, "columns": columns}
-        _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
+        if not own:
+            _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
         if test is not None or plot is not None:
             raise CommandError(
                 f"--{'plot' if test is None else 'test'} is not for events, as {data} has them"
             )
-        record = ranked_events.evaluate_events(data, method, protocol and protocol.value, settings, engine)
+        _check_files(None, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
+        record = ranked_events.evaluate_events(
+            data,
+            lambda: own_file()[0] if own else datasets.load(data),
+            method,
+            protocol and protocol.value,
+            settings,
+            engine,
+        )
         (output.print_json if as_json else ranked_events.show)(record)
         return
     plan = _plan(protocol, test, own=own, in_time=time is not None, drawn=plot is not None, settings=settings)
-    rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
     about: dict[str, Any] = {}
     if own:
-        source = options.source(data, format, columns, delimiter, encoding, decimal)
-        rejected, reading = BadRows(source, on_bad, rejects), {"missing": missing_id.value, "rules": bin}
-        loaded, about = _own_file(
-            source, rejected, modes, value, time, binary=binary, counts=counts, **reading
-        )
+        loaded, about = own_file()
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
         _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
@@ -228,7 +249,9 @@ def _plan(
                 f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
             )
     if protocol == Protocol.LAST_OUT:
-        raise CommandError("--protocol last-out is for events: a data set whose name ends in -events")
+        raise CommandError(
+            "--protocol last-out is for events: --events, or a data set whose name ends in -events"
+        )
     if protocol is None:
         protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
     if share is not None and protocol == Protocol.PREQUENTIAL:
@@ -241,6 +264,19 @@ def _check_no_columns(data: str, **given: str | None) -> None:
     for name, text in given.items():
         if text is not None:
             raise CommandError(f"--{name} is for files: {data} is not the name of one")
+
+
+def _check_events(
+    data: str, events: bool, over: str | None, value: str | None, *, own: bool, values: bool
+) -> None:
+    if events and not own:
+        raise CommandError(f"--events is for files: {data} is not the name of one")
+    if events and (value is not None or values):
+        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
+    if events and over is None:
+        raise CommandError("--events needs --over, the mode that is ranked: --over song")
+    if over is not None and not events:
+        raise CommandError("--over needs --events beside it")
 
 
 def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
@@ -262,6 +298,7 @@ def _own_file(
     modes: str | None,
     value: str | None,
     time: str | None,
+    over: str | None,
     *,
     binary: bool,
     counts: bool,
@@ -273,9 +310,12 @@ def _own_file(
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
     from spidertensor.study.datasets.own_file import of_file
 
-    if modes is None or value is None:
-        raise CommandError(f"{source.name}: a file needs --modes and --value, the names of its columns")
+    if modes is None or (value is None and over is None):
+        needed = "--modes" if over else "--modes and --value"
+        raise CommandError(f"{source.name}: a file needs {needed}, the names of its columns")
     names, of_mode = options.words(modes), options.bin_rules(rules) or {}
+    if over is not None and over not in names:
+        raise CommandError(f"--over {over}: name one of the modes {', '.join(names)}")
     if unknown := [name for name in of_mode if name not in names]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
@@ -283,7 +323,7 @@ def _own_file(
     with output.bar(f"reading {source.name}") as progress:
         loaded = of_file(
             source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
-            missing=missing, bins=bins,
+            missing=missing, bins=bins, events_over=over,
         )  # fmt: skip
     return loaded, {
         "modes": names,

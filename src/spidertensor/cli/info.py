@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spidertensor.cli import files, options, output
+from spidertensor.cli import event_options, files, options, output
 
 
 def info(
@@ -56,10 +56,10 @@ def info(
                 else [("labels", f"{classes[0]!r}, and {classes[1]!r} is the positive one")]
             ),
             *([] if noise is None else [estimator.likelihood_.noise_in_words(noise)]),
-            ("evidence", f"{record['log_evidence']:.4f} per entry"),
+            ("evidence", output.evidence(record["log_evidence"], estimator)),
             *output.pairs_of_counts(record),
             *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),
-            ("settings", output.named(record["settings"])),
+            ("settings", output.named(event_options.named(record["settings"], estimator.mode_names_))),
             *((f"bins of {mode}", rule) for mode, rule in _bins(estimator)),
             ("position", _place(record["position"])),
         ],

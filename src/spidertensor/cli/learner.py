@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spidertensor import sources
-from spidertensor.cli import files, kept, output, position, text_labels
+from spidertensor.cli import event_options, files, kept, output, position, text_labels
 from spidertensor.cli.bad_rows import BadRows
 from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.notes import Notes
@@ -276,7 +276,10 @@ def start(
     if unknown := [name for name in rules if name not in modes]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(rules[name]) if name in rules else None for name in modes]
-    return Learner(estimator, path, source, modes, value, texts, bins=bins, classes=own)
+    learner = Learner(estimator, path, source, modes, value, texts, bins=bins, classes=own)
+    if events and isinstance(source, Source) and (note := event_options.unlearned_labels(source, modes)):
+        learner.notes.tell(note)
+    return learner
 
 
 def reopen(
@@ -354,7 +357,9 @@ def check_same(
     }  # fmt: skip
     for name, wanted in {**said, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
-            raise CommandError(f"{learner.path} has {name} {facts.get(name)!r}, the command says {wanted!r}")
+            has = event_options.named({name: facts.get(name)}, learner.modes)[name]
+            wanted = event_options.named({name: wanted}, learner.modes)[name]
+            raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
 
 
 def _listed(value: Any) -> Any:

@@ -163,6 +163,11 @@ def named(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={setting}" for name, setting in settings.items())
 
 
+def evidence(per_entry: float, model: Any) -> str:
+    """Of an event it is that of the event and of all that was drawn after it."""
+    return f"{per_entry:.4f} per {'event and its draws' if model.learns_events else 'entry'}"
+
+
 def counts_of(model: Any) -> dict[str, Any]:
     """What a model did not learn, not in full, or gave up; clipped and followed: None for binary values."""
     return {

@@ -9,7 +9,6 @@ from typing import Any
 from spidertensor.cli import output
 from spidertensor.cli.learner import Learner
 from spidertensor.estimator.running_floors import FLOORS
-from spidertensor.spider.likelihoods import Likelihood
 
 LINE_EVERY = 10.0  # seconds
 
@@ -105,17 +104,16 @@ def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
     if as_json:
         output.print_json(record)
     else:
-        output.print_pairs(
-            f"{record['model']}: learned from {record['source']}", _pairs(record, model.likelihood_)
-        )
+        output.print_pairs(f"{record['model']}: learned from {record['source']}", _pairs(record, model))
 
 
-def _pairs(record: dict[str, Any], likelihood: Likelihood) -> list[tuple[str, str]]:
+def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
     now, total = record["entries_now"], record["entries"]
     score = "nothing new to learn"
     if now:
         metric = output.METRICS[record["metric"]]
-        score = f"{metric} {record['score']:.4f} (each entry predicted before it was learned)"
+        each = "per event or draw, each" if model.learns_events else "each entry"
+        score = f"{metric} {record['score']:.4f} ({each} predicted before it was learned)"
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
     spent = f"reading {parts['reading']}, the first rows (and compiling) {parts['starting']}"
@@ -126,8 +124,8 @@ def _pairs(record: dict[str, Any], likelihood: Likelihood) -> list[tuple[str, st
         ("bad rows", f"{record['bad_rows']:,}"),
         *([("left out", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
         *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
-        *([] if noise is None else [likelihood.noise_in_words(noise)]),
-        ("evidence", f"{record['log_evidence']:.4f} per entry"),
+        *([] if noise is None else [model.likelihood_.noise_in_words(noise)]),
+        ("evidence", output.evidence(record["log_evidence"], model)),
         ("score", score),
         *([("floors", _floors(record["floors"]))] if now else []),
         *_last_part(record),

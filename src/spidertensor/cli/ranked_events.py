@@ -1,11 +1,15 @@
-"""What `spider evaluate` does with a data set of events: it ranks nodes, beside popularity."""
+"""What `spider evaluate` does with a data set or a file of events: it ranks nodes, beside popularity."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from spidertensor.cli import options, output
 from spidertensor.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from spidertensor.study.datasets import Dataset
 
 PROTOCOLS = ("last-out", "prequential")
 HEADER = {"HR@10": "hr_10", "NDCG@10": "ndcg_10", "recall@20": "recall_20", "MRR": "mrr"}
@@ -13,11 +17,15 @@ LISTS = {"full": "all nodes", "sampled": "99 sampled others"}
 
 
 def evaluate_events(
-    name: str, method: str, protocol: str | None, settings: dict[str, Any], engine: options.Engine
+    name: str,
+    load: Callable[[], Dataset],
+    method: str,
+    protocol: str | None,
+    settings: dict[str, Any],
+    engine: options.Engine,
 ) -> dict[str, Any]:
-    """The record of a method on a named data set of events. settings: rank, batch_size and seed."""
+    """The record of a method on a data set or file of events. settings: rank, batch_size and seed."""
     from spidertensor.baselines.popularity import popularity
-    from spidertensor.study import datasets
     from spidertensor.study.grid import method_of
     from spidertensor.study.registry import METHODS
 
@@ -28,7 +36,7 @@ def evaluate_events(
     if not METHODS[method].events:
         able = ", ".join(each for each, entry in METHODS.items() if entry.events)
         raise CommandError(f"{method} learns nothing from events alone: choose one of {able}")
-    data = datasets.load(name)
+    data = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the time of the events of {name} is not known: it has no prequential ranks")
     chosen = {"method": method, "engine": engine.value, **settings}

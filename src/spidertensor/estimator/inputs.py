@@ -9,7 +9,6 @@ y --values---> (n,) floats, or labels by labels.py
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -92,10 +91,8 @@ def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
     if not good.all():
         row = int(good.argmin())
         value = float(array[row])
-        if not isfinite(value):
-            raise EntryError(f"value {value:g} is not finite", row, kind="value", value=value)
-        reason = f"value {value:g} is not {likelihood.allowed}"
-        raise EntryError(reason, row, kind="value", value=value, remedy=likelihood.remedy)
+        reason, remedy = likelihood.refusal(value)
+        raise EntryError(f"value {value:g} {reason}", row, kind="value", value=value, remedy=remedy)
     return array
 
 
@@ -156,6 +153,9 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def number(value: Any, row: int | None) -> float:
+    if value is None:  # as in learn_one(ids), which is for events
+        reason, remedy = "an entry without a value: only events have none", "pass what was observed"
+        raise EntryError(reason, row, kind="value", remedy=remedy)
     try:
         if isinstance(value, _NO_NUMBERS):
             raise TypeError

@@ -5,6 +5,8 @@
     unclipped   one is far from the others, and nothing clips it
     clipped     many values are far from their predictions
     refused     many values could not be learned
+    one node    events have one node only in the mode that is drawn
+    few nodes   there are fewer to draw than are drawn after each event
     unseen      most ids of a prediction were never learned (unseen.py)
 
 Nothing of this changes what is learned, or stands in a file: a model that was loaded begins anew, and is not
@@ -109,6 +111,8 @@ class Notes:
             self._judge_variety(fitted)
         if self._in_part >= SHORTEST_PART:
             self._judge_part(fitted)
+        if self._entries >= FEWEST_EQUAL:
+            self._judge_negatives(fitted)
 
     def predicted(
         self,
@@ -142,6 +146,15 @@ class Notes:
         if fitted.state.draws and fitted.state.draws.seen.max() <= 1:
             reason = "all events have the same node in the mode that is drawn, so there is nothing to learn"
             self._give(SpiderWarning(reason, kind="one node", remedy="name another mode as negatives_over"))
+
+    def _judge_negatives(self, fitted: Fitted) -> None:
+        rule, draws = fitted.model.rule, fitted.state.draws
+        if rule is None or not draws:
+            return
+        n, fewest = rule.negatives, int(draws.seen.min())
+        if 1 < fewest <= n:
+            reason = f"{n} are drawn after each event, of only {fewest} nodes: the same again and again"
+            self._give(SpiderWarning(reason, kind="few nodes", remedy="pass a smaller number of negatives"))
 
     def _judge_unclipped(self, fitted: Fitted, value: NDArray[np.float64]) -> None:
         shift, scale = units(fitted)

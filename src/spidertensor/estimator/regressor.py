@@ -145,7 +145,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @property
     @locked
     def n_clipped_(self) -> int:
-        """How many entries were further than `clip` standard deviations from what was predicted."""
+        """How many entries had a value that the committee's own prediction would clip: further than `clip`
+        standard deviations from the mean; of counts, above the largest that is learned in full."""
         return int(self._fitted().state.counts.clipped)
 
     @property

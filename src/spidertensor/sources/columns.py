@@ -114,8 +114,7 @@ def to_numbers(column: Any, likelihood: Likelihood, decimal: str = ".") -> tuple
         wrong = dict.fromkeys(map(int, missing), MISSING)
         found = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     for place in np.flatnonzero(~likelihood.allows(found)).tolist():
-        allowed = likelihood.allowed if isfinite(found[place]) else "finite"
-        wrong.setdefault(place, f"{found[place]:g} is not {allowed}")
+        wrong.setdefault(place, f"{found[place]:g} {likelihood.refusal(found[place])[0]}")
     return found, wrong
 
 

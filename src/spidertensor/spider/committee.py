@@ -75,7 +75,7 @@ def committee(
 ) -> Method:
     """The mixture of `members`, which have the same likelihood, as a Method.
 
-    clip:    predictive standard deviations from which on an entry counts as clipped
+    clip:    of its members; an entry counts as clipped if the mixture's own prediction would clip it
     threads: at most so many; None: as many as this process has cores
     """
     if not members:
@@ -131,11 +131,12 @@ def committee(
         if not state.residuals:
             below, (mean, var, noise) = None, mixed(weights, parts)
         elif not likelihood.normal:
-            predicted = mean, var, noise = mixed(weights, parts)
+            predicted = mixed(weights, parts)
+            mean, var, noise = predicted
             good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
-            residual = likelihood.residual(batch.value, Prediction(*predicted), first)
+            residual = likelihood.residual(batch.value, predicted, first)
             note(state.residuals[0], residual, good, below)
-            clipped = int(np.count_nonzero(good & (np.abs(residual) > clip)))
+            clipped = int(np.count_nonzero(good & likelihood.clipped(batch.value, predicted, residual, clip)))
             state.counts.clipped[()] += clipped
         return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 

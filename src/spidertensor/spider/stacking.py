@@ -23,7 +23,7 @@ LEAST = 0.001  # of a weight, or a hair less after normalising, so that a member
 class CommitteeCounts(NamedTuple):
     entries: NDArray[np.int64]
     refused: NDArray[np.int64]  # entries that no member could learn
-    clipped: NDArray[np.int64]  # entries further from the committee's prediction than its clip
+    clipped: NDArray[np.int64]  # entries that the committee's own prediction would clip
     log_evidence: NDArray[np.float64]  # sum over all entries
 
 

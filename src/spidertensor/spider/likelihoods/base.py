@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,10 @@ class Likelihood(ABC):
         """`allows` of one value."""
         return bool(self.allows(np.array(value)))
 
+    def refusal(self, value: float) -> tuple[str, str]:
+        """Why a value is not allowed, in words that follow it, and what to do about that."""
+        return (f"is not {self.allowed}", self.remedy) if isfinite(value) else ("is not finite", "")
+
     @abstractmethod
     def log_evidence(
         self, value: ArrayLike, mean: ArrayLike, var: ArrayLike, noise: ArrayLike
@@ -81,6 +86,12 @@ class Likelihood(ABC):
     def at_residual(self, residual: float, prediction: Prediction) -> NDArray[np.float64]:
         """(n,) the values whose residuals are this."""
         return prediction.mean + self.std(*prediction) * residual
+
+    def clipped(
+        self, value: NDArray[np.float64], prediction: Prediction, residual: NDArray[np.float64], clip: float
+    ) -> NDArray[np.bool_]:
+        """(n,) which values a model with these predictions would not learn in full."""
+        return np.abs(residual) > clip
 
     def noise_in_words(self, noise: float) -> tuple[str, str]:
         """What to call the noise of a model, and how to tell it."""

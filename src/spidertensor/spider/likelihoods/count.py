@@ -7,6 +7,11 @@ exp(f) and variance exp(f) + noise exp(2 f). With M = E[exp(f)] and F = E[exp(2 
 
 where var counts as no more than WIDEST: of an f that is hardly known the normal distribution is a rough
 guess, and its upper tail alone would be M.
+
+Intervals are those of a negative binomial that matches the logarithm of the rate instead (`_matched`). With
+the moments of the rate itself, a wide f would have a size of nearly 0: a chance of nearly 1 for a zero. For
+the same reason a committee mixes f, as it does for all likelihoods: one member that is far off, with a small
+weight, would be all of the mixture's mean and variance.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import digamma, ndtr, ndtri, zeta
 
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.keyed import uniforms
@@ -23,7 +28,7 @@ from spidertensor.spider.likelihoods.base import Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import CODE, LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.likelihoods.quadrature import by_quadrature, log_evidences
 
-LARGEST = 1e15  # of a count: a larger float64 may be no whole number any more
+LARGEST = 1e15  # of a count: not far above, a float64 has no digit for ones any more
 LARGEST_LOG = math.log(1e100)  # of a rate: its square is still a number
 WIDEST = 4.0  # variance of f in the moments of an observation
 LEVEL_VAR = 4.0  # prior variance of the level of f
@@ -32,44 +37,8 @@ DEPTH, DEPTH_VAR = 8.0, 1.0  # below the level: a rate of exp(-8) of it is as go
 LARGEST_STEP = 0.5  # of log noise, by an entry
 LARGEST_SCORE = 3.0  # of log noise: one wild count must not make it certain
 _LEAST_CHANCE = 1e-300
+_NEWTON_STEPS = 3  # after which an inverse of trigamma is right to 3e-6
 _KEY = 0  # of the draws inside a count's step of the distribution function
-
-
-@kernel(**PART)
-def _bounded(mean):
-    """A log rate, of which all others are as good as infinite or none."""
-    return min(max(mean, -LARGEST_LOG), LARGEST_LOG)
-
-
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
-@kernel(**COMPILE | {"fastmath": False})
-def mix(weights, parts, out):
-    """f and noise such that mean and variance of an observation are exactly those of the mixture.
-
-    Arguments as in mixture.moments. M = sum w M_m, F = sum w F_m, noise = sum w F_m noise_m / F; the log
-    normal with these has var = log(F / M²), mean = log M - var / 2. By logarithms, which do not overflow.
-    Where var is above WIDEST the noise takes the rest."""
-    members, n = parts.shape[0], parts.shape[2]
-    for i in range(n):
-        w = min(i, weights.shape[1] - 1)
-        top_m, top_f = -np.inf, -np.inf
-        for m in range(members):
-            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
-            top_m = max(top_m, mean + var / 2)
-            top_f = max(top_f, 2 * (mean + var))
-        rate, square, noise = 0.0, 0.0, 0.0
-        for m in range(members):
-            mean, var = _bounded(parts[m, 0, i]), min(parts[m, 1, i], WIDEST)
-            rate += weights[m, w] * math.exp(mean + var / 2 - top_m)
-            of_f = weights[m, w] * math.exp(2 * (mean + var) - top_f)
-            square += of_f
-            noise += of_f * parts[m, 2, i]
-        log_rate = top_m + math.log(rate)
-        var = max(top_f + math.log(square) - 2 * log_rate, 1e-12)
-        noise /= square
-        if var > WIDEST:
-            noise, var = math.exp(min(var - WIDEST, LARGEST_LOG)) * (1 + noise) - 1, WIDEST
-        out[0, i], out[1, i], out[2, i] = log_rate - var / 2, var, noise
 
 
 class Count(Likelihood):
@@ -77,7 +46,6 @@ class Count(Likelihood):
     allowed, scaled, intervals = "a whole number from 0 on", False, True
     remedy = "round it, or learn the values as continuous ones"
     level_var = LEVEL_VAR
-    mix = staticmethod(mix)
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -87,6 +55,12 @@ class Count(Likelihood):
     def allows(self, value):
         with np.errstate(invalid="ignore"):
             return (value >= 0) & (value <= LARGEST) & (np.floor(value) == value)
+
+    def refusal(self, value):
+        if LARGEST < value < math.inf:
+            remedy = "count in a larger unit, or learn the values as continuous ones"
+            return f"is more than {LARGEST:g}, up to which counts are learned exactly", remedy
+        return super().refusal(value)
 
     def log_evidence(self, value, mean, var, noise):
         parts = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (value, mean, var, noise)))
@@ -107,25 +81,52 @@ class Count(Likelihood):
 
     def residual(self, value, prediction, first=0):
         """Phi^-1 of a point drawn inside the step of the distribution function at the value, which is that of
-        a negative binomial of the predicted mean and variance. The draw depends on the number of the entry
-        alone, from `first` on."""
+        the negative binomial of `_matched`. The draw depends on the number of the entry alone, from `first`
+        on. Above the mean by the chance of more: one of less is close to 1, where it has no digits left."""
         value = np.asarray(value, np.float64)
-        moments = self.expected(*prediction[:2]), _size(*prediction[1:])
-        below, up_to = negative_binomial.cdf(value - 1, *moments), negative_binomial.cdf(value, *moments)
+        mean, size = _matched(*prediction)
+        upper = value > mean
+        before, behind = (negative_binomial.tail(k, mean, size, upper) for k in (value - 1, value))
         draw = np.empty(len(value))
         uniforms(_KEY, first, draw)
-        chance = below + draw * (up_to - below)
-        return ndtri(np.clip(chance, _LEAST_CHANCE, 1 - 2.0**-53))
+        residual = ndtri(np.clip(before + draw * (behind - before), _LEAST_CHANCE, 1 - 2.0**-53))
+        return np.where(upper, -residual, residual)
 
     def at_residual(self, residual, prediction):
-        moments = self.expected(*prediction[:2]), _size(*prediction[1:])
-        return negative_binomial.quantile(float(ndtr(residual)), *moments)
+        chance, upper = float(ndtr(-abs(residual))), residual > 0
+        return negative_binomial.quantile(chance, *_matched(*prediction), upper)
+
+    def clipped(self, value, prediction, residual, clip):
+        """By the same bound as a member's: a residual would count small values and rare ones, which are
+        learned in full."""
+        bounds = np.empty(len(value))
+        _largest(*prediction, clip, bounds)
+        return value > bounds
 
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
 
 
 COUNT = Count()
+
+
+def _matched(mean, var, noise):
+    """Mean and size of the negative binomial, a Poisson whose rate is a Gamma, of which log rate has the mean
+    and variance that f and the noise give it together: mean + digamma(r) - log r, var + trigamma(r)."""
+    r = 1 / np.asarray(noise, np.float64)
+    size = _inverse_trigamma(np.asarray(var, np.float64) + zeta(2, r))
+    log_mean = mean + digamma(r) - np.log(r) - digamma(size) + np.log(size)
+    return np.exp(np.clip(log_mean, -LARGEST_LOG, LARGEST_LOG)), size
+
+
+def _inverse_trigamma(var):
+    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²). By
+    Hurwitz's zeta: trigamma(x) = zeta(2, x), and its derivative -2 zeta(3, x)."""
+    x = (1 + np.sqrt(1 + 2 * var)) / (2 * var)
+    for _ in range(_NEWTON_STEPS):
+        trigamma = zeta(2, x)
+        x = x - trigamma * (1 - trigamma / var) / (2 * zeta(3, x))
+    return x
 
 
 def _size(var, noise):
@@ -167,6 +168,13 @@ def largest_learned(alpha, beta, noise, clip):
     log_rate = min(alpha + min(beta, WIDEST) / 2, LARGEST_LOG)
     more = math.exp(log_rate) + 1
     return math.exp(min(math.log(more) + clip * math.sqrt(beta + noise + 1 / more), LARGEST_LOG))
+
+
+@kernel(**COMPILE)
+def _largest(mean, var, noise, clip, out):
+    """`largest_learned` of many predictions."""
+    for i in range(len(out)):
+        out[i] = largest_learned(mean[i], var[i], noise[i], clip)
 
 
 @kernel(**PART)

@@ -4,13 +4,14 @@ mathematics.md section 17. With r = 1/noise and t = f - log r,
 
     log p(y | f) = log Gamma(y + r) - log Gamma(r) - log Gamma(y + 1) - y log(1 + exp(-t)) - r log(1 + exp(t))
 
-which loses no digits: neither for counts of a million nor near the Poisson, where r is large. The first three
-terms do not depend on f.
+which loses no digits near the Poisson, where r is large. The first three terms do not depend on f; of large
+counts the difference of the two with y is taken by Stirling's series (`_log_gamma_ratio`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,12 @@ from scipy.special import betainc
 
 from spidertensor.spider.compiled import kernel
 
+Floats = NDArray[np.float64]
+
 CODE = 2  # of the likelihood of counts, for kernels
 LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # of 1/r: from all but a Poisson to all but nothing except zeros
 _ASYMPTOTIC = 8.0  # from here on the series of digamma is exact to 1e-11
+_LARGE = 1e3  # from here on Stirling's series is exact, and log Gammas begin to lose digits
 _FAR = 2.0**62  # a count that bisection does not look beyond
 
 
@@ -43,8 +47,23 @@ def log_density(y, f, noise):
 def constants(y, noise):
     """What `log_density` leaves out of log p(y | f) and of its derivative by log noise."""
     r = 1.0 / noise
-    log_gammas = math.lgamma(y + r) - math.lgamma(r) - math.lgamma(y + 1.0)
-    return log_gammas, -r * (_digamma(y + r) - _digamma(r))
+    return _log_gamma_ratio(y + 1.0, r - 1.0) - math.lgamma(r), -r * (_digamma(y + r) - _digamma(r))
+
+
+@kernel(cache=True, error_model="numpy")
+def _log_gamma_ratio(a, d):
+    """log(Gamma(a + d) / Gamma(a)). At a = 1e12 each log is 2.7e13, with two digits behind the point."""
+    b = a + d
+    if min(a, b) < _LARGE:
+        return math.lgamma(b) - math.lgamma(a)
+    # (x - 1/2) log x - x of both, without the difference of large numbers
+    return (a - 0.5) * math.log1p(d / a) + d * (math.log(b) - 1.0) + _stirling_rest(b) - _stirling_rest(a)
+
+
+@kernel(cache=True, error_model="numpy")
+def _stirling_rest(x):
+    u = 1.0 / (x * x)
+    return (1 / 12 - u * (1 / 360 - u / 1260)) / x
 
 
 @kernel(cache=True, error_model="numpy")
@@ -59,18 +78,26 @@ def _digamma(x):
     )
 
 
-def cdf(k: NDArray[np.float64], mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """P(Y <= k) of a negative binomial of this mean, and of variance mean + mean² / size."""
-    return np.where(k < 0, 0.0, betainc(size, np.maximum(k, 0.0) + 1.0, size / (size + mean)))
+def tail(k: Floats, mean: Floats, size: Floats, upper: Any) -> Floats:
+    """P(Y <= k) or, where `upper`, P(Y > k), of a negative binomial of this mean, and of variance
+    mean + mean² / size. Tiny chances have all their digits."""
+    more, total = np.maximum(k, 0.0) + 1.0, size + mean
+    of, to, share = np.where(upper, (more, size, mean / total), (size, more, size / total))
+    return np.where(k < 0, np.where(upper, 1.0, 0.0), betainc(of, to, share))
 
 
-def quantile(p: float, mean: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The smallest count k with P(Y <= k) >= p."""
+def quantile(chance: float, mean: Floats, size: Floats, upper: bool) -> Floats:
+    """The smallest count k with P(Y <= k) >= chance or, if `upper`, with P(Y > k) <= chance."""
+
+    def enough(k: Floats) -> NDArray[np.bool_]:
+        found = tail(k, mean, size, upper)
+        return found <= chance if upper else found >= chance
+
     low, high = np.full(mean.shape, -1.0), np.minimum(np.ceil(8 * mean + 8), _FAR)
-    while (short := (cdf(high, mean, size) < p) & (high < _FAR)).any():
+    while (short := ~enough(high) & (high < _FAR)).any():
         low, high = np.where(short, high, low), np.where(short, np.minimum(8 * high, _FAR), high)
     while (open_ := high - low > np.maximum(1.0, high * 2.0**-52)).any():
         middle = low + np.floor((high - low) / 2)
-        enough = cdf(middle, mean, size) >= p
-        high, low = np.where(open_ & enough, middle, high), np.where(open_ & ~enough, middle, low)
+        reached = enough(middle)
+        high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
     return high

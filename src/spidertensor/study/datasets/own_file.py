@@ -30,9 +30,10 @@ _ZONED, _UNZONED, _NUMBER = "a time with a zone", "a time without a zone", "a nu
 def of_file(
     source: Source,
     modes: Sequence[str],
-    value: str,
+    value: str | None,
     likelihood: Likelihood,
     *,
+    events_over: str | None = None,
     time: str | None = None,
     on_bad: Callable[[list[BadRow]], None],
     progress: Callable[[float | None], None] = lambda share: None,
@@ -41,6 +42,7 @@ def of_file(
 ) -> Dataset:
     """The good rows of a source; DatasetError if nothing can be measured with them.
 
+    value:    None of events, which are ranked over the mode `events_over`
     time:     a column of numbers or ISO timestamps by which the entries are ordered; equal times keep the
               order of their rows
     on_bad:   gets the bad rows of each part of the file as it is read, and may raise
@@ -53,27 +55,28 @@ def of_file(
         source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins
     )
     for chunk in chunks:
-        assert chunk.values is not None  # a value column was asked for
+        found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
         found, good, wrong = clock.read(chunk)
         on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
         index.append(to_index(nodes, Columns([column[good] for column in chunk.columns]), add=True))
-        values.append(chunk.values[good])
+        values.append(found_values[good])
         times.append(found)
         progress(chunk.share)
     _check(source.name, value, np.concatenate([np.empty(0), *values]))
     train = as_batch(np.concatenate(index), np.concatenate(values))
     order = np.argsort(np.concatenate(times), kind="stable")
     return Dataset(
-        name=source.name, about="", modes=tuple(modes), value_name=value, likelihood=likelihood, licence="",
-        source=source.name, shape=tuple(map(len, nodes)), train=train, time_order=order,
+        name=source.name, about="", modes=tuple(modes), value_name=value or "", likelihood=likelihood,
+        licence="", source=source.name, shape=tuple(map(len, nodes)), train=train, time_order=order,
+        events_over=events_over,
     )  # fmt: skip
 
 
-def _check(name: str, column: str, value: NDArray[np.float64]) -> None:
+def _check(name: str, column: str | None, value: NDArray[np.float64]) -> None:
     if len(value) < FEWEST:
         rows = "1 good row" if len(value) == 1 else f"{len(value)} good rows"
         raise DatasetError(f"{name}: {rows}, too few to measure anything: at least {FEWEST} are needed")
-    if (value == value[0]).all():
+    if column is not None and (value == value[0]).all():
         raise DatasetError(
             f"{name}: {column} is {value[0]:g} in all {len(value):,} rows, so there is nothing to predict: "
             "if only what happened is recorded, add rows of what did not, with 0"
