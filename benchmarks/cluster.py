@@ -33,7 +33,8 @@ if find_spec("threadpoolctl") is None:  # a bare machine; it is needed for recom
     sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=None)  # type: ignore
 
 from spidertensor.cluster import rounds
-from spidertensor.cluster.rounds import Rounds, recipes_of, split
+from spidertensor.cluster.parts import recipes_of
+from spidertensor.cluster.rounds import Rounds, split
 from spidertensor.method import Batch
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import committee

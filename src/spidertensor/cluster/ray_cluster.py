@@ -13,6 +13,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +22,10 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayError, RayTaskError
 
-from spidertensor.cluster import rounds, shards
-from spidertensor.cluster.rounds import Learned, Recipe
-from spidertensor.cluster.shards import Numbers, Rows, Shard
+from spidertensor.cluster import shards
+from spidertensor.cluster.merge import copied
+from spidertensor.cluster.parts import Learned, Recipe, learn_part
+from spidertensor.cluster.shards import Numbers, Rows, Shard, Touched
 from spidertensor.cluster.whole import WholeMember
 from spidertensor.faults import Fault
 from spidertensor.method import Batch
@@ -88,9 +90,18 @@ def _lost(error: BaseException) -> Lost:
     return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
 
 
-def _run_part(recipe: Recipe, shared: State, entries: Batch, *rows: Rows) -> Any:
-    learned, own = rounds.learn_part(recipe, shared, entries, rows)
-    return learned, *own
+def _run_part(
+    actors: list[Any], member: int, recipe: Recipe, batch: Batch, start: int, end: int, shared: State
+) -> Any:
+    def fetch(rows: list[Numbers]) -> list[Rows]:
+        at, nodes = int(shared.counts.entries), shared.counts.nodes
+        return get(
+            [each.fetch.remote(member, at, nodes, some) for each, some in zip(actors, rows, strict=True)]
+        )
+
+    part = Batch(batch.index[start:end], batch.value[start:end])
+    learned, touched = learn_part(recipe, shared, part, len(actors), fetch)
+    return learned, *touched
 
 
 # retries without end: a part always has the same result, and a machine that kills every process is the
@@ -105,15 +116,14 @@ class _Shards:
         self.shards: dict[int, Shard] = {}
 
     def open(self, member: int, recipe: Recipe, seed: int, rows: Rows, **place: Any) -> None:
-        rows = rounds.copied(rows)  # what came by Ray is read-only
+        rows = copied(rows)  # what came by Ray is read-only
         self.shards[member] = Shard(recipe.network, recipe.prior, seed, rows, **place)
 
-    def fetch(self, member: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> Any:
-        rows = self.shards[member].fetch(nodes, parts)
-        return rows[0] if len(rows) == 1 else rows
+    def fetch(self, member: int, at: int, nodes: NDArray[np.int64], rows: Numbers) -> Rows:
+        return self.shards[member].fetch(nodes, rows, at)
 
-    def merge(self, member: int, about: dict[str, Any], *learned: Rows) -> int:
-        return self.shards[member].merge(learned=learned, **about)
+    def merge(self, member: int, about: dict[str, Any], *touched: Touched) -> int:
+        return self.shards[member].merge(touched, **about)
 
     def all_rows(self, member: int, nodes: NDArray[np.int64], at: int) -> Rows:
         return self.shards[member].all_rows(nodes, at)
@@ -148,30 +158,36 @@ class ShardActors:
 
 
 class OnRay:
-    """`rounds.Machines`: the shards of one member are actors, its parts are tasks."""
+    """`rounds.Machines`: the shards of one member are actors, its parts are tasks.
+
+    A part gets its rows from the shards and sends them back there, past this process, which sees weights and
+    what was predicted.
+    """
 
     def __init__(self, actors: list[Any], member: int, recipe: Recipe) -> None:
         self.actors, self.member, self.n_shards = actors, member, len(actors)
-        self.recipe = ray.put(recipe)
+        self.recipe, self.actors_there = ray.put(recipe), ray.put(actors)
 
-    def put(self, shared: State) -> Any:
-        return ray.put(shared)
+    def put(self, batch: Batch) -> Any:
+        return ray.put(batch)
 
-    def fetch(self, shard: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> list[Any]:
-        call = self.actors[shard].fetch.options(num_returns=len(parts))
-        return _listed(call.remote(self.member, nodes, parts))
+    def learn(
+        self, batch: Any, ends: NDArray[np.int64], shared: State
+    ) -> tuple[list[Learned], list[list[Any]]]:
+        task, there = _part.options(num_returns=1 + self.n_shards), ray.put(shared)
+        sent = [
+            task.remote(self.actors_there, self.member, self.recipe, batch, start, end, there)
+            for start, end in pairwise(ends.tolist())
+        ]
+        return get([learned for learned, *_ in sent]), [touched for _, *touched in sent]
 
-    def learn(self, shared: Any, entries: Batch, rows: list[Any]) -> tuple[Learned, list[Any]]:
-        learned, *own = _part.options(num_returns=1 + self.n_shards).remote(
-            self.recipe, shared, entries, *rows
-        )
-        return learned, own
+    def merge(self, touched: list[list[Any]], about: dict[str, Any]) -> int:
+        asked = zip(self.actors, zip(*touched, strict=True), strict=True)
+        return sum(get([actor.merge.remote(self.member, about, *own) for actor, own in asked]))
 
-    def merge(self, shard: int, learned: list[Any], **about: Any) -> Any:
-        return self.actors[shard].merge.remote(self.member, about, *learned)
-
-    def get(self, references: list[Any]) -> list[Any]:
-        return get(references)
+    def fetch(self, at: int, nodes: NDArray[np.int64], rows: list[Numbers]) -> list[Rows]:
+        asked = zip(self.actors, rows, strict=True)
+        return get([actor.fetch.remote(self.member, at, nodes, some) for actor, some in asked])
 
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> list[Rows]:
         return get([actor.all_rows.remote(self.member, nodes, at) for actor in self.actors])
@@ -186,10 +202,6 @@ class MemberActor:
 
     def call(self, name: str, *args: Any) -> Any:
         return get([getattr(self.actor, name).remote(*args)])[0]
-
-
-def _listed(references: Any) -> list[Any]:
-    return references if isinstance(references, list) else [references]
 
 
 def run_all(
