@@ -170,7 +170,7 @@ class OnCluster:
                 self._n_shards or max(self.ray.machines_in_cluster(), self.rounds.workers // 2)
             )
             self._members = [
-                _Split(actors.open(member, recipe, state), recipe, self.rounds)
+                _Split(actors.open(member, recipe, state, self.rounds.workers), recipe, self.rounds)
                 for member, (recipe, state) in enumerate(zip(recipes, states, strict=True))
             ]
         self._model, likelihood = fitted.model, fitted.model.likelihood

@@ -1,9 +1,8 @@
 """Workers and shards on Ray. This is the only file that imports it.
 
-Parts of a round are tasks, which keep nothing: if the process of one dies, Ray repeats the task elsewhere,
-with the same result. Shards, and members that are learned whole, are actors, which have what was learned
-since the last save. If one of them dies that is gone, and `Lost` says so; whoever learns goes on from the
-last file.
+Workers keep nothing: if one dies, Ray starts it again, here or elsewhere, and repeats its part, with the same
+result. Shards, and members that are learned whole, have what was learned since the last save. If one of them
+dies that is gone, and `Lost` says so; whoever learns goes on from the last file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 from spidertensor.cluster import shards
 from spidertensor.cluster.merge import copied
 from spidertensor.cluster.parts import Learned, Recipe, learn_part
-from spidertensor.cluster.shards import Numbers, Rows, Shard, Touched
+from spidertensor.cluster.shards import Numbers, OutOfStep, Rows, Shard, Touched
 from spidertensor.cluster.whole import WholeMember
 from spidertensor.faults import Fault
 from spidertensor.method import Batch
@@ -77,7 +76,9 @@ def get(references: list[Any]) -> list[Any]:
     try:
         return ray.get(references)
     except RayTaskError as error:
-        if not isinstance(error.cause, RayError):
+        if isinstance(error.cause, Lost):  # a worker has not found its shard
+            raise error.cause from None
+        if not isinstance(error.cause, RayError | OutOfStep):  # or found that it has gone on without it
             raise
         raise _lost(error.cause) from None
     except RayError as error:
@@ -90,23 +91,27 @@ def _lost(error: BaseException) -> Lost:
     return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
 
 
-def _run_part(
-    actors: list[Any], member: int, recipe: Recipe, batch: Batch, start: int, end: int, shared: State
-) -> Any:
-    def fetch(rows: list[Numbers]) -> list[Rows]:
-        at, nodes = int(shared.counts.entries), shared.counts.nodes
-        return get(
-            [each.fetch.remote(member, at, nodes, some) for each, some in zip(actors, rows, strict=True)]
-        )
+class _Worker:
+    """Learns parts of rounds, and keeps nothing of them."""
 
-    part = Batch(batch.index[start:end], batch.value[start:end])
-    learned, touched = learn_part(recipe, shared, part, len(actors), fetch)
-    return learned, *touched
+    def learn(
+        self, of: tuple[list[Any], int, Recipe], batch: Batch, start: int, end: int, shared: State
+    ) -> tuple[Any, ...]:
+        shards, member, recipe = of
+
+        def fetch(rows: list[Numbers]) -> list[Rows]:
+            return _fetch(shards, member, int(shared.counts.entries), shared.counts.nodes, rows)
+
+        part = Batch(batch.index[start:end], batch.value[start:end])
+        learned, touched = learn_part(recipe, shared, part, len(shards), fetch)
+        return learned, *touched
 
 
-# retries without end: a part always has the same result, and a machine that kills every process is the
-# user's to mend
-_part: Any = ray.remote(num_cpus=1, max_retries=-1)(_run_part)
+def _fetch(
+    shards: list[Any], member: int, at: int, nodes: NDArray[np.int64], rows: list[Numbers]
+) -> list[Rows]:
+    asked = zip(shards, rows, strict=True)
+    return get([shard.fetch.remote(member, at, nodes, some) for shard, some in asked])
 
 
 class _Shards:
@@ -146,7 +151,7 @@ class ShardActors:
         actor: Any = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
         self.actors: list[Any] = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
 
-    def open(self, member: int, recipe: Recipe, state: State) -> OnRay:
+    def open(self, member: int, recipe: Recipe, state: State, workers: int) -> OnRay:
         """Spread the rows of a state over the shards."""
         of, at, seed = len(self.actors), int(state.counts.entries), int(state.seed)
         opened = []
@@ -154,19 +159,23 @@ class ShardActors:
             rows = shards.cut(state, number, of)
             opened.append(actor.open.remote(member, recipe, seed, rows, number=number, of=of, at=at))
         get(opened)
-        return OnRay(self.actors, member, recipe)
+        return OnRay(self.actors, member, recipe, workers)
 
 
 class OnRay:
-    """`rounds.Machines`: the shards of one member are actors, its parts are tasks.
+    """`rounds.Machines`: the shards and the workers of one member are actors.
 
-    A part gets its rows from the shards and sends them back there, past this process, which sees weights and
+    A worker gets rows from the shards and sends them back there, past this process, which sees weights and
     what was predicted.
     """
 
-    def __init__(self, actors: list[Any], member: int, recipe: Recipe) -> None:
+    def __init__(self, actors: list[Any], member: int, recipe: Recipe, workers: int) -> None:
         self.actors, self.member, self.n_shards = actors, member, len(actors)
-        self.recipe, self.actors_there = ray.put(recipe), ray.put(actors)
+        self.of = ray.put((actors, member, recipe))
+        # Repeated without end: a part always has the same result, and a machine that kills every process is
+        # the user's to mend. A core is asked for only when one starts, so there may be more than cores.
+        actor: Any = ray.remote(max_restarts=-1, max_task_retries=-1)(_Worker)
+        self.workers = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(workers)]
 
     def put(self, batch: Batch) -> Any:
         return ray.put(batch)
@@ -174,10 +183,10 @@ class OnRay:
     def learn(
         self, batch: Any, ends: NDArray[np.int64], shared: State
     ) -> tuple[list[Learned], list[list[Any]]]:
-        task, there = _part.options(num_returns=1 + self.n_shards), ray.put(shared)
+        there, parts = ray.put(shared), pairwise(ends.tolist())
         sent = [
-            task.remote(self.actors_there, self.member, self.recipe, batch, start, end, there)
-            for start, end in pairwise(ends.tolist())
+            worker.learn.options(num_returns=1 + self.n_shards).remote(self.of, batch, start, end, there)
+            for worker, (start, end) in zip(self.workers, parts, strict=False)
         ]
         return get([learned for learned, *_ in sent]), [touched for _, *touched in sent]
 
@@ -186,8 +195,7 @@ class OnRay:
         return sum(get([actor.merge.remote(self.member, about, *own) for actor, own in asked]))
 
     def fetch(self, at: int, nodes: NDArray[np.int64], rows: list[Numbers]) -> list[Rows]:
-        asked = zip(self.actors, rows, strict=True)
-        return get([actor.fetch.remote(self.member, at, nodes, some) for actor, some in asked])
+        return _fetch(self.actors, self.member, at, nodes, rows)
 
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> list[Rows]:
         return get([actor.all_rows.remote(self.member, nodes, at) for actor in self.actors])
