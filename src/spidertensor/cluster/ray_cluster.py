@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 
 from spidertensor.cluster import shards
@@ -59,12 +60,16 @@ def started(address: str | None, cores: int) -> Iterator[None]:
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         reason = f"no Ray cluster at {address}: {error}" if address else f"Ray does not start: {error}"
         raise Lost(reason, kind="no cluster") from error
+    # Ray tells of dead workers on standard output, whatever it is asked, and that is where results go. A
+    # worker is started again without anybody's help; of a shard, `Lost` tells.
+    ray_worker._worker_logs_enabled = False
     try:
         if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without a save
         yield
     finally:
         ray.shutdown()
+        ray_worker._worker_logs_enabled = True
 
 
 def machines_in_cluster() -> int:
