@@ -206,7 +206,7 @@ def bytes_sent(part: int, nodes: int) -> float:
 def phases(options: argparse.Namespace) -> None:
     """Processor time of each phase of a round, in one thread: what threads and processes have in common."""
     from spidertensor import SpiderRegressor
-    from spidertensor.cluster import merge, parts, shards
+    from spidertensor.cluster import parts, shards
     from spidertensor.estimator.parameters import checked, model_of
     from spidertensor.spider import sequential
     from spidertensor.spider.likelihoods import GAUSSIAN

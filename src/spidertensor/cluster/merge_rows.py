@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
-from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
 from spidertensor.spider.posterior import Gaussian
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 from spidertensor.spider.sequential_memory import carray, elements
@@ -84,7 +84,7 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
     """where:     the rows of all workers, one worker after the other; `ends` says where each ends
     addresses: of each worker's means and variances
     """
-    size = mean.shape[1]
+    size, here = mean.shape[1], np.array([mean.ctypes.data, var.ctypes.data])
     following, sums = np.empty(len(where), np.int32), np.empty((5, size))
     for j in range(len(where) - 1, -1, -1):  # backwards, so that a row's chain has the workers in order
         following[j] = first[where[j]]
@@ -93,23 +93,24 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
     for j in range(len(where)):
         while j >= ends[worker]:
             worker += 1
-        row = where[j]
-        if first[row] == 0:  # done with another worker's
+        if first[where[j]] == 0:  # done with another worker's
             continue
-        first[row] = 0
+        first[where[j]] = 0
+        row_mean, row_var = _row(here, where[j], mean, size)
         if following[j] == 0:  # this worker's alone: bit for bit
-            mean[row], var[row] = _own(j, worker, ends, addresses, mean, size)
+            own_mean, own_var = _row(addresses[worker], j - _start(ends, worker), mean, size)
+            for e in range(size):
+                row_mean[e], row_var[e] = own_mean[e], own_var[e]
             continue
         for e in range(size):
-            sums[0, e] = 1 / np.float64(var[row, e])
-            sums[4, e] = sums[0, e]
-        sums[1:4] = 0
+            sums[0, e] = 1 / np.float64(row_var[e])
+            sums[1, e], sums[2, e], sums[3, e], sums[4, e] = 0, 0, 0, sums[0, e]
         at, of, workers, taken = j, worker, 0, 0.0
         while at >= 0:
             while at >= ends[of]:
                 of += 1
-            own_mean, own_var = _own(at, of, ends, addresses, mean, size)
-            _add(sums, mean[row], var[row], own_mean, own_var, keep[at], limits, unseen_mean)
+            own_mean, own_var = _row(addresses[of], at - _start(ends, of), mean, size)
+            _add(sums, row_mean, row_var, own_mean, own_var, keep[at], limits, unseen_mean)
             workers, taken = workers + 1, taken + (1 - keep[at])
             at = following[at] - 1
         share = min(1.0, MOST / workers)
@@ -118,21 +119,26 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
         alike = min(1.0, modes * taken / workers)
         if alike > 0:
             share *= (1 - (1 - alike) ** workers) / (workers * alike)
-        rejected += _finish(sums, mean[row], var[row], share, limits, unseen_mean)
+        rejected += _finish(sums, row_mean, row_var, share, limits, unseen_mean)
     return rejected
 
 
+@kernel(**HOT | _EXACT)
+def _start(ends, worker):
+    return ends[worker - 1] if worker else 0
+
+
 @kernel(**PART | _EXACT)
-def _own(at, worker, ends, addresses, like, size):
-    """Mean and variance of the row that a worker has at this place of all."""
-    offset = (at - (ends[worker - 1] if worker else 0)) * size * like.itemsize
+def _row(addresses, number, like, size):
+    """Mean and variance of a row, by the addresses of the first one's: slices of arrays would be slower."""
+    offset = number * size * like.itemsize
     return (
-        carray(elements(addresses[worker, 0] + offset, like), (size,)),
-        carray(elements(addresses[worker, 1] + offset, like), (size,)),
+        carray(elements(addresses[0] + offset, like), (size,)),
+        carray(elements(addresses[1] + offset, like), (size,)),
     )
 
 
-@kernel(**PART | _EXACT)
+@kernel(**HOT | _EXACT)
 def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
     """sums: precision, worker by worker: what a memory leaves of what is there, and what this one has
     learned; change of precision; precision times step of the mean; largest and smallest precision of a worker
@@ -147,7 +153,7 @@ def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
         sums[3, e], sums[4, e] = max(sums[3, e], own), min(sums[4, e], own)
 
 
-@kernel(**PART | _EXACT)
+@kernel(**HOT | _EXACT)
 def _finish(sums, mean, var, share, limits, unseen_mean):
     """A row from its sums; how many elements were rejected."""
     rejected, dtype = 0, mean.dtype.type
@@ -163,12 +169,12 @@ def _finish(sums, mean, var, share, limits, unseen_mean):
     return rejected
 
 
-@kernel(**PART | _EXACT)
+@kernel(**HOT | _EXACT)
 def _kept(precision, keep, least):
     """What a memory leaves of a precision: no less than the prior's, if it had as much."""
     return max(precision * keep, min(precision, least))
 
 
-@kernel(**PART | _EXACT)
+@kernel(**HOT | _EXACT)
 def _mean_before(mean, var, unseen_var, unseen_mean):
     return unseen_mean if var >= unseen_var else np.float64(mean)
