@@ -81,8 +81,8 @@ def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
 
 
 def test_rounds_on_ray_are_those_of_one_process(tmp_path):
-    X, y = entries(6000)
-    y[4000:] += 30  # followed, in all shards
+    X, y = entries(4000)
+    y[2500:] += 30  # followed, in all shards
     model, more = SpiderRegressor(committee=2, **SMALL), [*X[:5].tolist(), [999, 3]]
     assert rounds_for(model, 5, PART) == Rounds(2, PART)
     with cluster.on_workers(model, workers=5, part=PART, n_shards=2, address="auto"):
@@ -111,7 +111,7 @@ def workers_of_ray() -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds processes in /proc")
 def test_workers_that_are_killed_change_nothing(capsys):
-    X, y = entries(12_000)
+    X, y = entries(6000)
     model, killed, done = SpiderRegressor(committee=1, **SMALL), [], threading.Event()
 
     def kill() -> None:
@@ -165,9 +165,9 @@ def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
 
 def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    X, y = entries(30_000)
+    X, y = entries(8000)
     lines = [f"u{a},{b},{v:.4f}" for (a, b), v in zip(X.tolist(), y.tolist(), strict=True)]
-    lines.insert(7000, "u1,,not a number")
+    lines.insert(3000, "u1,,not a number")
     Path("a.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
     fit = ["fit", "a.csv", "--modes", "user,item", "--value", "rating", "--committee", "1", "--rank", "2"]
     fit += ["--hidden", "4", "--workers", "2", "--part", "256", "--on-bad", "skip", "-q"]
@@ -185,7 +185,7 @@ def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
             main([*fit, *more])
         assert ended.value.code == 0
     a, b = load("a.spider"), load("b.spider")
-    assert a.n_entries_ == 30_000
+    assert a.n_entries_ == 8000
     same(a, b)
     assert (a.position_["row"], a.position_["bad"]) == (b.position_["row"], b.position_["bad"])
 
