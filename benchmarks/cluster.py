@@ -1,12 +1,13 @@
 """Several workers against one: accuracy for any number of them, throughput, and what shards cost.
 
     SPIDER_DATA=folder python benchmarks/cluster.py accuracy [--quick] [--processes N] [--seeds 0 1]
-    python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2]
+    python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2] [--on threads local]
+    python benchmarks/cluster.py phases [--entries 3000000] [--workers 2]
     python benchmarks/cluster.py shards [--nodes 5000000] [--shards 4]
 
 Each prints JSON lines as it goes. `accuracy` needs no Ray, and of other packages numpy, scipy, numba and
-pyarrow: any number of workers learns in one process as it would on many machines, bit for bit. The other two
-start Ray on this machine.
+pyarrow: any number of workers learns in one process as it would on many machines, bit for bit. `throughput
+--on local` and `shards` start Ray on this machine.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +35,8 @@ if find_spec("threadpoolctl") is None:  # a bare machine; it is needed for recom
     sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=None)  # type: ignore
 
 from spidertensor.cluster import rounds
-from spidertensor.cluster.rounds import Rounds, recipes_of, split
+from spidertensor.cluster.parts import recipes_of
+from spidertensor.cluster.rounds import Rounds, split
 from spidertensor.method import Batch
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import committee
@@ -126,75 +129,118 @@ def stream(n: int, nodes: int, seed: int = 0) -> Iterator[Batch]:
 
 
 def throughput(options: argparse.Namespace) -> None:
+    """One process, threads and Ray by turns, a million entries at a time: what others do on the machine
+    meets all alike. The best million of each counts."""
     from spidertensor import SpiderRegressor
-    from spidertensor.cluster import on_workers, ray_cluster
+    from spidertensor.cluster import on_workers
 
-    def learned(model: SpiderRegressor) -> tuple[float, int]:
-        seconds, n = 0.0, 0
+    def model() -> SpiderRegressor:
+        return SpiderRegressor(committee=1, hidden=tuple(options.hidden))
+
+    workers = options.workers_now
+    models, found = {("one process", 0): model()}, {}
+    with ExitStack() as stack:
+        for address, part in product(options.on, options.parts):
+            how = {"workers": workers, "part": part, "address": None if address == "threads" else address}
+            models[address, part] = model()
+            stack.enter_context(on_workers(models[address, part], **how))
         for number, (index, value) in enumerate(stream(options.entries, options.nodes)):
-            began = perf_counter()
-            model.partial_fit(index, value)
-            if number:  # the first million starts processes and compiles
-                seconds += perf_counter() - began
-                n += len(value)
-        return seconds, n
-
-    if not options.skip_one:
-        seconds, n = learned(SpiderRegressor(committee=1, hidden=tuple(options.hidden)))
-        say(what="one", entries=n, seconds=seconds, per_second=n / seconds)
-    for part in options.parts:
-        model = SpiderRegressor(committee=1, hidden=tuple(options.hidden))
-        with on_workers(model, workers=options.workers_now, part=part):
-            timed = Timed(ray_cluster)
-            seconds, n = learned(model)
+            for each, own in models.items():
+                began, before = perf_counter(), processors()
+                own.partial_fit(index, value)
+                seconds, after = perf_counter() - began, processors()
+                if number:  # the first million starts processes and compiles
+                    used = {kind: after[kind] - before.get(kind, 0) for kind in after}
+                    found.setdefault(each, []).append((seconds / len(value), used, len(value)))
+                say(million=number, on=each[0], part=each[1], per_second=len(value) / seconds)
+    alone = min(found["one process", 0])[0]
+    for (on, part), times in found.items():
+        best, n = min(times)[0], sum(n for _, _, n in times)
+        used = {kind: 1e6 * sum(used.get(kind, 0) for _, used, _ in times) / n for kind in times[-1][1]}
         say(
-            what="workers", workers=options.workers_now, part=part, entries=n, seconds=seconds,
-            per_second=n / seconds, phases=timed.seconds, bytes_per_entry=timed.bytes(options),
+            what="best", on=on, part=part, workers=workers if part else 1, per_second=1 / best,
+            times_one_process=alone / best, processor_us_per_entry={k: round(v, 2) for k, v in used.items()},
+            bytes_per_entry=bytes_sent(part, options.nodes) if part and on != "threads" else 0,
         )  # fmt: skip
 
 
-class Timed:
-    """Seconds of the driver in each phase of a round, and the bytes that one round sends."""
+def processors() -> dict[str, float]:
+    """Seconds of processor time of this process and of those below it, by what they are."""
+    parents, known, found = {}, {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+            name = (folder / "cmdline").read_text().split("\0")[0]
+        except OSError:  # it has just ended
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        known[int(folder.name)] = name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    for process, (name, seconds) in known.items():
+        above = process
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid():
+            kind = "this process" if process == above else "Ray itself"
+            kind = "workers" if "_Worker" in name else "shards" if "_Shards" in name else kind
+            found[kind] = found.get(kind, 0.0) + seconds
+    return found
 
-    def __init__(self, ray_cluster: Any) -> None:
-        self.seconds: dict[str, float] = {}
-        self.names = {"_round": "rounds in all", "plan": "plan", "merge_shared": "merge of weights"}
-        for name, shown in self.names.items():
-            setattr(rounds, name, self._timed(getattr(rounds, name), shown))
-        machines = ray_cluster.OnRay
-        for name, shown in (("fetch", "asking"), ("learn", "submitting"), ("get", "waiting")):
-            setattr(machines, name, self._timed(getattr(machines, name), shown))
 
-    def _timed(self, function: Any, name: str) -> Any:
-        function = getattr(function, "plain", function)
+def bytes_sent(part: int, nodes: int) -> float:
+    """Per entry, by counting: what a worker gets and sends back for a part of the stream."""
+    from spidertensor import SpiderRegressor
+    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.spider.likelihoods import GAUSSIAN
+
+    params = checked(SpiderRegressor(committee=1).get_params(deep=False))
+    (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
+    weights = 2 * 4 * recipe.network.n_weights
+    row = [2 * 4 * (size + 1) for size in recipe.network.factor_sizes]  # and its log_noise
+    index = next(stream(10**6, nodes)).index
+    numbers = 3 * 8  # of a row: asked for, and sent back with how often it was used
+    rows = sum(len(np.unique(index[:part, mode])) * (2 * row[mode] + numbers) for mode in range(2))
+    entries = part * (2 * 8 + 8 + 4 * 8)  # index and value there, four numbers back
+    return round((rows + 2 * weights + entries) / part, 1)
+
+
+def phases(options: argparse.Namespace) -> None:
+    """Processor time of each phase of a round, in one thread: what threads and processes have in common."""
+    from spidertensor import SpiderRegressor
+    from spidertensor.cluster import parts, shards
+    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.spider import sequential
+    from spidertensor.spider.likelihoods import GAUSSIAN
+
+    params = checked(SpiderRegressor(committee=1, hidden=tuple(options.hidden)).get_params(deep=False))
+    (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
+    seconds: dict[str, float] = {}
+
+    def timed(where: Any, name: str, shown: str) -> None:
+        function = getattr(where, name)
 
         def run(*args: Any, **named: Any) -> Any:
-            began = perf_counter()
-            try:
-                return function(*args, **named)
-            finally:
-                self.seconds[name] = round(self.seconds.get(name, 0.0) + perf_counter() - began, 3)
+            began = thread_time()
+            result = function(*args, **named)
+            seconds[shown] = seconds.get(shown, 0.0) + thread_time() - began
+            return result
 
-        run.plain = function
-        return run
+        setattr(where, name, run)
 
-    def bytes(self, options: argparse.Namespace) -> dict[str, float]:
-        """By counting: what a worker gets and sends back for a part of the stream."""
-        from spidertensor import SpiderRegressor
-        from spidertensor.estimator.parameters import checked, model_of
-        from spidertensor.spider.likelihoods import GAUSSIAN
-
-        params = checked(SpiderRegressor(committee=1).get_params(deep=False))
-        (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
-        weights = 2 * 4 * recipe.network.n_weights
-        row = [2 * 4 * (size + 1) for size in recipe.network.factor_sizes]  # and its log_noise
-        index = next(stream(10**6, options.nodes)).index
-        found = {}
-        for part in options.parts:
-            rows = sum(len(np.unique(index[:part, mode])) * row[mode] for mode in range(2))
-            entries = part * (2 * 8 + 8 + 4 * 8)  # index and value there, four numbers back
-            found[str(part)] = round((2 * (rows + weights) + entries) / part, 1)
-        return found
+    for where, name, shown in (
+        (sequential, "run_models", "learning"), (parts, "plan", "plan"), (shards.Shard, "fetch", "fetch"),
+        (shards.Shard, "merge", "merge of rows"), (rounds, "merge_shared", "merge of weights"),
+        (rounds, "_refined", "refine"), (rounds, "one_round", "all"),
+    ):  # fmt: skip
+        timed(where, name, shown)
+    for part in options.parts:
+        method = split(recipe, Rounds(options.workers_now, part))
+        state = method.init(0)
+        for number, batch in enumerate(stream(options.entries, options.nodes)):
+            if number == 1:
+                seconds.clear()
+            state, _ = method.update(state, Batch(batch.index, Scaling.of(batch.value).scaled(batch.value)))
+        n = options.entries - 10**6
+        say(part=part, us_per_entry={name: round(1e6 * each / n, 3) for name, each in seconds.items()})
 
 
 # --- shards ---
@@ -209,7 +255,7 @@ def shards(options: argparse.Namespace) -> None:
     model = SpiderRegressor(committee=1)
     rng = np.random.default_rng(0)
     folder = Path(tempfile.mkdtemp())
-    with on_workers(model, workers=2, part=4096, n_shards=options.shards) as placed:
+    with on_workers(model, workers=2, part=4096, n_shards=options.shards, address="local") as placed:
         began, before = perf_counter(), memory()
         for start in range(0, n, 10**6):
             users = np.arange(start, min(start + 10**6, n))
@@ -231,7 +277,7 @@ def shards(options: argparse.Namespace) -> None:
     began = perf_counter()
     model = SpiderRegressor.load(folder / "model.spider")
     say(what="loaded", seconds=perf_counter() - began)
-    with on_workers(model, workers=2, n_shards=options.shards):
+    with on_workers(model, workers=2, n_shards=options.shards, address="local"):
         say(what="in shards again", seconds=perf_counter() - began)
 
 
@@ -243,7 +289,7 @@ def memory() -> int:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["accuracy", "throughput", "shards"])
+    parser.add_argument("what", choices=["accuracy", "throughput", "phases", "shards"])
     parser.add_argument("--quick", action="store_true", help="two data sets, one and eight workers")
     parser.add_argument("--data", nargs="+", choices=DATA)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
@@ -258,14 +304,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--nodes", type=int, help="throughput: 20,000 per mode; shards: five million")
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--hidden", nargs="*", type=int, default=[50, 50], help="throughput: of the network")
-    parser.add_argument("--skip-one", action="store_true", help="throughput: not one process alone")
+    parser.add_argument(
+        "--on", nargs="+", default=["threads"], help="throughput: threads, or addresses of Ray such as local"
+    )
     options = parser.parse_args(arguments)
     options.workers_now = options.workers[0] if options.workers != list(WORKERS) else 2
-    if options.what == "throughput":
+    if options.what in ("throughput", "phases"):
         options.entries, options.nodes = options.entries or 10**7, options.nodes or 20_000
     elif options.what == "shards":
         options.nodes = options.nodes or 5 * 10**6
-    {"accuracy": accuracy, "throughput": throughput, "shards": shards}[options.what](options)
+    run = {"accuracy": accuracy, "throughput": throughput, "phases": phases, "shards": shards}
+    run[options.what](options)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from spidertensor import checkpoint
-from spidertensor.cluster import rounds, shards
-from spidertensor.cluster.merge import (
-    MOST,
-    _joined_windows,
-    merge_log_noise,
-    merge_rows,
-    merge_weights,
-)
-from spidertensor.cluster.rounds import Here, Recipe, Rounds, split
-from spidertensor.cluster.shards import OutOfStep, Rows, Shard
+from spidertensor.cluster import parts, rounds, shards
+from spidertensor.cluster.merge import _joined_windows, copied, merge_weights
+from spidertensor.cluster.merge_rows import MOST, merge_log_noise, merge_rows
+from spidertensor.cluster.parts import Recipe, without_rows
+from spidertensor.cluster.rounds import Here, Rounds, split
+from spidertensor.cluster.shards import OutOfStep, Rows, Shard, Touched
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
 from spidertensor.spider.follow import note_in_window
@@ -50,13 +46,13 @@ def same(a, b) -> None:
 
 def begin(of: Recipe, nodes: int, n_shards: int, seed: int = 0):
     """The shared part of a fresh state, and machines with its rows in so many shards."""
-    state = rounds.whole_engine(of).init(seed)
+    state = parts.whole_engine(of).init(seed)
     state = posterior.grow(state, NETWORK, of.prior, np.full(3, nodes))
     made = [
         Shard(NETWORK, of.prior, seed, shards.cut(state, number, n_shards), number=number, of=n_shards)
         for number in range(n_shards)
     ]
-    return rounds.copied(rounds.without_rows(state)), Here(of, made)
+    return copied(without_rows(state)), Here(of, made)
 
 
 def whole(shared, machines: Here):
@@ -70,12 +66,12 @@ def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood, n_shards):
     of, batch = recipe(likelihood), entries(1024, likelihood=likelihood)
     if likelihood == "gaussian":
         batch.value[450:] *= 60  # followed: new units, and all rows start anew
-    one, told = rounds.whole_engine(of).update(rounds.whole_engine(of).init(0), batch)
+    one, told = parts.whole_engine(of).update(parts.whole_engine(of).init(0), batch)
     shared, machines = begin(of, 12, n_shards)
     updates = []
     for start in range(0, 1024, of.refine_every):  # a round ends where the engine refines
         part = Batch(batch.index[start : start + 64], batch.value[start : start + 64])
-        shared, update = rounds._round(machines, of, 1, shared, part)
+        shared, update = rounds.one_round(machines, of, 1, shared, part, 0, 64)
         updates.append(update)
     assert likelihood == "probit" or one.stream.followed.sum() > 0
     same(one, whole(shared, machines))
@@ -84,7 +80,7 @@ def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood, n_shards):
 
 
 def test_split_for_one_worker_is_that_engine():
-    assert split(recipe(), Rounds(1)) is rounds.whole_engine(recipe())
+    assert split(recipe(), Rounds(1)) is parts.whole_engine(recipe())
 
 
 @pytest.mark.parametrize("n_shards", [2, 5])
@@ -102,31 +98,40 @@ def test_the_number_of_shards_changes_nothing(n_shards):
 
 
 class AnyOrder(Here):
-    """Parts are learned when they are asked for, in a random order, and some of them twice."""
+    """Parts are learned and merged in a random order, and some of them twice."""
 
-    def learn(self, shared, entries, rows):
-        made = {}
-
-        def run():
-            made["done"] = super(AnyOrder, self).learn(shared, entries, rows)
-            return made["done"][0]
-
-        return run, [lambda shard=shard: made["done"][1][shard] for shard in range(self.n_shards)]
-
-    def get(self, references):
-        if not callable(references[0]):
-            return references
-        results, rng = [None] * len(references), np.random.default_rng()
-        order = rng.permutation([*range(len(references)), 0])
-        for place in order:
-            results[place] = references[place]()
+    def run(self, jobs):
+        results, rng = [None] * len(jobs), np.random.default_rng()
+        for place in rng.permutation([*range(len(jobs)), 0]):
+            results[place] = jobs[place]()
         return results
 
-    def merge(self, shard, learned, **about):
-        first = super().merge(shard, [rows() for rows in learned], **about)
-        again = super().merge(shard, [rows() for rows in learned], **about)  # and applied once
-        assert first == again
-        return first
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_change_nothing(threads):
+    of, batch = recipe(), entries(3000, nodes=40)
+    found = []
+    for n in (1, threads):
+        method = split(of, Rounds(4, 64), n)
+        state, update = method.update(method.init(0), batch)
+        found.append((state, update.log_evidence))
+    same(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_a_plan_has_every_node_once_and_the_entries_in_numbers_of_these():
+    rng = np.random.default_rng(0)
+    batch = Batch(rng.integers((3, 10**12), size=(500, 2)) * [1, 7919], np.zeros(500))
+    for n_shards in (1, 4):
+        found = parts.plan(batch, n_shards)
+        for mode in range(2):
+            rows = np.concatenate([shard[mode] for shard in found.rows])
+            times = np.concatenate([shard[mode] for shard in found.times])
+            np.testing.assert_array_equal(rows[found.entries.index[:, mode]], batch.index[:, mode])
+            wanted, often = np.unique(batch.index[:, mode], return_counts=True)
+            np.testing.assert_array_equal(np.sort(rows), wanted)
+            np.testing.assert_array_equal(times[np.argsort(rows)], often)
+            assert all((shard[mode] % n_shards == n).all() for n, shard in enumerate(found.rows))
 
 
 def test_who_learns_which_part_when_and_how_often_changes_nothing():
@@ -155,12 +160,12 @@ def test_workers_with_nodes_of_their_own_learn_what_one_learns():
     """Probit has no noise, and weights of no variance do not move: then only the nodes are shared."""
     of, batch = recipe("probit", memory=None), entries(400, nodes=5, likelihood="probit")
     batch.index[200:] += 5  # the second worker has other nodes
-    engine = rounds.engine(of)
+    engine = parts.engine(of)
     state = posterior.grow(engine.init(0), NETWORK, of.prior, np.full(3, 10))
     for weight in state.posterior.weights:
         weight.var[:] = 1e-12
-    shard = shards.around(rounds.copied(state), NETWORK, of.prior)
-    rounds._round(Here(of, [shard]), of, 2, rounds.copied(rounds.without_rows(state)), batch)
+    shard = shards.around(copied(state), NETWORK, of.prior)
+    rounds.one_round(Here(of, [shard]), of, 2, copied(without_rows(state)), batch, 0, 400)
     mixed = np.arange(400).reshape(2, 200).T.ravel()  # the two workers' entries by turns
     state, _ = engine.update(state, Batch(batch.index[mixed], batch.value[mixed]))
     for own, other in zip(shard.rows.factors, state.posterior.factors, strict=True):
@@ -296,25 +301,27 @@ def test_a_shard_refuses_a_round_that_is_not_the_next():
     _, machines = begin(recipe(), 4, 1)
     shard = machines.shards[0]
     nothing = [np.empty(0, np.int64)] * 3
-    empty = shard.fetch(np.full(3, 4), [nothing])
-    about = {"parts": [nothing], "learned": empty, "running": np.zeros(3)}
-    shard.merge(0, 100, **about)
+    empty = shard.fetch(np.full(3, 4), nothing, 0)
+    about = {"touched": [Touched(nothing, nothing, empty)], "running": np.zeros(3)}
+    shard.merge(start=0, end=100, **about)
     with pytest.raises(OutOfStep, match="has learned 100 entries got those from 300 to 400"):
-        shard.merge(300, 400, **about)
+        shard.merge(start=300, end=400, **about)
+    with pytest.raises(OutOfStep, match="has learned 100 entries, the rest of the model 0"):
+        shard.fetch(np.full(3, 4), nothing, 0)  # a part that is repeated when its round is merged
 
 
 def test_shards_start_new_nodes_as_any_model_does():
     prior, nodes = Prior(), np.array([70_000, 5, 11])
-    state = rounds.whole_engine(recipe()).init(3)
+    state = parts.whole_engine(recipe()).init(3)
     whole_state = posterior.trim(posterior.grow(state, NETWORK, prior, nodes))
-    parts = []
+    own = []
     for number in range(4):
         shard = Shard(NETWORK, prior, 3, shards.cut(state, number, 4), number=number, of=4)
-        shard.fetch(nodes // 2, [[np.arange(0)] * 3])  # grown in two steps
-        parts.append(shard.all_rows(nodes, 0))
-    joined = shards.joined(state._replace(counts=whole_state.counts), parts)
+        shard.fetch(nodes // 2, [np.arange(0)] * 3, 0)  # grown in two steps
+        own.append(shard.all_rows(nodes, 0))
+    joined = shards.joined(state._replace(counts=whole_state.counts), own)
     same(joined, whole_state)
-    assert isinstance(parts[0], Rows)
+    assert isinstance(own[0], Rows)
 
 
 def test_counts_are_those_of_all_entries():
@@ -354,7 +361,7 @@ def test_rounds_grow_with_the_stream():
 
 def test_the_engine_of_workers_does_not_refine():
     of, batch = recipe(), entries(200)
-    state, _ = rounds.engine(of).update(rounds.engine(of).init(0), batch)
-    fresh = sequential(NETWORK, rounds.LIKELIHOODS["gaussian"], of.prior).init(0)
+    state, _ = parts.engine(of).update(parts.engine(of).init(0), batch)
+    fresh = sequential(NETWORK, parts.LIKELIHOODS["gaussian"], of.prior).init(0)
     for site, start in zip(state.sites, fresh.sites, strict=True):
         np.testing.assert_array_equal(site.precision, start.precision)

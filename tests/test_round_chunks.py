@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spidertensor.cli.workers import in_rounds
+from spidertensor.cli.chunks import in_rounds
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.sources import BadRow, Chunk
 

@@ -199,10 +199,10 @@ def fit(
     and below, the share of the calibrated prediction below the value; for binary values the probability.
     --resume cuts the file to the rows that the model knows, and appends.
 
-    --workers 8 learns with eight processes, for which Ray is started on this machine or, with --cluster, used
-    where it runs. The first four take a member of the committee each, and the model is the same as without
-    them. More share the rows of each member, and learn nearly as well (docs/cluster.md). If a process dies
-    that has a part of the model, the command stops, and --resume continues from the last save.
+    --workers 8 learns with eight threads or, with --cluster, with eight processes of Ray. The first four take
+    a member of the committee each, and the model is the same as without them. More share the rows of each
+    member, and learn nearly as well; --part 4096 makes them fast (docs/cluster.md). If a process dies that
+    has a part of the model, the command stops, and --resume continues from the last save.
 
     One command at a time writes a model: a second one stops at once and says which process has it.
 

@@ -12,11 +12,11 @@ import numpy as np
 from spidertensor import sources
 from spidertensor.cli import event_options, files, kept, output, position, text_labels
 from spidertensor.cli.bad_rows import BadRows
+from spidertensor.cli.chunks import in_pieces, in_rounds, joined
 from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cli.tally import Tally
-from spidertensor.cli.workers import in_pieces, in_rounds, joined
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.cluster import rounds, shards
-from spidertensor.cluster.rounds import PART, Recipe, Rounds, recipes_of, without_rows
+from spidertensor.cluster.merge import copied
+from spidertensor.cluster.parts import Recipe, engine, recipes_of, without_rows
+from spidertensor.cluster.rounds import PART, Rounds, split
 from spidertensor.estimator.base import Spider
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import is_whole, members_of
@@ -33,11 +35,12 @@ def fit(
     address: str | None = None,
     part: int = PART,
 ) -> S:
-    """`model.fit(X, y)` by several workers (docs/cluster.md). Needs Ray: pip install 'spidertensor[ray]'.
+    """`model.fit(X, y)` by several workers (docs/cluster.md).
 
-    workers: processes that learn. The first take one member of the committee each, which changes nothing;
-             more of them share the stream of each member, which changes the result a little
-    address: of a Ray cluster; None: this machine
+    workers: that learn. The first take one member of the committee each, which changes nothing; more of them
+             share the stream of each member, which changes the result a little
+    address: of a Ray cluster, whose processes they are (pip install 'spidertensor[ray]'): host:port, "auto",
+             or "local" for one on this machine. None: they are threads of this process
     part:    entries that a worker learns alone, before what it has learned goes to the others
     """
     with on_workers(model, workers=workers, address=address, part=part):
@@ -52,28 +55,25 @@ def on_workers(
     address: str | None = None,
     part: int = PART,
     n_shards: int | None = None,
-) -> Iterator[Placed]:
+) -> Iterator[InThreads | OnCluster]:
     """Inside, `model` learns by several workers: partial_fit, learn, predict and save work as ever.
 
     At the end the model is whole again. Each call of `learn` ends a round: few long calls are fast, and calls
-    that end where rounds end anyway (`Placed.rounds`) change nothing.
+    that end where rounds end anyway (`rounds` of what this gives) change nothing.
 
-    n_shards: processes with the nodes' factors; by default one for each machine, and at least one for every
-              two workers that share a member. Changes no result
+    n_shards: processes of the cluster with the nodes' factors; by default one for each machine, and at least
+              one for every two workers that share a member. Changes no result
     """
     for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
         if not (is_whole(value) and value >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-    _check(model, rounds_for(model, workers, part))
-    try:
-        from spidertensor.cluster import ray_cluster
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        needed = "several workers need Ray: pip install 'spidertensor[ray]'"
-        raise ModuleNotFoundError(needed, name="ray") from None
-    with ray_cluster.started(address, workers):
-        placed = Placed(ray_cluster, rounds_for(model, workers, part), n_shards)
+    how = rounds_for(model, workers, part)
+    _check(model, how)
+    with ExitStack() as stack:
+        if address is None:
+            placed = InThreads(how)
+        else:
+            placed = OnCluster(stack.enter_context(_ray(address, workers)), how, n_shards)
         model._placed = placed
         try:
             if model._learned is not None:
@@ -82,10 +82,24 @@ def on_workers(
             if model._learned is not None:
                 model._learned = placed.whole(model._learned)
         except BaseException:
-            model._learned = None  # its rows are gone with the workers
+            model._learned = placed.after_error(model._learned)
             raise
         finally:
             model._placed = None
+
+
+@contextmanager
+def _ray(address: str, workers: int) -> Iterator[Any]:
+    """Ray runs, and the module that talks to it."""
+    try:
+        from spidertensor.cluster import ray_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        needed = "a cluster needs Ray: pip install 'spidertensor[ray]'"
+        raise ModuleNotFoundError(needed, name="ray") from None
+    with ray_cluster.started(None if address == "local" else address, workers):
+        yield ray_cluster
 
 
 def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
@@ -107,11 +121,35 @@ def _check(model: Spider, how: Rounds) -> None:
         raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
 
 
-class Placed:
-    """Where the members of an estimator are learned, if not in its own process.
+class InThreads:
+    """An estimator whose members are learned by threads of its own process.
 
     rounds: how the stream of a member is cut; with one worker for each it is not cut at all
     """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds = rounds
+        self._model: Any = None
+
+    def start(self, fitted: Fitted) -> Fitted:
+        self._model = fitted.model
+        members = [
+            split(recipe, self.rounds, self.rounds.workers)
+            for recipe in recipes_of(fitted.params, fitted.model)
+        ]
+        method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"))
+        return fitted._replace(model=fitted.model._replace(method=method))
+
+    def whole(self, fitted: Fitted) -> Fitted:
+        return fitted._replace(model=self._model)
+
+    def after_error(self, fitted: Fitted | None) -> Fitted | None:
+        """All that was learned is here."""
+        return fitted and self.whole(fitted)
+
+
+class OnCluster:
+    """An estimator whose members are learned by processes of a Ray cluster. rounds: as above."""
 
     def __init__(self, ray_cluster: Any, rounds: Rounds, n_shards: int | None) -> None:
         self.ray, self.rounds = ray_cluster, rounds
@@ -132,7 +170,7 @@ class Placed:
                 self._n_shards or max(self.ray.machines_in_cluster(), self.rounds.workers // 2)
             )
             self._members = [
-                _Split(actors.open(member, recipe, state), recipe, self.rounds)
+                _Split(actors.open(member, recipe, state, self.rounds.workers), recipe, self.rounds)
                 for member, (recipe, state) in enumerate(zip(recipes, states, strict=True))
             ]
         self._model, likelihood = fitted.model, fitted.model.likelihood
@@ -149,6 +187,9 @@ class Placed:
         )
         return fitted._replace(model=self._model, state=fitted.state._replace(members=members))
 
+    def after_error(self, fitted: Fitted | None) -> None:
+        """Its rows are gone with the workers."""
+
 
 class _Whole:
     def __init__(self, actor: Any, recipe: Recipe) -> None:
@@ -158,15 +199,15 @@ class _Whole:
         def update(state: State, batch: Batch) -> tuple[State, Update]:
             check_batch(batch, self.recipe.network.n_modes)
             shared, update = self.actor.call("update", int(state.counts.entries), batch)
-            return elsewhere(rounds.copied(shared)), update
+            return elsewhere(copied(shared)), update
 
         def predict(state: State, index: NDArray[np.integer]) -> Prediction:
             return self.actor.call("predict", index)
 
-        return Method(rounds.engine(self.recipe).init, update, predict)
+        return Method(engine(self.recipe).init, update, predict)
 
     def whole(self, state: State) -> State:
-        return rounds.copied(self.actor.call("state", int(state.counts.entries)))
+        return copied(self.actor.call("state", int(state.counts.entries)))
 
 
 class _Split:
@@ -176,17 +217,17 @@ class _Split:
     def method(self) -> Method:
         def update(state: State, batch: Batch) -> tuple[State, Update]:
             check_batch(batch, self.recipe.network.n_modes)
-            shared = rounds.copied(without_rows(state))
+            shared = copied(without_rows(state))
             shared, update = rounds.learn(self.machines, self.recipe, self.rounds, shared, batch)
             return elsewhere(shared), update
 
         def predict(state: State, index: NDArray[np.integer]) -> Prediction:
             return rounds.predict_rows(self.machines, self.recipe, without_rows(state), index)
 
-        return Method(rounds.engine(self.recipe).init, update, predict, unit="batch")
+        return Method(engine(self.recipe).init, update, predict, unit="batch")
 
     def whole(self, state: State) -> State:
-        shared = rounds.copied(without_rows(state))
+        shared = copied(without_rows(state))
         return shards.joined(shared, self.machines.all_rows(shared.counts.nodes, int(shared.counts.entries)))
 
 

@@ -14,154 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
-from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import RUNNING, WATCH
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
-from spidertensor.spider.robust import LARGEST_LOG_NOISE, LOG_NOISE_RUNNING
-
-MOST = 8  # of a row, also if more workers have touched it
-
-
-class Marks(NamedTuple):
-    """Of each row of a mode: workers that touch it in this round, and where its sums are. All 0 between two
-    merges, so that a merge costs nothing for the rows it does not touch."""
-
-    touches: NDArray[np.int32]
-    place: NDArray[np.int32]
-
-
-def marks(n_rows: int) -> Marks:
-    return Marks(*np.zeros((2, n_rows), np.int32))
-
-
-def merge_rows(
-    rows: Gaussian,
-    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
-    prior_var: NDArray[np.floating] | float,
-    unseen_mean: float = math.nan,
-    used: Marks | None = None,
-    left: Sequence[NDArray[np.float64]] | None = None,
-    modes: int = 1,
-) -> int:
-    """Change rows of `rows` in place to what all workers have learned of them; how many elements were not.
-
-    parts:       of each worker, the rows that it touched, each once, and what these are now
-    prior_var:   of an element; a memory widens a variance up to it and no further
-    unseen_mean: what the mean of a row counts as that has the variance of the prior; NaN: as it is
-    used:        marks that are kept from round to round
-    left:        of each worker and row, how much of the precision a memory has left; None: all of it
-    modes:       of an entry
-    """
-    size = math.prod(rows.mean.shape[1:])
-    mean, var = (each.reshape(-1, size) for each in rows)  # views
-    prior_var = np.full(size, prior_var, np.float64)
-    left = left or [np.ones(len(where)) for where, _ in parts]
-    touches, place = used or marks(len(mean))
-    shared = sum(_count(where, touches) for where, _ in parts)
-    sums = np.empty((shared, 6, size))
-    n = 0
-    for (where, after), keep in zip(parts, left, strict=True):
-        own = [each.reshape(-1, size) for each in after]
-        n = _add(where, *own, keep, mean, var, touches, place, sums, n, prior_var, unseen_mean)
-    return sum(
-        _finish(where, mean, var, touches, place, sums, prior_var, unseen_mean, modes) for where, _ in parts
-    )
-
-
-# Compiled: in a round of many workers this is what they all wait for. Not fastmath: a NaN must be noticed.
-_EXACT: dict[str, Any] = COMPILE | {"fastmath": False}
-
-
-@kernel(**_EXACT)
-def _count(where, touches):
-    """Mark the rows that a worker has touched; how many of them are now touched by two."""
-    shared = 0
-    for row in where:
-        touches[row] += 1
-        shared += touches[row] == 2
-    return shared
-
-
-@kernel(**_EXACT)
-def _add(where, own_mean, own_var, keep, mean, var, touches, place, sums, n, prior_var, unseen_mean):
-    """What one worker has made of its rows: rows of its own at once, bit for bit; of others the sums.
-
-    sums: precision, worker by worker: what a memory leaves of what is there, and what this one has learned;
-          change of precision; precision times step of the mean; largest and smallest precision of a worker;
-          and once for the row, what the memories have taken
-    n:    rows that have sums so far; returns how many have then
-    """
-    size = mean.shape[1]
-    for i in range(len(where)):
-        row = where[i]
-        if touches[row] == 1:
-            for e in range(size):
-                mean[row, e], var[row, e] = own_mean[i, e], own_var[i, e]
-            continue
-        fresh = place[row] == 0
-        if fresh:
-            n += 1
-            place[row] = n
-        of = sums[place[row] - 1]
-        for e in range(size):
-            m, v = _before(mean[row, e], var[row, e], prior_var[e], unseen_mean)
-            if fresh:
-                of[:, e] = 0
-                of[0, e], of[4, e] = 1 / v, 1 / v
-            least, own = 1 / prior_var[e], 1 / np.float64(own_var[i, e])
-            of[0, e] = _kept(of[0, e], keep[i], least) + own - _kept(1 / v, keep[i], least)
-            of[1, e] += own - 1 / v
-            of[2, e] += own * (own_mean[i, e] - m)
-            of[3, e], of[4, e] = max(of[3, e], own), min(of[4, e], own)
-        of[5, 0] += 1 - keep[i]
-    return n
-
-
-@kernel(**_EXACT)
-def _finish(where, mean, var, touches, place, sums, prior_var, unseen_mean, modes):
-    """The rows of one worker that others have touched too, from the sums, once; and all marks taken away."""
-    rejected, dtype = 0, mean.dtype.type
-    for row in where:
-        at, workers = place[row] - 1, touches[row]
-        touches[row], place[row] = 0, 0
-        if at < 0:
-            continue
-        of = sums[at]
-        share = min(1.0, MOST / workers)
-        # What each worker forgets of a node it has to learn again from its own entries, and so have the nodes
-        # of all modes: so much of an error all workers have corrected alike, and it must not be added up.
-        alike = min(1.0, modes * of[5, 0] / workers)
-        if alike > 0:
-            share *= (1 - (1 - alike) ** workers) / (workers * alike)
-        for e in range(mean.shape[1]):
-            m, v = _before(mean[row, e], var[row, e], prior_var[e], unseen_mean)
-            least = min(of[4, e], 1 / prior_var[e])  # never wider than the prior, or than a worker has it
-            new_mean = dtype(m + share * of[2, e] / max(1 / v + share * of[1, e], of[3, e]))
-            new_var = dtype(1 / max(of[0, e], least))
-            if abs(new_mean) < HUGE and 1 / HUGE < new_var < HUGE:  # a NaN fails too
-                mean[row, e], var[row, e] = new_mean, new_var
-            else:
-                rejected += 1
-    return rejected
-
-
-@kernel(**PART)
-def _kept(precision, keep, least):
-    """What a memory leaves of a precision: no less than the prior's, if it had as much."""
-    return max(precision * keep, min(precision, least))
-
-
-@kernel(**PART)
-def _before(mean, var, prior_var, unseen_mean):
-    if not math.isnan(unseen_mean) and var >= np.float32(prior_var):
-        return np.float64(unseen_mean), np.float64(var)
-    return np.float64(mean), np.float64(var)
+from spidertensor.spider.robust import LOG_NOISE_RUNNING
 
 
 def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float) -> tuple[Gaussian, int]:
@@ -184,21 +45,6 @@ def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float)
         good = (np.abs(mean) < HUGE) & (var > 1 / HUGE) & (var < HUGE)  # a NaN fails too
     merged = Gaussian(np.where(good, mean, before.mean), np.where(good, var, before.var))
     return merged, int((~good).sum())
-
-
-def merge_log_noise(
-    rows: Gaussian,
-    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
-    prior_var: float,
-    running: float,
-    used: Marks | None = None,
-    left: Sequence[NDArray[np.float64]] | None = None,
-) -> int:
-    """`merge_rows` for a mode's log_noise. A node that no entry had touched started at the running mean."""
-    rejected = merge_rows(rows, parts, prior_var, running, used, left)
-    for where, _ in parts:
-        rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
-    return rejected
 
 
 def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgetting: float) -> State:

@@ -1,9 +1,8 @@
 """Workers and shards on Ray. This is the only file that imports it.
 
-Parts of a round are tasks, which keep nothing: if the process of one dies, Ray repeats the task elsewhere,
-with the same result. Shards, and members that are learned whole, are actors, which have what was learned
-since the last save. If one of them dies that is gone, and `Lost` says so; whoever learns goes on from the
-last file.
+Workers keep nothing: if one dies, Ray starts it again, here or elsewhere, and repeats its part, with the same
+result. Shards, and members that are learned whole, have what was learned since the last save. If one of them
+dies that is gone, and `Lost` says so; whoever learns goes on from the last file.
 """
 
 from __future__ import annotations
@@ -13,17 +12,20 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 
-from spidertensor.cluster import rounds, shards
-from spidertensor.cluster.rounds import Learned, Recipe
-from spidertensor.cluster.shards import Numbers, Rows, Shard
+from spidertensor.cluster import shards
+from spidertensor.cluster.merge import copied
+from spidertensor.cluster.parts import Learned, Recipe, learn_part
+from spidertensor.cluster.shards import Numbers, OutOfStep, Rows, Shard, Touched
 from spidertensor.cluster.whole import WholeMember
 from spidertensor.faults import Fault
 from spidertensor.method import Batch
@@ -58,12 +60,16 @@ def started(address: str | None, cores: int) -> Iterator[None]:
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         reason = f"no Ray cluster at {address}: {error}" if address else f"Ray does not start: {error}"
         raise Lost(reason, kind="no cluster") from error
+    # Ray tells of dead workers on standard output, whatever it is asked, and that is where results go. A
+    # worker is started again without anybody's help; of a shard, `Lost` tells.
+    ray_worker._worker_logs_enabled = False
     try:
         if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without a save
         yield
     finally:
         ray.shutdown()
+        ray_worker._worker_logs_enabled = True
 
 
 def machines_in_cluster() -> int:
@@ -75,7 +81,9 @@ def get(references: list[Any]) -> list[Any]:
     try:
         return ray.get(references)
     except RayTaskError as error:
-        if not isinstance(error.cause, RayError):
+        if isinstance(error.cause, Lost):  # a worker has not found its shard
+            raise error.cause from None
+        if not isinstance(error.cause, RayError | OutOfStep):  # or found that it has gone on without it
             raise
         raise _lost(error.cause) from None
     except RayError as error:
@@ -88,14 +96,27 @@ def _lost(error: BaseException) -> Lost:
     return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
 
 
-def _run_part(recipe: Recipe, shared: State, entries: Batch, *rows: Rows) -> Any:
-    learned, own = rounds.learn_part(recipe, shared, entries, rows)
-    return learned, *own
+class _Worker:
+    """Learns parts of rounds, and keeps nothing of them."""
+
+    def learn(
+        self, of: tuple[list[Any], int, Recipe], batch: Batch, start: int, end: int, shared: State
+    ) -> tuple[Any, ...]:
+        shards, member, recipe = of
+
+        def fetch(rows: list[Numbers]) -> list[Rows]:
+            return _fetch(shards, member, int(shared.counts.entries), shared.counts.nodes, rows)
+
+        part = Batch(batch.index[start:end], batch.value[start:end])
+        learned, touched = learn_part(recipe, shared, part, len(shards), fetch)
+        return learned, *touched
 
 
-# retries without end: a part always has the same result, and a machine that kills every process is the
-# user's to mend
-_part: Any = ray.remote(num_cpus=1, max_retries=-1)(_run_part)
+def _fetch(
+    shards: list[Any], member: int, at: int, nodes: NDArray[np.int64], rows: list[Numbers]
+) -> list[Rows]:
+    asked = zip(shards, rows, strict=True)
+    return get([shard.fetch.remote(member, at, nodes, some) for shard, some in asked])
 
 
 class _Shards:
@@ -105,15 +126,14 @@ class _Shards:
         self.shards: dict[int, Shard] = {}
 
     def open(self, member: int, recipe: Recipe, seed: int, rows: Rows, **place: Any) -> None:
-        rows = rounds.copied(rows)  # what came by Ray is read-only
+        rows = copied(rows)  # what came by Ray is read-only
         self.shards[member] = Shard(recipe.network, recipe.prior, seed, rows, **place)
 
-    def fetch(self, member: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> Any:
-        rows = self.shards[member].fetch(nodes, parts)
-        return rows[0] if len(rows) == 1 else rows
+    def fetch(self, member: int, at: int, nodes: NDArray[np.int64], rows: Numbers) -> Rows:
+        return self.shards[member].fetch(nodes, rows, at)
 
-    def merge(self, member: int, about: dict[str, Any], *learned: Rows) -> int:
-        return self.shards[member].merge(learned=learned, **about)
+    def merge(self, member: int, about: dict[str, Any], *touched: Touched) -> int:
+        return self.shards[member].merge(touched, **about)
 
     def all_rows(self, member: int, nodes: NDArray[np.int64], at: int) -> Rows:
         return self.shards[member].all_rows(nodes, at)
@@ -136,7 +156,7 @@ class ShardActors:
         actor: Any = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
         self.actors: list[Any] = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
 
-    def open(self, member: int, recipe: Recipe, state: State) -> OnRay:
+    def open(self, member: int, recipe: Recipe, state: State, workers: int) -> OnRay:
         """Spread the rows of a state over the shards."""
         of, at, seed = len(self.actors), int(state.counts.entries), int(state.seed)
         opened = []
@@ -144,34 +164,43 @@ class ShardActors:
             rows = shards.cut(state, number, of)
             opened.append(actor.open.remote(member, recipe, seed, rows, number=number, of=of, at=at))
         get(opened)
-        return OnRay(self.actors, member, recipe)
+        return OnRay(self.actors, member, recipe, workers)
 
 
 class OnRay:
-    """`rounds.Machines`: the shards of one member are actors, its parts are tasks."""
+    """`rounds.Machines`: the shards and the workers of one member are actors.
 
-    def __init__(self, actors: list[Any], member: int, recipe: Recipe) -> None:
+    A worker gets rows from the shards and sends them back there, past this process, which sees weights and
+    what was predicted.
+    """
+
+    def __init__(self, actors: list[Any], member: int, recipe: Recipe, workers: int) -> None:
         self.actors, self.member, self.n_shards = actors, member, len(actors)
-        self.recipe = ray.put(recipe)
+        self.of = ray.put((actors, member, recipe))
+        # Repeated without end: a part always has the same result, and a machine that kills every process is
+        # the user's to mend. A core is asked for only when one starts, so there may be more than cores.
+        actor: Any = ray.remote(max_restarts=-1, max_task_retries=-1)(_Worker)
+        self.workers = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(workers)]
 
-    def put(self, shared: State) -> Any:
-        return ray.put(shared)
+    def put(self, batch: Batch) -> Any:
+        return ray.put(batch)
 
-    def fetch(self, shard: int, nodes: NDArray[np.int64], parts: list[Numbers]) -> list[Any]:
-        call = self.actors[shard].fetch.options(num_returns=len(parts))
-        return _listed(call.remote(self.member, nodes, parts))
+    def learn(
+        self, batch: Any, ends: NDArray[np.int64], shared: State
+    ) -> tuple[list[Learned], list[list[Any]]]:
+        there, parts = ray.put(shared), pairwise(ends.tolist())
+        sent = [
+            worker.learn.options(num_returns=1 + self.n_shards).remote(self.of, batch, start, end, there)
+            for worker, (start, end) in zip(self.workers, parts, strict=False)
+        ]
+        return get([learned for learned, *_ in sent]), [touched for _, *touched in sent]
 
-    def learn(self, shared: Any, entries: Batch, rows: list[Any]) -> tuple[Learned, list[Any]]:
-        learned, *own = _part.options(num_returns=1 + self.n_shards).remote(
-            self.recipe, shared, entries, *rows
-        )
-        return learned, own
+    def merge(self, touched: list[list[Any]], about: dict[str, Any]) -> int:
+        asked = zip(self.actors, zip(*touched, strict=True), strict=True)
+        return sum(get([actor.merge.remote(self.member, about, *own) for actor, own in asked]))
 
-    def merge(self, shard: int, learned: list[Any], **about: Any) -> Any:
-        return self.actors[shard].merge.remote(self.member, about, *learned)
-
-    def get(self, references: list[Any]) -> list[Any]:
-        return get(references)
+    def fetch(self, at: int, nodes: NDArray[np.int64], rows: list[Numbers]) -> list[Rows]:
+        return _fetch(self.actors, self.member, at, nodes, rows)
 
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> list[Rows]:
         return get([actor.all_rows.remote(self.member, nodes, at) for actor in self.actors])
@@ -186,10 +215,6 @@ class MemberActor:
 
     def call(self, name: str, *args: Any) -> Any:
         return get([getattr(self.actor, name).remote(*args)])[0]
-
-
-def _listed(references: Any) -> list[Any]:
-    return references if isinstance(references, list) else [references]
 
 
 def run_all(

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.cluster.merge import Marks, marks, merge_log_noise, merge_rows
+from spidertensor.cluster.merge_rows import marks, merge_log_noise, merge_rows
 from spidertensor.spider import posterior
+from spidertensor.spider.committee import in_threads
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.robust import log_noise_widening, widening
@@ -31,6 +32,14 @@ class Rows(NamedTuple):
     log_noise: tuple[Gaussian, ...]
 
 
+class Touched(NamedTuple):
+    """What one worker has made of rows of a shard in a round."""
+
+    rows: Numbers  # per mode, each once
+    times: Numbers  # entries of the worker that each of them was in
+    learned: Rows
+
+
 class OutOfStep(RuntimeError):
     """A round came to a shard that is not the next one. No round is lost or counted twice."""
 
@@ -40,6 +49,7 @@ class Shard:
 
     at: how many entries the rows have learned. A round goes from one such number to the next, and that is
         how a shard knows a round: the same one again changes nothing, any other is refused.
+    threads: that merge, at most one for each mode
     """
 
     def __init__(
@@ -52,76 +62,94 @@ class Shard:
         number: int = 0,
         of: int = 1,
         at: int = 0,
+        threads: int = 1,
     ) -> None:
         self.network, self.prior, self.seed = network, prior, seed
         self.rows, self.number, self.of, self.at = rows, number, of, at
+        self.threads = threads
         self._rejected = 0
-        self._marks: list[Marks] = [marks(len(each.mean)) for each in rows.factors]
+        self._marks = [marks(len(each.mean)) for each in rows.factors]
 
-    def fetch(self, nodes: NDArray[np.int64], parts: Sequence[Numbers]) -> list[Rows]:
-        """The rows that each worker asks for, in its order; copies. nodes: that there are, per mode."""
-        self._grow(nodes)
-        return [_taken(self.rows, [each // self.of for each in part]) for part in parts]
+    def fetch(self, nodes: NDArray[np.int64], rows: Numbers, at: int) -> Rows:
+        """Some rows, in this order; copies.
+
+        nodes: that there are, per mode
+        at:    entries that the rows must have learned: a part that is repeated too late finds other rows
+        """
+        self._check(at)
+        self.grow(nodes)
+        return _taken(self.rows, [each // self.of for each in rows] if self.of > 1 else rows)
 
     def merge(
         self,
+        touched: Sequence[Touched],
         start: int,
         end: int,
-        parts: Sequence[Numbers],
-        learned: Sequence[Rows],
         running: NDArray[np.float64],
-        times: Sequence[Numbers] | None = None,
         memory: float | None = None,
         then: str | None = None,
     ) -> int:
         """The round of entries from `start` to `end`, once; how many elements were rejected.
 
-        parts, learned: the rows that each worker asked for, and what it has made of them
+        touched: by each worker
         running: of log_noise, per mode, at the start of the round
-        times, memory: how often each of the rows was in an entry, and the memory of a node; None: without
+        memory:  of a node; None: without
         then:    None, AFRESH or KEEP_MEANS, at the end of the round, for all rows
         """
         if self.at == end:
             return self._rejected
         if self.at != start:
             raise OutOfStep(f"a shard that has learned {self.at} entries got those from {start} to {end}")
-        rejected = 0
-        for mode in range(self.network.n_modes):
-            where, used = [part[mode] // self.of for part in parts], self._marks[mode]
-            left = left_noise = None
-            if times is not None and memory is not None:
-                left = [widening(memory) ** -each[mode].astype(float) for each in times]
-                left_noise = [log_noise_widening(memory) ** -each[mode].astype(float) for each in times]
-            after = list(zip(where, [each.factors[mode] for each in learned], strict=True))
-            prior_var = posterior.factor_prior_var(self.network, self.prior, mode)
-            rejected += merge_rows(
-                self.rows.factors[mode], after, prior_var, used=used, left=left, modes=self.network.n_modes
-            )
-            if self.rows.log_noise:
-                after = list(zip(where, [each.log_noise[mode] for each in learned], strict=True))
-                prior = posterior.node_noise_var(self.network.n_modes)
-                start_at = float(running[mode])
-                rejected += merge_log_noise(
-                    self.rows.log_noise[mode], after, prior, start_at, used, left_noise
-                )
+        running_means = running.tolist()
+
+        def one(mode: int) -> int:
+            return self._merge_mode(mode, touched, running_means[mode], memory)
+
+        rejected = sum(in_threads(one, self.network.n_modes, min(self.threads, self.network.n_modes)))
         if then is not None:
             self._restart(keep_means=then == KEEP_MEANS)
         self.at, self._rejected = end, rejected
         return rejected
 
+    def _merge_mode(self, mode: int, touched: Sequence[Touched], running: float, memory: float | None) -> int:
+        where, used, n_modes = (
+            [part.rows[mode] // self.of for part in touched],
+            self._marks[mode],
+            self.network.n_modes,
+        )
+        left = left_noise = None
+        if memory is not None:
+            times = [part.times[mode].astype(float) for part in touched]
+            left = [widening(memory) ** -each for each in times]
+            left_noise = [log_noise_widening(memory) ** -each for each in times]
+        after = list(zip(where, [part.learned.factors[mode] for part in touched], strict=True))
+        prior_var = posterior.factor_prior_var(self.network, self.prior, mode)
+        rejected = merge_rows(self.rows.factors[mode], after, prior_var, used=used, left=left, modes=n_modes)
+        if self.rows.log_noise:
+            after = list(zip(where, [part.learned.log_noise[mode] for part in touched], strict=True))
+            prior_var = posterior.node_noise_var(n_modes)
+            rejected += merge_log_noise(
+                self.rows.log_noise[mode], after, prior_var, running, used, left_noise
+            )
+        return rejected
+
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> Rows:
         """Those of the nodes that there are, without spare ones. at: entries that they must have learned."""
-        if self.at != at:
-            raise OutOfStep(f"a shard has learned {self.at} entries, the rest of the model {at}")
-        self._grow(nodes)
+        self._check(at)
+        self.grow(nodes)
         here = [np.arange(-(-(int(n) - self.number) // self.of)) for n in nodes]
         return _taken(self.rows, here)
+
+    def _check(self, at: int) -> None:
+        if self.at != at:
+            raise OutOfStep(f"a shard has learned {self.at} entries, the rest of the model {at}")
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for modes in self.rows for part in modes for array in part)
 
-    def _grow(self, nodes: NDArray[np.int64]) -> None:
+    def grow(self, nodes: NDArray[np.int64]) -> None:
+        """Room for so many nodes per mode, of all shards together."""
         wanted = np.array([max(-(-(int(n) - self.number) // self.of), 0) for n in nodes])
         if all(n <= len(factor.mean) for n, factor in zip(wanted, self.rows.factors, strict=True)):
             return
@@ -158,10 +186,10 @@ class Shard:
                     now.mean[:] = fresh.mean
 
 
-def around(state: State, network: Network, prior: Prior) -> Shard:
+def around(state: State, network: Network, prior: Prior, threads: int = 1) -> Shard:
     """One shard that has the rows of a state, and changes them in place."""
     rows = Rows(state.posterior.factors, state.posterior.log_noise)
-    return Shard(network, prior, int(state.seed), rows, at=int(state.counts.entries))
+    return Shard(network, prior, int(state.seed), rows, at=int(state.counts.entries), threads=threads)
 
 
 def cut(state: State, number: int, of: int) -> Rows:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.cluster.merge import copied
-from spidertensor.cluster.rounds import Recipe, whole_engine, without_rows
+from spidertensor.cluster.parts import Recipe, whole_engine, without_rows
 from spidertensor.cluster.shards import OutOfStep
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.spider.posterior import State

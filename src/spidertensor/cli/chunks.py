@@ -1,0 +1,82 @@
+"""The same rows in other chunks: whole rounds of several workers, or no more than are learned at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spidertensor.sources import Chunk
+
+
+def in_rounds(
+    chunks: Iterator[Chunk], whole: Callable[[int], int], at_least: Callable[[], int]
+) -> Iterator[Chunk]:
+    """The same rows in chunks that end where rounds do, but for the last one. So what is saved between two
+    chunks does not depend on how many rows were read at once.
+
+    whole:    of so many rows, how many are in full rounds
+    at_least: rows that the next chunk needs
+    """
+    rest = None
+    for chunk in chunks:
+        if chunk.quiet:
+            yield chunk
+            continue
+        rest = chunk if rest is None else joined(rest, chunk)
+        n = whole(len(rest.rows))
+        if n and n >= at_least():
+            full, rest = cut(rest, n)
+            yield full
+    if rest is not None:
+        yield rest
+
+
+def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
+    """The same rows in chunks of at most so many: a signal, or a checkpoint, waits for the end of a chunk."""
+    for chunk in chunks:
+        while len(chunk.rows) > most:
+            first, chunk = cut(chunk, most)
+            yield first
+        yield chunk
+
+
+def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
+    """The first n good rows, with the bad ones before the last of them; and the others."""
+    assert chunk.values is not None
+    if n == len(chunk.rows):
+        return chunk, chunk._replace(
+            columns=[column[:0] for column in chunk.columns], values=chunk.values[:0], rows=chunk.rows[:0],
+            bad=[], skipped=0,
+        )  # fmt: skip
+    end = int(chunk.rows[n - 1])
+    first = chunk._replace(
+        columns=[column[:n] for column in chunk.columns], values=chunk.values[:n], rows=chunk.rows[:n],
+        bad=[each for each in chunk.bad if each.row <= end], end=end, last=None, skipped=0,
+    )  # fmt: skip
+    rest = chunk._replace(
+        columns=[column[n:] for column in chunk.columns], values=chunk.values[n:], rows=chunk.rows[n:],
+        bad=[each for each in chunk.bad if each.row > end],
+    )  # fmt: skip
+    return first, rest
+
+
+def joined(a: Chunk, b: Chunk) -> Chunk:
+    import numpy as np  # imported late: slow
+
+    assert a.values is not None
+    assert b.values is not None
+    return b._replace(
+        columns=[_concatenated(*pair) for pair in zip(a.columns, b.columns, strict=True)],
+        values=np.concatenate([a.values, b.values]),
+        rows=np.concatenate([a.rows, b.rows]),
+        bad=[*a.bad, *b.bad],
+        place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
+        skipped=a.skipped + b.skipped,
+    )
+
+
+def _concatenated(a: Any, b: Any) -> Any:
+    import numpy as np
+
+    return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])

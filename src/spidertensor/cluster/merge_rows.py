@@ -1,0 +1,180 @@
+"""What several workers have made of the rows of nodes, as one: mathematics.md section 18; why, in merge.py.
+
+Compiled, and row by row: all that the workers have made of a row is added up while it is in the processor's
+cache. In a round of many workers this is what they all wait for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import HUGE
+from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
+from spidertensor.spider.posterior import Gaussian
+from spidertensor.spider.robust import LARGEST_LOG_NOISE
+from spidertensor.spider.sequential_memory import carray, elements
+
+MOST = 8  # of a row, also if more workers have touched it
+
+# Not fastmath: a NaN must be noticed.
+_EXACT: dict[str, Any] = {"fastmath": False}
+
+
+def marks(n_rows: int) -> NDArray[np.int32]:
+    """Of each row of a mode, where in a round the first worker has it. All 0 between two merges, so that a
+    merge costs nothing for the rows it does not touch."""
+    return np.zeros(n_rows, np.int32)
+
+
+def merge_rows(
+    rows: Gaussian,
+    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
+    prior_var: NDArray[np.floating] | float,
+    unseen_mean: float = math.nan,
+    used: NDArray[np.int32] | None = None,
+    left: Sequence[NDArray[np.float64]] | None = None,
+    modes: int = 1,
+) -> int:
+    """Change rows of `rows` in place to what all workers have learned of them; how many elements were not.
+
+    parts:       of each worker, the rows that it touched, each once, and what these are now
+    prior_var:   of an element; a memory widens a variance up to it and no further
+    unseen_mean: what the mean of a row counts as that has the variance of the prior; NaN: as it is
+    used:        marks that are kept from round to round
+    left:        of each worker and row, how much of the precision a memory has left; None: all of it
+    modes:       of an entry
+    """
+    size = math.prod(rows.mean.shape[1:])
+    mean, var = (each.reshape(-1, size) for each in rows)  # views
+    prior_var = np.full(size, prior_var, np.float64)
+    # from which variance on a row counts as unseen
+    unseen_var = np.full(size, np.inf) if math.isnan(unseen_mean) else prior_var
+    own = [[np.require(each, mean.dtype, "C") for each in after] for _, after in parts]
+    addresses = np.array([[each.ctypes.data for each in after] for after in own], np.int64).reshape(-1, 2)
+    where = np.concatenate([numbers for numbers, _ in parts])
+    ends = np.cumsum([len(numbers) for numbers, _ in parts])
+    keep = np.ones(len(where)) if left is None else np.concatenate(left)
+    first = marks(len(mean)) if used is None else used
+    limits = 1 / prior_var, unseen_var.astype(np.float32)
+    return _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, modes)
+
+
+def merge_log_noise(
+    rows: Gaussian,
+    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
+    prior_var: float,
+    running: float,
+    used: NDArray[np.int32] | None = None,
+    left: Sequence[NDArray[np.float64]] | None = None,
+) -> int:
+    """`merge_rows` for a mode's log_noise. A node that no entry had touched started at the running mean."""
+    rejected = merge_rows(rows, parts, prior_var, running, used, left)
+    for where, _ in parts:
+        rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
+    return rejected
+
+
+@kernel(**COMPILE | _EXACT)
+def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, modes):
+    """where:     the rows of all workers, one worker after the other; `ends` says where each ends
+    addresses: of each worker's means and variances
+    """
+    size, here = mean.shape[1], np.array([mean.ctypes.data, var.ctypes.data])
+    following, sums = np.empty(len(where), np.int32), np.empty((5, size))
+    for j in range(len(where) - 1, -1, -1):  # backwards, so that a row's chain has the workers in order
+        following[j] = first[where[j]]
+        first[where[j]] = j + 1
+    rejected, worker = 0, 0
+    for j in range(len(where)):
+        while j >= ends[worker]:
+            worker += 1
+        if first[where[j]] == 0:  # done with another worker's
+            continue
+        first[where[j]] = 0
+        row_mean, row_var = _row(here, where[j], mean, size)
+        if following[j] == 0:  # this worker's alone: bit for bit
+            own_mean, own_var = _row(addresses[worker], j - _start(ends, worker), mean, size)
+            for e in range(size):
+                row_mean[e], row_var[e] = own_mean[e], own_var[e]
+            continue
+        for e in range(size):
+            sums[0, e] = 1 / np.float64(row_var[e])
+            sums[1, e], sums[2, e], sums[3, e], sums[4, e] = 0, 0, 0, sums[0, e]
+        at, of, workers, taken = j, worker, 0, 0.0
+        while at >= 0:
+            while at >= ends[of]:
+                of += 1
+            own_mean, own_var = _row(addresses[of], at - _start(ends, of), mean, size)
+            _add(sums, row_mean, row_var, own_mean, own_var, keep[at], limits, unseen_mean)
+            workers, taken = workers + 1, taken + (1 - keep[at])
+            at = following[at] - 1
+        share = min(1.0, MOST / workers)
+        # What each worker forgets of a node it has to learn again from its own entries, and so have the nodes
+        # of all modes: so much of an error all workers have corrected alike, and it must not be added up.
+        alike = min(1.0, modes * taken / workers)
+        if alike > 0:
+            share *= (1 - (1 - alike) ** workers) / (workers * alike)
+        rejected += _finish(sums, row_mean, row_var, share, limits, unseen_mean)
+    return rejected
+
+
+@kernel(**HOT | _EXACT)
+def _start(ends, worker):
+    return ends[worker - 1] if worker else 0
+
+
+@kernel(**PART | _EXACT)
+def _row(addresses, number, like, size):
+    """Mean and variance of a row, by the addresses of the first one's: slices of arrays would be slower."""
+    offset = number * size * like.itemsize
+    return (
+        carray(elements(addresses[0] + offset, like), (size,)),
+        carray(elements(addresses[1] + offset, like), (size,)),
+    )
+
+
+@kernel(**HOT | _EXACT)
+def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
+    """sums: precision, worker by worker: what a memory leaves of what is there, and what this one has
+    learned; change of precision; precision times step of the mean; largest and smallest precision of a worker
+    """
+    least, unseen_var = limits
+    for e in range(len(mean)):
+        start, own = 1 / np.float64(var[e]), 1 / np.float64(own_var[e])
+        before = _mean_before(mean[e], var[e], unseen_var[e], unseen_mean)
+        sums[0, e] = _kept(sums[0, e], keep, least[e]) + own - _kept(start, keep, least[e])
+        sums[1, e] += own - start
+        sums[2, e] += own * (own_mean[e] - before)
+        sums[3, e], sums[4, e] = max(sums[3, e], own), min(sums[4, e], own)
+
+
+@kernel(**HOT | _EXACT)
+def _finish(sums, mean, var, share, limits, unseen_mean):
+    """A row from its sums; how many elements were rejected."""
+    rejected, dtype = 0, mean.dtype.type
+    least_of_prior, unseen_var = limits
+    for e in range(len(mean)):
+        before = _mean_before(mean[e], var[e], unseen_var[e], unseen_mean)
+        least = min(sums[4, e], least_of_prior[e])  # never wider than the prior, or than a worker has it
+        weight = max(1 / np.float64(var[e]) + share * sums[1, e], sums[3, e])
+        new_mean, new_var = dtype(before + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
+        good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # a NaN fails too
+        mean[e], var[e] = new_mean if good else mean[e], new_var if good else var[e]
+        rejected += not good
+    return rejected
+
+
+@kernel(**HOT | _EXACT)
+def _kept(precision, keep, least):
+    """What a memory leaves of a precision: no less than the prior's, if it had as much."""
+    return max(precision * keep, min(precision, least))
+
+
+@kernel(**HOT | _EXACT)
+def _mean_before(mean, var, unseen_var, unseen_mean):
+    return unseen_mean if var >= unseen_var else np.float64(mean)

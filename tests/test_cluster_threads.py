@@ -1,0 +1,90 @@
+"""Several workers as threads of one process: no Ray, and the same model as on any cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spidertensor import SpiderRegressor, cluster, load
+from spidertensor.estimator import fitted_file
+
+SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
+
+
+def entries(n: int, nodes: int = 50, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(nodes, size=(n, 2))
+    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.3 * rng.normal(size=n)
+
+
+def same(a, b) -> None:
+    a, b = fitted_file.to_arrays(a._learned), fitted_file.to_arrays(b._learned)
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name], err_msg=name)
+
+
+def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
+    X, y = entries(2000)
+    model = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=3)
+    same(model, SpiderRegressor(committee=2, **SMALL).fit(X, y))
+
+
+def test_calls_that_end_where_rounds_do_and_a_save_between_them_change_nothing(tmp_path):
+    X, y = entries(5000)
+    whole = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=6, part=64)
+    model = SpiderRegressor(committee=2, **SMALL)
+    with cluster.on_workers(model, workers=6, part=64) as placed:
+        assert placed.rounds.workers == 3
+        end = placed.rounds.whole(0, 3000)
+        model.partial_fit(X[:end], y[:end])
+        predicted = model.predict(X[:5])
+        model.save(tmp_path / "inside.spider")
+    again = load(tmp_path / "inside.spider")
+    np.testing.assert_array_equal(again.predict(X[:5]), predicted)
+    with cluster.on_workers(again, workers=6, part=64):
+        again.partial_fit(X[end:], y[end:])
+    same(again, whole)
+    assert not np.array_equal(whole.predict(X), SpiderRegressor(committee=2, **SMALL).fit(X, y).predict(X))
+    again.partial_fit(X[:100], y[:100])  # an ordinary model again
+
+
+def test_bad_input_is_refused_and_what_was_learned_stays():
+    X, y = entries(500)
+    model = SpiderRegressor(committee=1, **SMALL)
+
+    def learn_and_fail() -> None:
+        with cluster.on_workers(model, workers=2, part=64):
+            model.partial_fit(X, y)
+            model.partial_fit(X[:2], [1.0, np.nan])
+
+    with pytest.raises(ValueError, match="value nan is not finite"):
+        learn_and_fail()
+    same(model, cluster.fit(SpiderRegressor(committee=1, **SMALL), X, y, workers=2, part=64))
+
+
+def test_the_command_needs_no_ray_and_prints_json_alone(tmp_path):
+    X, y = entries(3000)
+    lines = [f"u{a},{b},{v}" for (a, b), v in zip(X.tolist(), y.tolist(), strict=True)]
+    Path(tmp_path, "a.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
+    fit = ["fit", "a.csv", "--modes", "user,item", "--value", "rating", "--committee", "1", "--rank", "2"]
+    fit += ["--hidden", "4", "--workers", "2", "--part", "64", "--model", "a.spider", "--json"]
+    without = "import sys; sys.modules['ray'] = None; from spidertensor.cli import main; main(sys.argv[1:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", without, *fit], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert [json.loads(line) for line in ended.stdout.splitlines()]
+    named = [(f"u{a}", b) for a, b in X.tolist()]
+    model = SpiderRegressor(committee=1, rank=2, hidden=(4,))
+    with cluster.on_workers(model, workers=2, part=64):
+        model.partial_fit([(a, str(b)) for a, b in named], y)
+    np.testing.assert_array_equal(
+        load(tmp_path / "a.spider").predict([(a, b) for a, b in named[:9]]),
+        model.predict([(a, str(b)) for a, b in named[:9]]),
+    )
