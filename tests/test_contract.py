@@ -47,7 +47,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "svb-dtf": {"epochs": 3},
     "svb-gptf": {"inducing": 8, "epochs": 3},
     "ss-gptf": {"inducing": 8, "epochs": 3},
-    "gptf": {"inducing": 8, "epochs": 3, "batch_size": BATCH},
+    "gptf": {"inducing": 8, "epochs": 3},
 }
 NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt")
 FORGETS = ("spider",)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 120
+LEAST_SQUARES = ("cp-wopt", "static-biases")  # no posterior, so no variance of their own
 USUAL = f"at rank {r.RANK}, batch size {r.BATCH_SIZE}"
 OFF_SCALE = (
     "The vertical range is set by the methods that work: one that is hardly better than the mean, or far "
@@ -191,8 +192,8 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
     yield Section("tables", "All scores", text, tables=tables.scores(found))
 
     text = (
-        f"All {USUAL}. {r.listed(r.STATIC)} are least squares: their variance is that of the residuals of "
-        "the training entries."
+        f"All {USUAL}. {r.listed(LEAST_SQUARES)} are least squares: their variance is that of the residuals "
+        "of the training entries."
     )
     yield Section("details", "Log density, intervals, probabilities", text, tables=tables.details(found))
 
