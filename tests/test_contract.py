@@ -48,6 +48,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "svb-gptf": {"inducing": 8, "epochs": 3},
     "ss-gptf": {"inducing": 8, "epochs": 3},
     "costco": {"channels": 4, "epochs": 2},
+    "gptf": {"inducing": 8, "epochs": 3},
 }
 NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt", "costco")
 FORGETS = ("spider",)
