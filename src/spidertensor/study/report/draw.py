@@ -206,8 +206,9 @@ def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names
     """One legend for all panels, below them; `names` are among those of the styles."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=escaped(name), **styles[name]) for name in names]
-    widest = LINE + LETTER * max((len(handle.get_label()) for handle in handles), default=0)
+    labels = {name: escaped(name) for name in names}
+    handles = [Line2D([], [], label=label, **styles[name]) for name, label in labels.items()]
+    widest = LINE + LETTER * max(map(len, labels.values()), default=0)
     columns = max(int(figure.get_figwidth() / widest), 1)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
 
