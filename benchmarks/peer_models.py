@@ -237,7 +237,8 @@ def lightgbm(train: Batch, data: Dataset, *, n_estimators: int, num_leaves: int)
     return Fitted((encoder, counts, model), predict)
 
 
-_RATES = {"rate": (0.005, 0.01, 0.02, 0.05), "latent_rate": (0.01, 0.02, 0.05, 0.1)}
+# the rate of the factors first: too large a one diverges with any other rate
+_RATES = {"latent_rate": (0.003, 0.01, 0.02, 0.05, 0.1, 0.2), "rate": (0.005, 0.01, 0.02, 0.05, 0.1)}
 _RIVER = {"rate": 0.01, "latent_rate": 0.05, "n_factors": 10}
 
 PEERS = {

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_docs import ROOT, number, table
 
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.study import datasets
 from spidertensor.study.datasets import Dataset, synthetic
+from test_docs import ROOT, number, table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import peer_models
@@ -121,3 +121,80 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, caps
 
 
 # --- what the pages say
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+FIRST = "movielens-100k RMSE ↓"  # column of the table of scores
+COLUMNS = [  # of that table: data set, test sets, which score, digits
+    ("movielens-100k", ("paper",), "score", 3),
+    ("movielens-100k", ("paper",), "log_density", 3),
+    ("movielens-1m", ("paper",), "score", 3),
+    ("movielens-1m", ("paper",), "log_density", 3),
+    ("acc", ("paper", "clean"), "score", 3),
+    ("anime", ("paper",), "score", 3),
+    ("dblp", ("paper", "clean"), "score", 3),
+    ("flights", ("stream",), "score", 1),
+]
+
+
+def measured() -> dict[tuple[str, str], list[dict]]:
+    """(model, data set) -> the rows of its seeds."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for row in map(json.loads, peers.ROWS.read_text(encoding="utf-8").splitlines()):
+        found.setdefault((row["peer"], row["data"]), []).append(row)
+    return found
+
+
+def in_words(rows: list[dict], tests: tuple[str, ...], metric: str, digits: int) -> str:
+    """A cell: "cannot", empty of what was not run or has no such score, or the means over seeds."""
+    if not rows or "not_run" in rows[0]:
+        return "cannot" if rows else ""
+    found = [[row["scores"][test][metric] for row in rows] for test in tests]
+    if None in found[0]:
+        return ""
+    return " / ".join(f"{statistics.mean(seeds):.{digits}f}".replace("-", "−") for seeds in found)
+
+
+def test_every_row_is_of_one_seed_of_one_model():
+    for (label, data), rows in measured().items():
+        assert label in {*peers.OURS, *peers.PEERS}
+        assert data in peers.DATA
+        seeds = [row["seed"] for row in rows]
+        assert sorted(seeds) == list(range(len(seeds))), (label, data)
+
+
+def test_the_table_of_scores_is_what_was_measured():
+    rows, shown = measured(), table(PAGE, FIRST)
+    assert set(shown) == {*peers.OURS, *peers.PEERS}
+    for label, cells in shown.items():
+        for (data, *how), cell in zip(COLUMNS, cells, strict=True):
+            assert cell == in_words(rows.get((label, data), []), *how), (label, data)
+
+
+def test_the_table_of_costs_is_what_was_measured():
+    rows, shown = measured(), table(PAGE, "| CPU seconds of tuning |")
+    assert set(shown) == {label for label, data in rows if data == "movielens-1m"}
+    for label, (passes, seconds, tuning, megabytes) in shown.items():
+        (row,) = rows[label, "movielens-1m"]
+        assert (number(passes), number(tuning or "0")) == (row["passes"], round(row["tuning_cpu_seconds"]))
+        assert seconds == f"{row['cpu_seconds']:.1f}"
+        assert megabytes == f"{row['bytes'] / 1e6:.1f}"
+
+
+def test_what_each_can_do_is_what_the_benchmark_knows():
+    shown = table(PAGE, "| learns on |")
+    assert set(shown) == {"spidertensor", *peers.PEERS}
+    for label, cells in shown.items():
+        can = peers.PEERS[label].can if label in peers.PEERS else peers.OURS_CAN
+        assert cells == ["yes" if each else "no" for each in can], label
+
+
+def test_the_table_in_the_readme_is_what_was_measured():
+    rows, shown = measured(), table(ROOT / "README.md", "CPU seconds")
+    assert "myFM" in shown  # which is ahead of ours
+    assert len(shown) <= 6
+    for label, (film, conference, passes, seconds, learns_on) in shown.items():
+        (row,) = rows[label, "movielens-1m"]
+        assert film == in_words([row], ("paper",), "score", 3)
+        assert conference == in_words(rows.get((label, "dblp"), []), ("paper",), "score", 3)
+        assert (passes, seconds) == (str(row["passes"]), f"{row['cpu_seconds']:.0f}")
+        assert learns_on == ("yes" if peers.can(label).streams else "no")
