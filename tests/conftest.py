@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis draws the same examples every time, and where the data sets lie."""
+"""What all tests share: examples of hypothesis, what JAX has compiled, and where the data sets lie."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 
 @pytest.fixture(scope="session")

@@ -224,11 +224,11 @@ def test_q_of_the_probit_is_the_best_there_is():
     mean, cov = jax.jit(ss_gptf.posterior, static_argnums=0)(settings(), learned.process)
     nodes, entries = fixed(x, value, 20)
     start = svb_gptf.start(settings(), inputs)._replace(hyper=HYPER)
-    before = svb_gptf.remember(settings(), start)
+    before = svb_gptf.remember(settings(), start, nodes, jnp.arange(M))
 
     def bound(mean, root):
-        now = svb_gptf.Params(svb_gptf.Process(inputs, mean, root, HYPER), nodes)
-        return svb_gptf.bound(settings(likelihood), before, nodes, entries, now, KEY)
+        now = svb_gptf.Params(inputs, HYPER, svb_gptf.Away(mean, root), nodes)
+        return svb_gptf.bound(settings(likelihood), before, entries, now, KEY)
 
     reached, slopes = jax.jit(jax.value_and_grad(bound, (0, 1)))(mean, np.linalg.cholesky(cov))
     np.testing.assert_allclose(slopes[0], 0, atol=1e-6)

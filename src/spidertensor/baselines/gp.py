@@ -136,6 +136,12 @@ def expected_log_likelihood(likelihood: Likelihood, value, mean, var, noise) -> 
     return log_ndtr((2 * value - 1)[:, None] * f) @ jnp.asarray(weights / np.sqrt(2 * np.pi))
 
 
+def kl_standard(mean, root) -> jax.Array:
+    """KL(N(mean, root root^T) || N(0, I)), root being a lower triangle."""
+    square = jnp.sum(root**2) + mean @ mean
+    return 0.5 * (square - len(mean)) - jnp.sum(jnp.log(jnp.diag(root)))
+
+
 def kl_nodes(nodes: Nodes, before: Nodes) -> jax.Array:
     log_ratio = nodes.log_var - before.log_var
     away = (nodes.mean - before.mean) ** 2 * jnp.exp(-before.log_var)
@@ -163,17 +169,21 @@ def draw_inputs(nodes: Nodes, entries: Entries, key) -> jax.Array:
 
 
 def ascend(settings: GPSettings, learning_rate, params, extra, key, bound) -> tuple[Any, Any, jax.Array]:
-    """All epochs of a batch: Adam uphill on bound(params, extra, key) -> (bound, extra of the next epoch)."""
+    """All epochs of a batch: Adam uphill on bound(params, extra, key) -> (bound, extra of the next epoch).
+
+    learning_rate: one, or one for each epoch
+    """
     adam = optax.scale_by_adam()
 
-    def epoch(carry, key):
+    def epoch(carry, told):
         params, extra, memory = carry
+        key, rate = told
         (value, extra), gradient = jax.value_and_grad(bound, has_aux=True)(params, extra, key)
         step, memory = adam.update(gradient, memory)
-        params = jax.tree.map(lambda each, move: each + learning_rate * move, params, step)
+        params = jax.tree.map(lambda each, move: each + rate * move, params, step)
         return (params, extra, memory), value
 
     params = jax.tree.map(jnp.asarray, params)
-    keys = jax.random.split(key, settings.epochs)
-    (params, extra, _), bounds = lax.scan(epoch, (params, extra, adam.init(params)), keys)
+    each_epoch = jax.random.split(key, settings.epochs), jnp.broadcast_to(learning_rate, settings.epochs)
+    (params, extra, _), bounds = lax.scan(epoch, (params, extra, adam.init(params)), each_epoch)
     return params, extra, bounds

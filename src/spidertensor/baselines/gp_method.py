@@ -200,11 +200,8 @@ def _kept(
 def _gathered(
     settings: GPSettings, state: GPState, batch: Batch
 ) -> tuple[GPState, list[Any], tuple[Any, ...]]:
-    """The state with room, the rows of the batch's nodes per mode, and what `learn` wants to know of them.
-
-    Nodes are in order of first appearance: what they are called decides nothing.
-    """
-    state = _grown(state, batch.index.max(axis=0) + 1)
+    """The state with room, the rows of the batch's nodes per mode, and what `learn` wants to know of them."""
+    state = grown(state, batch.index.max(axis=0) + 1)
     n, places, K = len(batch.value), settings.batch_size, settings.n_modes
     nodes = Nodes(*np.zeros((2, K * places, settings.rank)))
     value, here = np.zeros((2, places))
@@ -212,10 +209,8 @@ def _gathered(
     entries.value[:n], entries.here[:n] = batch.value, 1.0
     rows = []
     for k, (column, factor) in enumerate(zip(batch.index.T, state.factors, strict=True)):
-        _, first, inverse = np.unique(column, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        row = column[first[order]]
-        entries.node[:n, k] = k * places + np.argsort(order)[inverse]
+        row, number = by_appearance(column)
+        entries.node[:n, k] = k * places + number
         part = slice(k * places, k * places + len(row))
         nodes.mean[part], nodes.log_var[part] = factor.mean[row], np.log(factor.var[row])
         entries.fresh[part, 0] = ((factor.mean[row] == 0) & (factor.var[row] == 1)).all(axis=1)
@@ -225,7 +220,17 @@ def _gathered(
     return state, rows, (nodes, entries, key)
 
 
-def _grown(state: GPState, n_nodes: NDArray[np.int64]) -> GPState:
+def by_appearance(column: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """The nodes in order of first appearance, and which of them each entry has.
+
+    In this order, what nodes are called decides nothing.
+    """
+    _, first, inverse = np.unique(column, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return column[first[order]], np.argsort(order)[inverse]
+
+
+def grown(state: GPState, n_nodes: NDArray[np.int64]) -> GPState:
     rank = state.factors[0].mean.shape[1]
 
     def start(mode: int, first: int, last: int) -> Gaussian:

@@ -32,36 +32,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.scipy.linalg import cho_solve, solve_triangular
-from numpy.typing import NDArray
+from jax.scipy.linalg import solve_triangular
 
 from spidertensor.baselines import gp, gp_method
 from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
+from spidertensor.baselines.gp_site import (
+    Before,
+    Process,
+    gaussian,
+    link,
+    posterior,
+    remember,
+    start,
+    without_negative,
+)
 from spidertensor.method import Method
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 SITE_STEP = 0.3  # of its way that a site of the probit goes in an epoch
 SETTLING = 5  # epochs that the sites of the probit get before two choices of inputs are compared
-
-
-class Process(NamedTuple):
-    inputs: Any  # Z, (M, length of x)
-    precision: Any  # of the site. Whitened: on g(Z) itself it would lose its sign to rounding
-    shift: Any
-    hyper: Hyper
-
-
-class Before(NamedTuple):
-    """The posterior before the batch, and what it has to do with the new inducing inputs."""
-
-    process: Process
-    nodes: Nodes
-    kept: Any  # (new, old): 1 where a new input began as this old one, which then share their jitter
-    whiten: Any  # L_old^-T
-    precision_a: Any  # L_old^-T precision L_old^-1
-    constant: Any  # log ∫ N(w | 0, I) exp(shift^T w - ½ w^T precision w) dw
 
 
 class Sites(NamedTuple):
@@ -82,23 +72,6 @@ class Params(NamedTuple):
 def ss_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
     """SS-GPTF as a Method, for scaled values; the settings are those of `gp_method.build`."""
     return gp_method.build(ALGORITHM, n_modes, likelihood, **settings)
-
-
-def start(settings: GPSettings, inputs: NDArray[np.float64]) -> Process:
-    M = len(inputs)
-    return Process(inputs, np.zeros((M, M)), np.zeros(M), gp.start_hyper(settings))
-
-
-def posterior(settings: GPSettings, process: Process) -> tuple[Any, Any]:
-    return gaussian(process.precision, process.shift)[:2]
-
-
-def gaussian(precision, shift) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """N(0, I) times exp(shift^T v - ½ v^T precision v): its mean, its covariance S, and log |S^-1|."""
-    eye = jnp.eye(len(shift))
-    root = jnp.linalg.cholesky(eye + precision)
-    cov = cho_solve((root, True), eye)
-    return cov @ shift, cov, 2 * jnp.sum(jnp.log(jnp.diag(root)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -162,15 +135,6 @@ def choose(settings: GPSettings, process: Process, x, here) -> jax.Array:
     return lax.scan(pick, begin, jnp.arange(settings.inducing))[1]
 
 
-def remember(settings: GPSettings, process: Process, nodes: Nodes, chosen) -> Before:
-    L = jnp.linalg.cholesky(gp.inducing_cov(settings, process.hyper, process.inputs))
-    whiten = solve_triangular(L, jnp.eye(len(L)), lower=True).T
-    mean, _, log_det = gaussian(process.precision, process.shift)
-    kept = (chosen[:, None] == jnp.arange(len(L))).astype(L.dtype)
-    precision_a = whiten @ process.precision @ whiten.T
-    return Before(process, nodes, kept, whiten, precision_a, 0.5 * (process.shift @ mean - log_det))
-
-
 def climb(
     settings: GPSettings, learning_rate, before: Before, entries: Entries, params: Params, key
 ) -> GPLearned:
@@ -186,7 +150,9 @@ def bound(settings: GPSettings, before: Before, entries: Entries, params: Params
     hyper, inputs, old = params.hyper, params.inputs, before.process
     x = gp.draw_inputs(params.nodes, entries, key)
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
-    both = jnp.column_stack([_link(settings, before, params), gp.kernel(hyper, inputs, x)])
+    both = jnp.column_stack(
+        [link(settings, before, params.hyper, params.inputs), gp.kernel(hyper, inputs, x)]
+    )
     T, A = jnp.split(solve_triangular(L, both, lower=True), [len(L)], axis=1)
     known = T @ old.precision @ T.T
     site = _at_optimum(settings, entries, hyper, sites)
@@ -202,13 +168,6 @@ def bound(settings: GPSettings, before: Before, entries: Entries, params: Params
     square += jnp.sum(known * (second - jnp.eye(len(L))))
     past = old.shift @ (T.T @ mean) - 0.5 * square - before.constant
     return jnp.sum(entries.here * fit) - kl + past, _next(settings, entries, sites, f, var)
-
-
-def _link(settings: GPSettings, before: Before, params: Params) -> jax.Array:
-    """k(Z_b, Z) L_old^-T. An input that is kept keeps its jitter, or each batch would blur what is known."""
-    jitter = settings.jitter * jnp.exp(params.hyper.log_var)
-    cov = gp.kernel(params.hyper, params.inputs, before.process.inputs) + jitter * before.kept
-    return cov @ before.whiten
 
 
 def _at_optimum(settings: GPSettings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
@@ -243,7 +202,7 @@ def absorb(settings: GPSettings, before: Before, entries: Entries, params: Param
     hyper, inputs, old = params.hyper, params.inputs, before.process
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
     whiten = partial(solve_triangular, L, lower=True)
-    T = whiten(_link(settings, before, params))
+    T = whiten(link(settings, before, params.hyper, params.inputs))
 
     def add(told, entry):
         node, site = entry
@@ -254,9 +213,7 @@ def absorb(settings: GPSettings, before: Before, entries: Entries, params: Param
     nothing = jnp.zeros_like(L), jnp.zeros(len(L))
     told, _ = lax.scan(add, nothing, (entries.node, _at_optimum(settings, entries, hyper, sites)))
     precision = T @ old.precision @ T.T + whiten(whiten(told[0]).T)
-    sizes, axes = jnp.linalg.eigh(0.5 * (precision + precision.T))
-    precision = (axes * jnp.maximum(sizes, 0)) @ axes.T
-    return Process(inputs, precision, T @ old.shift + whiten(told[1]), hyper)
+    return Process(inputs, without_negative(precision), T @ old.shift + whiten(told[1]), hyper)
 
 
 ALGORITHM = gp.Algorithm(start, learn, posterior)

@@ -5,17 +5,23 @@ The model is that of `gp`. Per batch, starting at the posterior before it,
     maximise  sum_n E_q[log p(y_n | f_n)] - KL(q || q before the batch),     q = q(v) prod q(factors)
 
 by Adam: x is drawn from q(factors), reparameterised, once per entry and epoch; given x the expectation over
-f is closed form (gaussian) or quadrature (probit). q(v) = N(m, R R^T) with R a full lower triangle.
+f is closed form (gaussian) or quadrature (probit).
 
 mathematics.md has a posterior over the inducing inputs too. Here they are point estimates, like s, l and the
-noise, that begin each batch where they were. v means something by Z, s and l only, so the KL is not of v but
-of what q says of g, at the old inputs (a = g(Z_old) = L_old w) and the new ones (b = L v) together:
+noise, that begin each batch where they were. v means something by Z, s and l only. With KL(q(v) || q_old(v)),
+moving these would give what was known another meaning at no cost. So the KL is of what q says of g, at the
+old inputs (a = g(Z_old)) and the new ones (b = L v) together, as in SS-GPTF:
 
     KL(q(g) || q_old(g)) = KL(q(b) || p(b)) - E[log q_old(a) / p_old(a)],     a ~ ∫ p(a | b) q(b) db
 
-the same as in SS-GPTF. What was known has its price wherever the inputs go; moving the inputs and the kernel
-is free where nothing was known. With KL(q(v) || q_old(v)), other inputs would give what was known another
-meaning at no cost.
+Without entries it would be least at the posterior that `gp_site` has of v, N(c, C) with c = C T shift and
+C^-1 = G G^T = I + T precision T^T. q is kept as how far it is from there:
+
+    q(v) = N(c + G^-T d, G^-T E E^T G^-1),   KL = KL(N(d, E E^T) || N(0, I)) - (what N(c, C) reaches)
+
+A step of Adam is then one in units of what is still uncertain. In v itself, after many batches, it would be
+larger than that, and what was known would be lost to the size of the steps. Steps get smaller towards the end
+of a batch: what is left of them in E would be taken for knowledge, and multiplied from batch to batch.
 """
 
 from __future__ import annotations
@@ -25,52 +31,49 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import solve_triangular
-from numpy.typing import NDArray
 
 from spidertensor.baselines import gp, gp_method
 from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
+from spidertensor.baselines.gp_site import (
+    Before,
+    Process,
+    link,
+    posterior,
+    remember,
+    start,
+    without_negative,
+)
 from spidertensor.method import Method
 from spidertensor.spider.likelihoods import Likelihood
 
 
-class Process(NamedTuple):
-    inputs: Any  # Z, (M, length of x)
-    mean: Any  # m
-    root: Any  # R, with a positive diagonal
-    hyper: Hyper
-
-
-class Before(NamedTuple):
-    """q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w - constant), a = L_old w."""
-
-    process: Process
-    whiten: Any  # L_old^-T
-    precision: Any
-    precision_a: Any  # L_old^-T precision L_old^-1
-    shift: Any
-    constant: Any
+class Away(NamedTuple):
+    mean: Any  # d
+    root: Any  # E, a lower triangle with a positive diagonal
 
 
 class Params(NamedTuple):
-    """What Adam moves. The diagonal of `process.root` is a logarithm here."""
+    """What Adam moves. The diagonal of `away.root` is a logarithm there."""
 
-    process: Process
+    inputs: Any
+    hyper: Hyper
+    away: Away
     nodes: Nodes
+
+
+class Told(NamedTuple):
+    """What the entries before the batch say of v."""
+
+    L: Any
+    G: Any
+    centre: Any  # G^T c = G^-1 T shift
+    reached: Any  # the bound of N(c, C), before any entry of the batch
 
 
 def svb_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
     """SVB-GPTF as a Method, for scaled values; the settings are those of `gp_method.build`."""
     return gp_method.build(ALGORITHM, n_modes, likelihood, **settings)
-
-
-def start(settings: GPSettings, inputs: NDArray[np.float64]) -> Process:
-    return Process(inputs, np.zeros(len(inputs)), np.eye(len(inputs)), gp.start_hyper(settings))
-
-
-def posterior(settings: GPSettings, process: Process) -> tuple[Any, Any]:
-    return process.mean, process.root @ process.root.T
 
 
 @partial(jax.jit, static_argnums=0)
@@ -79,63 +82,58 @@ def learn(
 ) -> GPLearned:
     """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
     start_key, key = gp.split(key)
-    known = remember(settings, before)
+    M = settings.inducing
+    known = remember(settings, before, nodes, jnp.arange(M))
 
     def objective(params: Params, extra, key):
-        now = params._replace(process=_on_diagonal(jnp.exp, params.process))
-        return bound(settings, known, nodes, entries, now, key), extra
+        return bound(settings, known, entries, on_scale(params), key), extra
 
-    params = Params(_on_diagonal(jnp.log, before), gp.start_nodes(nodes, entries, start_key))
-    params, _, bounds = gp.ascend(settings, learning_rate, params, (), key, objective)
-    return GPLearned(_on_diagonal(jnp.exp, params.process), params.nodes, bounds)
-
-
-def _on_diagonal(function, process: Process) -> Process:
-    diagonal = jnp.diag(function(jnp.diag(process.root)))
-    return process._replace(root=jnp.tril(process.root, -1) + diagonal)
+    away = Away(jnp.zeros(M), jnp.zeros((M, M)))
+    params = Params(before.inputs, before.hyper, away, gp.start_nodes(nodes, entries, start_key))
+    rates = learning_rate * (1 - jnp.arange(settings.epochs) / settings.epochs)
+    params, _, bounds = gp.ascend(settings, rates, params, (), key, objective)
+    return GPLearned(absorb(settings, known, on_scale(params)), params.nodes, bounds)
 
 
-def bound(
-    settings: GPSettings, before: Before, nodes: Nodes, entries: Entries, now: Params, key
-) -> jax.Array:
+def on_scale(params: Params) -> Params:
+    root = params.away.root
+    root = jnp.tril(root, -1) + jnp.diag(jnp.exp(jnp.diag(root)))
+    return params._replace(away=params.away._replace(root=root))
+
+
+def tell(settings: GPSettings, before: Before, hyper: Hyper, inputs) -> Told:
+    old = before.process
+    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
+    T = solve_triangular(L, link(settings, before, hyper, inputs), lower=True)
+    precision = T @ old.precision @ T.T
+    G = jnp.linalg.cholesky(jnp.eye(len(L)) + precision)
+    centre = solve_triangular(G, T @ old.shift, lower=True)
+    lost = jnp.sum(before.precision_a * gp.inducing_cov(settings, hyper, old.inputs)) - jnp.trace(precision)
+    reached = 0.5 * (centre @ centre - lost) - jnp.sum(jnp.log(jnp.diag(G))) - before.constant
+    return Told(L, G, centre, reached)
+
+
+def bound(settings: GPSettings, before: Before, entries: Entries, now: Params, key) -> jax.Array:
     """E_q[log p(y | f)] - KL(q || q before the batch), at one draw of x per entry."""
-    process, hyper = now.process, now.process.hyper
+    told = tell(settings, before, now.hyper, now.inputs)
     x = gp.draw_inputs(now.nodes, entries, key)
-    L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, process.inputs))
-    a = solve_triangular(L, gp.kernel(hyper, process.inputs, x), lower=True)
-    mean = a.T @ process.mean
-    var = jnp.exp(hyper.log_var) - jnp.sum(a * a, 0) + jnp.sum((process.root.T @ a) ** 2, 0)
-    fit = gp.expected_log_likelihood(settings.likelihood, entries.value, mean, var, gp.noise_of(hyper))
-    kl = kl_process(settings, process, L, before) + gp.kl_nodes(now.nodes, nodes)
-    return jnp.sum(entries.here * fit) - kl
+    a = solve_triangular(told.L, gp.kernel(now.hyper, now.inputs, x), lower=True)
+    in_units = solve_triangular(told.G, a, lower=True)  # G^-1 a
+    mean = in_units.T @ (told.centre + now.away.mean)
+    var = jnp.exp(now.hyper.log_var) - jnp.sum(a * a, 0) + jnp.sum((now.away.root.T @ in_units) ** 2, 0)
+    fit = gp.expected_log_likelihood(settings.likelihood, entries.value, mean, var, gp.noise_of(now.hyper))
+    kl = gp.kl_standard(*now.away) + gp.kl_nodes(now.nodes, before.nodes)
+    return jnp.sum(entries.here * fit) - kl + told.reached
 
 
-def remember(settings: GPSettings, process: Process) -> Before:
-    L = jnp.linalg.cholesky(gp.inducing_cov(settings, process.hyper, process.inputs))
-    eye = jnp.eye(len(L))
-    whiten = solve_triangular(L, eye, lower=True).T
-    inverse = solve_triangular(process.root, eye, lower=True)
-    precision, shift = inverse.T @ inverse - eye, inverse.T @ (inverse @ process.mean)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diag(process.root)))
-    constant = 0.5 * (shift @ process.mean + log_det)
-    return Before(process, whiten, precision, whiten @ precision @ whiten.T, shift, constant)
-
-
-def kl_process(settings: GPSettings, now: Process, L, before: Before) -> jax.Array:
-    """KL(q(g) || q_old(g)), L being that of the inputs now.
-
-    With T = L^-1 k(Z, Z_old) L_old^-T, w has mean T^T m and E[w w^T] = L_old^-1 k(Z_old, Z_old) L_old^-T +
-    T^T (S + m m^T - I) T. An input shares its jitter with the one it was: unmoved, T = I, and all this is
-    KL(q(v) || q_old(v)).
-    """
-    old, eye = before.process, jnp.eye(len(L))
-    link = gp.kernel(now.hyper, now.inputs, old.inputs) + settings.jitter * jnp.exp(now.hyper.log_var) * eye
-    T = solve_triangular(L, link @ before.whiten, lower=True)
-    second = now.root @ now.root.T + jnp.outer(now.mean, now.mean) - eye
-    own = 0.5 * jnp.trace(second) - jnp.sum(jnp.log(jnp.diag(now.root)))
-    square = jnp.sum(before.precision_a * gp.inducing_cov(settings, now.hyper, old.inputs))
-    square += jnp.sum((T @ before.precision @ T.T) * second)
-    return own + 0.5 * square - before.shift @ (T.T @ now.mean) + before.constant
+def absorb(settings: GPSettings, before: Before, now: Params) -> Process:
+    """q as a site: precision of q(v) less that of the prior, G E^-T E^-1 G^T - I; and the mean stays."""
+    told = tell(settings, before, now.hyper, now.inputs)
+    mean = solve_triangular(told.G, told.centre + now.away.mean, lower=True, trans=1)
+    half = solve_triangular(now.away.root, told.G.T, lower=True)
+    eye = jnp.eye(len(mean))
+    precision = without_negative(half.T @ half - eye)
+    return Process(now.inputs, precision, (eye + precision) @ mean, now.hyper)
 
 
 ALGORITHM = gp.Algorithm(start, learn, posterior)

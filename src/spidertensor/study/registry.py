@@ -141,6 +141,12 @@ def _costco(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **
     return costco(n_modes, likelihood, rank=rank, **settings)
 
 
+def _gptf(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
+    from spidertensor.baselines.gptf import gptf
+
+    return gptf(n_modes, likelihood, rank=rank, **settings)
+
+
 _OF_SPIDER = ("activation", "engine")
 _OF_DEFAULT = (*_OF_SPIDER, "clip", "node_noise", "memory", "multilinear_var")
 # the paper's network, without the rest of the default
@@ -326,6 +332,18 @@ _ENTRIES = (
         styles.OLIVE,
         unit="entry",
         role="variant",
+    ),
+    Entry(
+        _gptf,
+        "gptf",
+        "GPTF",
+        "static sparse Gaussian process of all entries (after Zhe et al. 2016; needs jax)",
+        styles.GREY,
+        unit="all",
+        role="competitor",
+        has_batch_size=False,
+        settings=_OF_SVB,
+        needs=_NEEDS,
     ),
     Entry(
         _static_biases,

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 WIDTH, PANEL, LEGEND = 9.0, 2.6, 0.9
 SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
 SIZE_WITH_MEMBERS = (9.0, 5.0)
-COLUMN = 2.2  # inches of a legend that a name takes
+LETTER = 0.075  # inches of a legend that a letter takes, on average
+LINE = 0.75  # and the line before a name
 MARKERS = "os^Dvd8p"  # of the variants of a method
 # Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
 HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
@@ -205,8 +206,10 @@ def shared_legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]], names
     """One legend for all panels, below them; `names` are among those of the styles."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=escaped(name), **styles[name]) for name in names]
-    columns = max(int(figure.get_figwidth() / COLUMN), 1)
+    labels = {name: escaped(name) for name in names}
+    handles = [Line2D([], [], label=label, **styles[name]) for name, label in labels.items()]
+    widest = LINE + LETTER * max(map(len, labels.values()), default=0)
+    columns = max(int(figure.get_figwidth() / widest), 1)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
 
 

@@ -202,8 +202,14 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
     yield Section("tables", "All scores", text, tables=tables.scores(found))
 
     text = (
-        f"All {USUAL}. {r.listed(r.STATIC)} are least squares: their variance is that of the residuals of "
-        "the training entries."
+        "CP-WOPT descends from random starts. All other tables have the best of three by the loss that it "
+        "minimises; these have the first of them."
+    )
+    yield Section("starts", "CP-WOPT from one start", text, tables=tables.starts(found))
+
+    text = (
+        f"All {USUAL}. CP-WOPT, CoSTCo and static biases have no posterior: their variance is that of "
+        "residuals, of entries that were held back where some are, else of the training entries."
     )
     yield Section("details", "Log density, intervals, probabilities", text, tables=tables.details(found))
 

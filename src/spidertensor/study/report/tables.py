@@ -110,6 +110,15 @@ def engines(found: Sequence[Run]) -> list[Table]:
     ]
 
 
+def starts(found: Sequence[Run]) -> list[Table]:
+    """Descents from one random start, where all other runs have the best of several."""
+    chosen = [run for run in found if run.experiment == "starts"]
+    return [
+        _table(f"One start: held-out score at rank {rank}", chosen, rank, r.BATCH_SIZE, "score")
+        for rank in sorted({run.rank for run in chosen})
+    ]
+
+
 def approximations(found: Sequence[Run]) -> list[Table]:
     """Three tables for each activation, and rank and batch size."""
     tried = [run for run in of_approximations.tried(found) if run.scores]
