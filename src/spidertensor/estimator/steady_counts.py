@@ -6,9 +6,9 @@ is nearly certain for chance. If counts are random, then of predictions m made b
     E (y - m)² >= variance of y >= E y
 
 because an error of m adds to the left. Both sides are summed with weights 1 / (1 + m), so that large counts
-do not drown the others. Of a Poisson whose m is right, the ratio of the sums is 1, with a standard error of at
-most sqrt(2 / right sum). A new model is often far off, which hides steady counts; so only the latter half of
-the entries is looked at.
+do not drown the others. Of a Poisson whose m is right, the ratio of the sums is 1, with a standard error of
+at most sqrt(2 / right sum). A new model is often far off, which hides steady counts; so only the latter half
+of the entries is looked at.
 
 The note asks to compare, and not to change: continuous values had the better log score for rounded means of
 1.5 and 4, plus or minus 1, but the worse for those of 30 and 220.
