@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from spidertensor import SpiderRegressor, cluster, load
+from spidertensor.cluster import rounds
 from spidertensor.estimator import fitted_file
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
@@ -88,3 +90,41 @@ def test_the_command_needs_no_ray_and_prints_json_alone(tmp_path):
         load(tmp_path / "a.spider").predict([(a, b) for a, b in named[:9]]),
         model.predict([(a, str(b)) for a, b in named[:9]]),
     )
+
+
+@pytest.mark.parametrize("caught_inside", [False, True])
+def test_an_error_between_two_rounds_leaves_no_model_that_has_learned_half(monkeypatch, caught_inside):
+    X, y = entries(2000)
+    model = cluster.fit(SpiderRegressor(committee=1, **SMALL), X[:1000], y[:1000], workers=2, part=64)
+    one_round, calls = rounds.one_round, iter(range(100))
+
+    def fails_later(*arguments):
+        if next(calls) == 3:
+            raise MemoryError
+        return one_round(*arguments)
+
+    monkeypatch.setattr(rounds, "one_round", fails_later)
+
+    def learn():
+        with cluster.on_workers(model, workers=2, part=64):
+            try:
+                model.partial_fit(X[1000:], y[1000:])
+            except MemoryError:
+                if not caught_inside:
+                    raise
+
+    with pytest.raises(RuntimeError if caught_inside else MemoryError):
+        learn()
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_what_threads_cannot_do_is_refused():
+    model = SpiderRegressor(committee=2, likelihood="count", **{**SMALL, "multilinear": 3})
+    for how, reason in (
+        ({"workers": 3}, "at most 2"),
+        ({"workers": 2, "n_shards": 0}, "n_shards must be"),
+        ({"workers": 2, "n_shards": 2}, "n_shards is for a cluster"),
+    ):
+        with pytest.raises(ValueError, match=reason), cluster.on_workers(model, **how):
+            pass

@@ -45,6 +45,7 @@ BATCH = 16  # entries of a batch, where a method has batches
 # method that is not named there is held to every promise.
 QUICK: dict[str, dict[str, Any]] = {
     "svb-dtf": {"epochs": 3},
+    "svb-dtf-tanh": {"epochs": 3},
     "svb-gptf": {"inducing": 8, "epochs": 3},
     "ss-gptf": {"inducing": 8, "epochs": 3},
     "costco": {"channels": 4, "epochs": 2},

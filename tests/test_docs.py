@@ -36,6 +36,7 @@ import typer
 
 import spidertensor
 from spidertensor import cli
+from spidertensor.study import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -254,25 +255,7 @@ def table(page: Path, first_column: str) -> dict[str, list[str]]:
     return {re.sub(r"\*|\(.*\)", "", name).strip(): cells for name, *cells in rows}
 
 
-# The rows of `spider` are those of version 0.1, whose default was another one. What the default scores today
-# is in the first table of "Version 0.2 against 0.1" in docs/benchmarks.md, until there are rows of it.
-METHODS = {
-    "spidertensor default": "spider",
-    "spidertensor single": "spider-single",
-    "spidertensor plain": "spider-plain",
-    "SPIDER-ReLU": "spider-paper",
-    "SPIDER-tanh": "spider-paper-tanh",
-    "POST": "post",
-    "SVB-DTF": "svb-dtf",
-    "SVB-GPTF": "svb-gptf",
-    "SS-GPTF": "ss-gptf",
-    "CP-WOPT": "cp-wopt",
-    "CoSTCo": "costco",
-    "PBP": "pbp",
-    "static biases": "static-biases",
-    "online biases": "biases",
-    "mean": "mean",
-}
+METHODS = {entry.label: name for name, entry in registry.METHODS.items()}
 COLUMNS = [
     ("movielens-1m", "paper"),
     ("acc", "paper", "clean"),
@@ -365,7 +348,7 @@ def test_the_speed_table_is_what_the_result_rows_say():
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^\| spidertensor default \| SPIDER-ReLU \|.*\n.*\n.*", text, re.M)
     names, _, times = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines.split("\n"))
-    shown = {METHODS[name.split(",")[0]]: number for name, number in zip(names, times, strict=True)}
+    shown = {METHODS[name]: number for name, number in zip(names, times, strict=True)}
     for row in result_rows("results/time"):
         how = row["settings"]
         if (how["data"], how["rank"], how["batch_size"]) == ("movielens-1m", 8, 256):

@@ -143,3 +143,30 @@ def test_a_grid_has_no_events(tmp_path):
     (tmp_path / "grid.toml").write_text('[[grid]]\nmethod = "spider"\ndata = "dblp-events"\n')
     with pytest.raises(ExperimentError, match="events and no values"):
         grid.plan(tmp_path / "grid.toml")
+
+
+def test_bad_rows_of_a_file_of_events_are_counted(spider, tmp_path):
+    rng = np.random.default_rng(1)
+    rows = [f"{user},{song}" for user, song in rng.integers((9, 30), size=(200, 2))]
+    (tmp_path / "plays.csv").write_text("\n".join(["user,song", *rows, *["3,"] * 7]) + "\n")
+    file = (str(tmp_path / "plays.csv"), "--modes", "user,song", "--events", "--over", "song")
+    how = ("--on-bad", "skip", "--method", "spider-single")
+    code, out, err = spider(*file, *how, "--json")
+    assert code == 0, err
+    assert json.loads(out)["bad_rows"] == 7
+    assert "bad rows, left out" in spider(*file, *how)[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "modes", "reason"),
+    [
+        (["user,song", "1,2", "2,3", "3,4"], "user,song", "no event can be ranked"),
+        (["user,song", "1,2", "2,3", "3,4"], "song", "needs a second mode"),
+    ],
+)
+def test_events_that_cannot_be_ranked_are_refused(spider, tmp_path, rows, modes, reason):
+    (tmp_path / "plays.csv").write_text("\n".join(rows) + "\n")
+    arguments = ("--modes", modes, "--events", "--over", "song", "--method", "spider-single")
+    code, _, err = spider(str(tmp_path / "plays.csv"), *arguments)
+    assert code == 2
+    assert reason in " ".join(err.split())

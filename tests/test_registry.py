@@ -9,6 +9,7 @@ from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor.study import datasets
 from spidertensor.study.registry import FLOORS, METHODS, described
+from test_contract import QUICK
 from test_likelihoods import Poisson
 
 
@@ -20,7 +21,7 @@ def test_every_method_learns_and_predicts(name, likelihood):
             METHODS[name].build(3, 2, likelihood, 64)
         return
     data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
-    method = METHODS[name].build(3, 2, likelihood, 64)
+    method = METHODS[name].build(3, 2, likelihood, 64, **QUICK.get(name, {}))
     assert method.unit == METHODS[name].unit
     state, update = method.update(method.init(0), data.train)
     prediction = method.predict(state, data.train.index)
@@ -55,7 +56,7 @@ def test_rank_and_batch_size_change_nothing_where_the_entry_says_so(name):
     entry, data = METHODS[name], datasets.synthetic((8, 6), 300)
 
     def means(rank: int, batch_size: int) -> np.ndarray:
-        method = entry.build(rank, 2, GAUSSIAN, batch_size)
+        method = entry.build(rank, 2, GAUSSIAN, batch_size, **QUICK.get(name, {}))
         state, _ = method.update(method.init(0), data.train)
         return method.predict(state, data.train.index).mean
 

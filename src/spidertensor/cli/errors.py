@@ -28,6 +28,7 @@ REMEDIES = {
     "UTF-16": "use --encoding utf-16",
     "network missing": "pass it with --network MODULE:NAME",
     "network given": "leave out --network",
+    "steady": "compare with continuous values: spider evaluate with and without --counts",
     "few nodes": "pass a smaller --negatives",
     "lost": "the same command with --resume continues from the last save",
 }

@@ -183,7 +183,7 @@ def evaluate(
         _check_files(None, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
         record = ranked_events.evaluate_events(
             data,
-            lambda: own_file()[0] if own else datasets.load(data),
+            own_file if own else lambda: (datasets.load(data), {}),
             method,
             protocol and protocol.value,
             settings,
@@ -318,6 +318,8 @@ def _own_file(
         raise CommandError(f"--over {over}: name one of the modes {', '.join(names)}")
     if unknown := [name for name in of_mode if name not in names]:
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    if over is not None and len(names) < 2:
+        raise CommandError("ranking needs a second mode: whose events they are, and what is ranked")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
     likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:

@@ -172,8 +172,8 @@ def fit(
     Beside the score stand two floors, which begin with this run: the mean of the values so far, and online
     biases, one number per node. A note says so if the model is worse than a floor in the last 10,000 entries,
     or the latter half of a shorter run: by 1 % and three standard errors. Other notes are about values that
-    are all equal, far off or clipped, and about many bad rows. Each is one line on standard error, and in the
-    list notes of --json.
+    are all equal, far off or clipped, counts that vary less than random ones, and many bad rows. Each is one
+    line on standard error, and in the list notes of --json.
 
     Ctrl-C and SIGTERM save and stop. After a signal, a crash, or new rows at the end of SOURCE, the same
     command with --resume continues with the first row that was not learned. The model is the same as without

@@ -18,13 +18,17 @@ LISTS = {"full": "all nodes", "sampled": "99 sampled others"}
 
 def evaluate_events(
     name: str,
-    load: Callable[[], Dataset],
+    load: Callable[[], tuple[Dataset, dict[str, Any]]],
     method: str,
     protocol: str | None,
     settings: dict[str, Any],
     engine: options.Engine,
 ) -> dict[str, Any]:
-    """The record of a method on a data set or file of events. settings: rank, batch_size and seed."""
+    """The record of a method on a data set or file of events.
+
+    load:     the data, and what the record says about the file they are from
+    settings: rank, batch_size and seed
+    """
     from spidertensor.baselines.popularity import popularity
     from spidertensor.study.grid import method_of
     from spidertensor.study.registry import METHODS
@@ -36,7 +40,7 @@ def evaluate_events(
     if not METHODS[method].events:
         able = ", ".join(each for each, entry in METHODS.items() if entry.events)
         raise CommandError(f"{method} learns nothing from events alone: choose one of {able}")
-    data = load()
+    data, of_file = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the time of the events of {name} is not known: it has no prequential ranks")
     chosen = {"method": method, "engine": engine.value, **settings}
@@ -49,9 +53,15 @@ def evaluate_events(
         with output.working(f"{each} learns and ranks {name}"):
             ranked[each] = _rows(data, how, protocol, settings)
     full = ranked[method]["full"]
+    if not full["n_scored"]:
+        raise CommandError(
+            f"{name}: no event can be ranked: a {data.modes[0]} needs two events, and there has to be "
+            f"a {data.events_over} that it has not had"
+        )
     about = ("n_entries", "n_scored", "skipped", "seconds", "entries_per_second", "ranking_seconds")
     return {
         "dataset": name,
+        **of_file,
         **chosen,
         "protocol": protocol,
         "over": data.events_over,
@@ -116,4 +126,6 @@ def show(record: dict[str, Any]) -> None:
         ("seconds to learn, and to rank", f"{record['seconds']:.1f}, {record['ranking_seconds']:.1f}"),
         ("events per second", f"{record['entries_per_second']:,.0f}"),
     ]
+    if record.get("bad_rows"):
+        pairs.append(("bad rows, left out", f"{record['bad_rows']:,}"))
     output.print_pairs("", [*pairs, *(("note", note) for note in record["notes"])])

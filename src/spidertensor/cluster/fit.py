@@ -64,14 +64,18 @@ def on_workers(
     n_shards: processes of the cluster with the nodes' factors; by default one for each machine, and at least
               one for every two workers that share a member. Changes no result
     """
-    for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards or 1)):
+    for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards)):
+        if value is None:
+            continue
         if not (is_whole(value) and value >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+    if n_shards is not None and address is None:
+        raise ValueError("n_shards is for a cluster: threads share one memory, leave it out")
     how = rounds_for(model, workers, part)
-    _check(model, how)
+    _check(model, workers)
     with ExitStack() as stack:
         if address is None:
-            placed = InThreads(how)
+            placed = InThreads(how, workers)
         else:
             placed = OnCluster(stack.enter_context(_ray(address, workers)), how, n_shards)
         model._placed = placed
@@ -108,7 +112,7 @@ def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
     return Rounds(max(workers // len(members_of(params)), 1), part)
 
 
-def _check(model: Spider, how: Rounds) -> None:
+def _check(model: Spider, workers: int) -> None:
     params = model.get_params(deep=False)
     if params["engine"] != "sequential":
         raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
@@ -116,8 +120,8 @@ def _check(model: Spider, how: Rounds) -> None:
         raise ValueError("max_nodes is for one process: leave it out, or learn without workers")
     if params.get("negatives") is not None:
         raise ValueError("events are learned by one process: leave out the workers")
-    if how.workers > 1 and model.likelihood_ not in (GAUSSIAN, PROBIT):
-        most = len(members_of(params))
+    most = len(members_of(params))
+    if workers > most and model.likelihood_ not in (GAUSSIAN, PROBIT):
         raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
 
 
@@ -127,25 +131,44 @@ class InThreads:
     rounds: how the stream of a member is cut; with one worker for each it is not cut at all
     """
 
-    def __init__(self, rounds: Rounds) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Rounds, workers: int) -> None:
+        self.rounds, self.workers = rounds, workers
         self._model: Any = None
+        self._torn = False  # an error came between two rounds of a call
 
     def start(self, fitted: Fitted) -> Fitted:
         self._model = fitted.model
         members = [
-            split(recipe, self.rounds, self.rounds.workers)
+            self._watched(split(recipe, self.rounds, self.rounds.workers), recipe.network.n_modes)
             for recipe in recipes_of(fitted.params, fitted.model)
         ]
-        method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"))
+        threads = min(self.workers, len(members))
+        method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"), threads=threads)
         return fitted._replace(model=fitted.model._replace(method=method))
 
+    def _watched(self, method: Method, n_modes: int) -> Method:
+        def update(state: State, batch: Batch) -> tuple[State, Update]:
+            self._check_whole()
+            check_batch(batch, n_modes)  # what is refused here has changed nothing
+            try:
+                return method.update(state, batch)
+            except BaseException:
+                self._torn = True
+                raise
+
+        return method._replace(update=update)
+
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise RuntimeError("an error broke off a call between two rounds: load the model's last file")
+
     def whole(self, fitted: Fitted) -> Fitted:
+        self._check_whole()
         return fitted._replace(model=self._model)
 
     def after_error(self, fitted: Fitted | None) -> Fitted | None:
-        """All that was learned is here."""
-        return fitted and self.whole(fitted)
+        """All that was learned is here, unless some rounds of a call came to the rows and others did not."""
+        return None if fitted is None or self._torn else self.whole(fitted)
 
 
 class OnCluster:

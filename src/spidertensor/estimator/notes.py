@@ -5,6 +5,7 @@
     unclipped   one is far from the others, and nothing clips it
     clipped     many values are far from their predictions
     refused     many values could not be learned
+    steady      counts vary less than random ones (steady_counts.py)
     one node    events have one node only in the mode that is drawn
     few nodes   there are fewer to draw than are drawn after each event
     unseen      most ids of a prediction were never learned (unseen.py)
@@ -25,12 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from spidertensor.estimator import unseen
+from spidertensor.estimator import steady_counts, unseen
 from spidertensor.estimator.fitted import Fitted, units
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import SpiderWarning
 from spidertensor.method import Update
 from spidertensor.scaling import WILD, wild
+from spidertensor.spider.likelihoods import COUNT
 
 Floats = NDArray[np.float64]
 
@@ -67,6 +69,8 @@ class Notes:
     _values: list[Sequence[float] | Floats] = field(
         default_factory=list
     )  # of the part that is not yet judged
+    # of the same part, if these are counts: (2, n) mean and variance of f before each was learned
+    _predicted: list[Any] = field(default_factory=list)
     _in_part: int = 0
     _clipped: int = 0
     _refused: int = 0
@@ -79,15 +83,21 @@ class Notes:
         if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
             self._judge_unclipped(fitted, value)
         clipped = 0 if followed else update.clipped
+        if fitted.model.likelihood is COUNT:
+            self._predicted.append(np.stack([update.mean[-PART:], update.var[-PART:]]))
         self._count(fitted, value[-PART:].copy(), len(value), clipped, update.refused)
 
-    def learned_one(self, fitted: Fitted, value: float, *, clipped: int, refused: int) -> None:
-        """`learned` of one entry."""
+    def learned_one(
+        self, fitted: Fitted, value: float, mean: float, var: float, *, clipped: int, refused: int
+    ) -> None:
+        """`learned` of one entry, of which mean and var of f were predicted."""
         if not self._vary:
             self._first = self._first if self._entries else value
             self._vary = value != self._first
         if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
             self._judge_unclipped(fitted, np.array([value]))
+        if fitted.model.likelihood is COUNT:
+            self._predicted.append(((mean,), (var,)))
         self._count(fitted, (value,), 1, clipped, refused)
 
     def _count(
@@ -96,7 +106,7 @@ class Notes:
         self._entries += n
         if not self._vary and self._entries >= MANY_EQUAL:
             self._judge_variety(fitted)
-        if not fitted.model.likelihood.scaled:
+        if not fitted.model.likelihood.intervals:
             return
         self._values.append(value)
         self._in_part += n
@@ -171,6 +181,12 @@ class Notes:
         n, value = self._in_part, np.concatenate(self._values)
         clipped, refused = self._clipped / n, self._refused / n
         self._values, self._in_part, self._clipped, self._refused = [], 0, 0, 0
+        if fitted.model.likelihood is COUNT:
+            mean, var = np.concatenate(self._predicted, axis=1)
+            self._predicted = []
+            if (steady := steady_counts.note(value, COUNT.expected(mean, var))) is not None:
+                self._give(steady)
+            return
         blocks = value[: len(value) // BLOCK * BLOCK].reshape(-1, BLOCK)
         far = float(np.median(wild(blocks).mean(axis=1)))
         if far > MANY:

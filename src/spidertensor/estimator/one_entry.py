@@ -137,7 +137,7 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
     if learned is None:
         return None
     mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
-    notes.learned_one(fitted, value, clipped=clipped, refused=refused)
+    notes.learned_one(fitted, value, mean, var, clipped=clipped, refused=refused)
     in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
     log_evidence = scaling.log_density(log_evidence)
     kind = _kind(fitted.model.likelihood)

@@ -20,6 +20,7 @@ REMEDIES = {
     "clipped": "look at the values",
     "refused": "look at the values, or start the model with a fitting --scaling SHIFT,SCALE",
     "no scale": "if that is wrong, start the model with --scaling SHIFT,SCALE",
+    "steady": "compare with a model of continuous values, without --counts",
     "id": "send a number, a text or a truth value",
 }
 

@@ -56,6 +56,8 @@ def smooth(found: Sequence[Run]) -> Claim:
             if len({n for name in (ours, theirs) for _, n in rough[name].values()}) == 1:
                 mine, other = ({seed: x for seed, (x, _) in rough[name].items()} for name in (ours, theirs))
                 test = _of_numbers(mine, other)
+                shared = mine.keys() & other.keys() or mine.keys() | other.keys()
+                mine, other = ({s: x for s, x in each.items() if s in shared} for each in (mine, other))
                 numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({_said_seeds(test)})"
                 where = f"{data}, rank {rank}, {ours} against {theirs}"
                 duels.append(Duel(data, where, ours, theirs, test, numbers))

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 FEWEST_SEEDS = 3  # with fewer nothing is judged
+ROUNDING = 1e-12  # of a loss: no difference
 LEVEL = 0.05  # of a corrected p, below which a difference counts
 
 
@@ -46,7 +47,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
         return Paired(len(seeds), difference, 0.0)
     spread = stdev(ours[seed] - theirs[seed] for seed in seeds)
     if spread == 0:
-        return Paired(len(seeds), difference, 0.0 if difference else 1.0)
+        rounding = ROUNDING * max(abs(each[seed]) for each in (ours, theirs) for seed in seeds)
+        return Paired(len(seeds), difference, 0.0 if abs(difference) > rounding else 1.0)
     from scipy.special import stdtr
 
     t = difference / spread * math.sqrt(len(seeds))

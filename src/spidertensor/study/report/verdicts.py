@@ -122,7 +122,7 @@ class Claim(NamedTuple):
             return "not judged" if self.checks else "not run"
         wins, losses, enough = outcomes.count("win"), outcomes.count("loss"), self.needed * len(outcomes)
         if wins >= enough:
-            return "holds"
+            return "holds" if len(outcomes) == len(self.checks) or not self.every else "holds where judged"
         out_of_reach = len(outcomes) - losses < enough
         if out_of_reach and (self.every or not wins):
             return "does not hold"
@@ -175,7 +175,7 @@ class Claim(NamedTuple):
             return "not run"
         if self.words:
             return f"{self.status}: {counted(outcomes)}"
-        return f"{self.status}: {outcomes.count('win')} of {len(outcomes)} checks"
+        return f"{self.status}: {self.outcomes.count('win')} of {len(self.outcomes)} checks"
 
 
 def _listed(names: Iterable[str]) -> str:
