@@ -51,9 +51,10 @@ QUICK: dict[str, dict[str, Any]] = {
     "costco": {"channels": 4, "epochs": 2},
     "gptf": {"inducing": 8, "epochs": 3},
 }
-NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt", "costco")
+NODES_START_AT_RANDOM = ("spider", "spider-single", "post", "cp-wopt", "cp-wopt-early", "costco")
 FORGETS = ("spider",)
-SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh")  # as another method, with one setting changed
+# as another method, with one setting changed
+SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh", "spider-paper-tanh")
 DRAWS_NOTHING = ("mean", "biases", "static-biases")
 LOOKS_AT_NO_NODE = ("mean",)
 SLOW = ("pbp",)
@@ -67,7 +68,7 @@ class Case(NamedTuple):
     random: bool = True  # init draws something: another seed is another state
     one_number: bool = False  # the same answer for every entry
     forgets: bool = False  # an entry widens its nodes before it is learned: a little more than predict said
-    calls: int = 200  # of a long stream; fewer where each is slow
+    calls: int = 100  # of a long stream; fewer where each is slow
 
 
 def methods() -> dict[str, Case]:
@@ -85,7 +86,7 @@ def methods() -> dict[str, Case]:
                 random=name not in DRAWS_NOTHING,
                 one_number=name in LOOKS_AT_NO_NODE,
                 forgets=name in FORGETS,
-                calls=20 if entry.needs or name in SLOW else 200,
+                calls=20 if entry.needs or name in SLOW else 100,
             )
         build = partial(sequential, HYBRID, likelihood, curvature=True, refine_every=BATCH)
         cases[f"sequential-{likelihood.name}"] = Case(build, likelihood, equal_starts=False)
@@ -484,7 +485,7 @@ def test_memory_is_constant_on_a_long_stream(case):
     """
     skip_if_static(case)
     method, state = learned(case)
-    batches = [stream(case.likelihood, 256 if case.calls < 200 else 512, seed) for seed in range(4)]
+    batches = [stream(case.likelihood, 256 if case.calls < 100 else 512, seed) for seed in range(4)]
 
     def feed(state, calls):
         for i in range(calls):

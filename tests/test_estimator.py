@@ -483,7 +483,7 @@ GOOD = [(1, 100), (2, 101), (3, 102)]
 BAD_INPUT = {
     "nan value": (GOOD, [1, float("nan"), 1], 1, "not finite"),
     "infinite value": (GOOD, [1, 0, float("-inf")], 2, "not finite"),
-    "no value": (GOOD, [None, 1, 0], 0, "NoneType"),
+    "no value": (GOOD, [None, 1, 0], 0, "without a value"),
     "text as value": (GOOD, [1, "1", 0], 1, "str|label '1'"),
     "too few values": (GOOD, [1, 0], None, "3 entries but 2 values"),
     "too many values": (GOOD, [1, 0, 1, 0], None, "3 entries but 4 values"),

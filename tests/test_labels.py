@@ -146,7 +146,7 @@ BAD = {
     "third text": (["no", "yes", "maybe"], 2, "label 'maybe' is not 'no' or 'yes'"),
     "number": (["no", 1, "yes"], 1, "label 1 is not 'no' or 'yes'"),
     "all numbers": ([1, 0, 1], 0, "label 1 is not 'no' or 'yes'"),
-    "missing": (["no", None, "yes"], 1, "NoneType"),
+    "missing": (["no", None, "yes"], 1, "without a value"),
     "nan": (["no", float("nan"), "yes"], 1, "not finite"),
     "bytes": (["no", b"yes", "yes"], 1, "bytes"),
     "share": ([1, 0.5, 1], 1, "continuous value 0.5"),

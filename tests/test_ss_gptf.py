@@ -133,7 +133,7 @@ def test_a_site_keeps_its_sign_on_a_long_stream():
     rng = np.random.default_rng(0)
     process = ss_gptf.start(many, rng.normal(size=(64, 2)))
     process = process._replace(hyper=Hyper(np.zeros(()), np.full(2, np.log(3.0)), np.array(np.log(1e-4))))
-    for _ in range(120):
+    for _ in range(80):
         x = rng.normal(size=(256, 2))
         learned = held(many, process, *fixed(x, np.sin(x[:, 0]), 256))
         process = jax.tree.map(np.array, learned.process)
