@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, ndtri_exp
 
 from spidertensor.baselines.counts import Counts, no_counts
-from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.baselines.static import learns_once
+from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, check_index
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 
 MINI_BATCH = 256  # as in the authors' program, with which Adam, starts and patience agree too
@@ -117,24 +118,6 @@ def costco(
             np.array(seed, np.int64),
         )
 
-    def update(state: CoSTCoState, batch: Batch) -> tuple[CoSTCoState, Update]:
-        check_batch(batch, n_modes)
-        before = predict(state, batch.index)
-        log_evidence = likelihood.log_evidence(batch.value, *before)
-        good = np.abs(batch.value) < HUGE_SCALED  # a NaN fails too
-        refused = int((~good).sum())
-        rejected = refused * n_modes * rank
-        if len(good) and state.counts.entries:
-            raise ValueError("CoSTCo is static: it learns all entries in one update, and has had its one")
-        if good.any():
-            entries = Batch(batch.index[good], batch.value[good])
-            state = _fitted(state, entries, likelihood, learning_rate, epochs)
-            state.counts.entries[()] = len(good)
-            state.counts.log_evidence[()] = log_evidence[good].sum()
-        state.counts.rejected[()] += rejected
-        state.counts.refused[()] += refused
-        return state, Update(*before, log_evidence, rejected, refused)
-
     def predict(state: CoSTCoState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, n_modes)
         output = _outputs(state, index)
@@ -145,6 +128,8 @@ def costco(
         f = -np.sign(output) * ndtri_exp(log_expit(-np.abs(output)))
         return Prediction(f, np.full(len(index), TINY), np.zeros(len(index)))
 
+    fitted = partial(_fitted, likelihood, learning_rate, epochs)
+    update = learns_once("CoSTCo", likelihood, (n_modes, rank), HUGE_SCALED, predict, fitted)
     return Method(init, update, predict, unit="all")
 
 
@@ -220,7 +205,7 @@ def _watched_loss(likelihood: Likelihood, theta: Theta, entries: Entries, batche
 
 
 def _fitted(
-    state: CoSTCoState, batch: Batch, likelihood: Likelihood, learning_rate: float, epochs: int
+    likelihood: Likelihood, learning_rate: float, epochs: int, state: CoSTCoState, batch: Batch
 ) -> CoSTCoState:
     """What fits the entries held back best, among the starts and all epochs."""
     rank, n = state.average.shape[1], len(batch.value)

@@ -23,6 +23,7 @@ does not answer everything that a Method has to. For those questions:
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from spidertensor.baselines.counts import Counts, no_counts
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.baselines.static import learns_once
+from spidertensor.method import HUGE, Batch, Method, Prediction, check_index
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 
@@ -84,24 +86,6 @@ def cp_wopt(
             np.array(seed, np.int64),
         )
 
-    def update(state: CPWOPTState, batch: Batch) -> tuple[CPWOPTState, Update]:
-        check_batch(batch, n_modes)
-        before = predict(state, batch.index)
-        log_evidence = likelihood.log_evidence(batch.value, *before)
-        good = np.abs(batch.value) < HUGE  # a NaN fails too
-        refused = int((~good).sum())
-        rejected = refused * n_modes * rank
-        if len(good) and state.counts.entries:
-            raise ValueError("CP-WOPT is static: it learns all entries in one update, and has had its one")
-        if good.any():
-            entries = Batch(batch.index[good], batch.value[good].astype(np.float64))
-            state = _fitted(state, entries, starts, max_iterations, stop_early)
-            state.counts.entries[()] = len(good)
-            state.counts.log_evidence[()] = log_evidence[good].sum()
-        state.counts.rejected[()] += rejected
-        state.counts.refused[()] += refused
-        return state, Update(*before, log_evidence, rejected, refused)
-
     def predict(state: CPWOPTState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, n_modes)
         n = len(index)
@@ -115,11 +99,13 @@ def cp_wopt(
         f = (fit - 0.5) / np.sqrt(noise) if state.counts.entries else fit
         return Prediction(f, np.full(n, TINY), np.zeros(n))
 
+    fitted = partial(_fitted, starts, max_iterations, stop_early)
+    update = learns_once("CP-WOPT", likelihood, (n_modes, rank), HUGE, predict, fitted)
     return Method(init, update, predict, unit="all")
 
 
 def _fitted(
-    state: CPWOPTState, entries: Batch, starts: int, max_iterations: int, stop_early: bool
+    starts: int, max_iterations: int, stop_early: bool, state: CPWOPTState, entries: Batch
 ) -> CPWOPTState:
     """The lowest loss of several descents. In A all modes lie one under another, one row per node.
 

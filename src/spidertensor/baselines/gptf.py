@@ -29,8 +29,9 @@ from jax.scipy.linalg import solve_triangular
 from spidertensor.baselines import gp, gp_method, gp_site, svb_gptf
 from spidertensor.baselines.gp import Entries, GPSettings, Nodes
 from spidertensor.baselines.gp_method import GPState
+from spidertensor.baselines.static import learns_once
 from spidertensor.baselines.svb_gptf import Away, Params, on_scale
-from spidertensor.method import HUGE_SCALED, Batch, Method, Update, check_batch
+from spidertensor.method import HUGE_SCALED, Batch, Method
 from spidertensor.spider.likelihoods import Likelihood
 
 ADAM = optax.scale_by_adam()
@@ -54,32 +55,13 @@ def gptf(
     settings = GPSettings(n_modes, likelihood, rank, inducing, epochs, batch_size)
     init, _, predict = gp_method.method_of(settings, learning_rate, svb_gptf.ALGORITHM)[:3]
 
-    def update(state: GPState, batch: Batch) -> tuple[GPState, Update]:
-        check_batch(batch, n_modes)
-        before = predict(state, batch.index)
-        log_evidence = likelihood.log_evidence(batch.value, *before)
-        if len(batch.value) and state.counts.entries:
-            raise ValueError("GPTF is static: it learns all entries in one update, and has had its one")
-        good = np.abs(batch.value) < HUGE_SCALED  # a NaN is not
-        if good.any():
-            entries = Batch(batch.index[good], batch.value[good].astype(np.float64))
-            state, learned = _fitted(settings, learning_rate, state, entries)
-            good &= learned
-            state.counts.entries[()] = len(good)
-            state.counts.log_evidence[()] = log_evidence[good].sum()
-        refused = int((~good).sum())
-        rejected = refused * n_modes * rank
-        state.counts.rejected[()] += rejected
-        state.counts.refused[()] += refused
-        return state, Update(*before, log_evidence, rejected, refused)
-
+    fitted = partial(_fitted, settings, learning_rate)
+    update = learns_once("GPTF", likelihood, (n_modes, rank), HUGE_SCALED, predict, fitted)
     return Method(init, update, predict, unit="all")
 
 
-def _fitted(
-    settings: GPSettings, learning_rate: float, state: GPState, entries: Batch
-) -> tuple[GPState, bool]:
-    """The state after all passes, or the one before them if anything is not finite: and which it is."""
+def _fitted(settings: GPSettings, learning_rate: float, state: GPState, entries: Batch) -> GPState | None:
+    """The state after all passes; None if anything in it is not finite."""
     rows, numbers = zip(*map(gp_method.by_appearance, entries.index.T), strict=True)
     sizes = [len(row) for row in rows]
     first = np.cumsum([0, *sizes])
@@ -107,12 +89,12 @@ def _fitted(
         var = np.exp(now.nodes.log_var)
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((now, process, var, bounds)))
     if not (finite and (var > 0).all()):
-        return state, False
+        return None
     state = gp_method.grown(state, entries.index.max(axis=0) + 1)
     for factor, row, begin in zip(state.factors, rows, first[:-1], strict=True):
         part = slice(begin, begin + len(row))
         factor.mean[row], factor.var[row] = now.nodes.mean[part], var[part]
-    return state._replace(process=process, bound=bounds[[0, -1]], batches=state.batches + 1), True
+    return state._replace(process=process, bound=bounds[[0, -1]], batches=state.batches + 1)
 
 
 def start(state: GPState, n_nodes: int, rank: int) -> tuple[Params, Any]:
