@@ -59,6 +59,14 @@ def test_the_note_has_the_share_of_the_variance_and_the_way_out():
     assert 'without likelihood="count"' in note.remedy
 
 
+def test_zeros_and_ones_have_a_model_of_their_own():
+    rng, X, _ = rates(0.0)
+    (note,) = noted(lambda: fitted(X, rng.binomial(1, 0.9, N)))
+    assert note.kind == "0 or 1"
+    assert "SpiderClassifier" in note.remedy
+    assert kinds(lambda: fitted(X, rng.binomial(1, 0.2, N))) == []  # as good as counts
+
+
 def test_a_timetable_is_noted():
     """0, 1 or 2 flights, by route; a tenth of them is cancelled."""
     rng, X, _ = rates(0.0)

@@ -292,7 +292,7 @@ def kl_of(now: Known, known: Known) -> float:
     """What the bound of a batch without entries takes off."""
     settings = GPSettings(1, GAUSSIAN, 2, len(now.mean), 1, 1)
     before = remembered(settings, known)
-    told = svb_gptf.tell(settings, before, now.hyper, now.inputs)
+    told = svb_gptf.tell(settings, before, now.hyper, now.inputs, now.inputs[:0])
     G = np.array(told.G)
     cov = G.T @ now.root @ now.root.T @ G
     away = Away(G.T @ now.mean - np.array(told.centre), np.linalg.cholesky(cov))
@@ -362,7 +362,7 @@ def test_a_batch_is_absorbed_as_it_was_learned(x64):
     settings = GPSettings(1, GAUSSIAN, 2, 5, 1, 1)
     known, now = some_known(0), some_known(1)
     before = remembered(settings, known)
-    told = svb_gptf.tell(settings, before, now.hyper, now.inputs)
+    told = svb_gptf.tell(settings, before, now.hyper, now.inputs, now.inputs[:0])
     params = Params(now.inputs, now.hyper, Away(now.mean, 0.9 * np.eye(5)), NO_NODES)
     mean, cov = svb_gptf.posterior(settings, svb_gptf.absorb(settings, before, params))
     back = np.linalg.inv(np.array(told.G).T)

@@ -101,8 +101,10 @@ def costco(
     epochs:   at most
     """
     check(likelihood, (GAUSSIAN, PROBIT), "CoSTCo")
-    if min(n_modes, rank, channels, epochs) < 1:
-        raise ValueError(f"{n_modes=}, {rank=}, {channels=} and {epochs=} must be at least 1")
+    sizes = {"n_modes": n_modes, "rank": rank, "channels": channels, "epochs": epochs}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
     if not 0 < learning_rate < math.inf:
         raise ValueError(f"a learning rate must be positive and finite, got {learning_rate}")
 

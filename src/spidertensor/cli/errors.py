@@ -29,6 +29,7 @@ REMEDIES = {
     "network missing": "pass it with --network MODULE:NAME",
     "network given": "leave out --network",
     "steady": "compare with continuous values: spider evaluate with and without --counts",
+    "0 or 1": "learn them with --binary",
     "few nodes": "pass a smaller --negatives",
     "lost": "the same command with --resume continues from the last save",
 }

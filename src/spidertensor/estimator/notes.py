@@ -6,6 +6,7 @@
     clipped     many values are far from their predictions
     refused     many values could not be learned
     steady      counts vary less than random ones (steady_counts.py)
+    0 or 1      they do, and all of them are 0 or 1
     one node    events have one node only in the mode that is drawn
     few nodes   there are fewer to draw than are drawn after each event
     unseen      most ids of a prediction were never learned (unseen.py)

@@ -11,7 +11,8 @@ at most sqrt(2 / right sum). A new model is often far off, which hides steady co
 of the entries is looked at.
 
 The note asks to compare, and not to change: continuous values had the better log score for rounded means of
-1.5 and 4, plus or minus 1, but the worse for those of 30 and 220.
+1.5 and 4, plus or minus 1, but the worse for those of 30 and 220. Values of 0 and 1 alone are no counts at
+all: those have a model of their own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ def note(value: NDArray[np.float64], predicted: NDArray[np.float64]) -> SpiderWa
     random = float(np.sum(value / (1 + predicted)))
     if random < LEAST or not squares < STEADY * random:
         return None
+    if value.max() <= 1:
+        return SpiderWarning(
+            "all values are 0 or 1, many of them 1, which counts are not, so the predicted std is too large",
+            kind="0 or 1",
+            remedy="learn them with SpiderClassifier",
+        )
     return SpiderWarning(
         f"the values vary less than random counts do, with {squares / random:.2g} of their variance, "
         "so the predicted std is too large",

@@ -21,6 +21,7 @@ REMEDIES = {
     "refused": "look at the values, or start the model with a fitting --scaling SHIFT,SCALE",
     "no scale": "if that is wrong, start the model with --scaling SHIFT,SCALE",
     "steady": "compare with a model of continuous values, without --counts",
+    "0 or 1": "start the model with --binary",
     "id": "send a number, a text or a truth value",
 }
 
