@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data sets: {folder} is not a folder (set SPIDER_DATA to the folder that has them)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def unoptimised() -> Iterator[None]:
+    """For tests in which compiling is most of what JAX costs, and the last digits are not the question."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,6 +32,8 @@ from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.sequential import sequential
 from spidertensor.study import registry
+
+pytestmark = pytest.mark.usefixtures("unoptimised")
 
 NODES = (6, 5, 4)
 PLAIN = Network((2, 3, 4), (7, 5))
@@ -99,14 +100,6 @@ METHODS = methods()
 @pytest.fixture(params=METHODS)
 def case(request) -> Case:
     return METHODS[request.param]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def unoptimised():
-    """Of six methods, compiling is most of what their tests cost here."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 # --- streams and states ---------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from spidertensor.baselines.costco import CoSTCoWeights, Entries, costco, forwar
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 SIZES = (4, 3, 5)
 RANK, CHANNELS = 3, 2
 

@@ -22,6 +22,8 @@ from spidertensor.baselines.svb_gptf import Away, Params
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 NOISE = 0.3
 HYPER = Hyper(np.log(1.5), np.log([0.9, 1.7]), np.log(NOISE - gp.MIN_NOISE))
 KNOWN = -60.0  # log variance of a factor that is known

@@ -12,6 +12,8 @@ from spidertensor.study.registry import FLOORS, METHODS, described
 from test_contract import QUICK
 from test_likelihoods import Poisson
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
 @pytest.mark.parametrize("name", METHODS)

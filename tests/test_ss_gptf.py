@@ -22,6 +22,8 @@ from spidertensor.baselines.gp import Entries, GPLearned, GPSettings, Hyper, Nod
 from spidertensor.baselines.ss_gptf import Params, Process, Sites
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 KNOWN = -60.0  # log variance of a factor that is known
 NOISE = 0.3
 HYPER = Hyper(np.log(1.5), np.log([0.9, 1.7]), np.log(NOISE - gp.MIN_NOISE))

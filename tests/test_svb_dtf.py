@@ -24,6 +24,8 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 NODES = (6, 5, 4)
 SMALL = {"epochs": 12, "batch_size": 16, "learning_rate": 1e-2}  # one compilation serves nearly all tests
 CASES = {

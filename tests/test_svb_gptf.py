@@ -31,6 +31,8 @@ from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.posterior import Gaussian
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 NODES = (6, 5, 4)
 SMALL: dict[str, Any] = {"rank": 2, "inducing": 12, "epochs": 20, "batch_size": 32, "learning_rate": 2e-2}
 KNOWN = -60.0  # log variance of a factor that is known

@@ -29,7 +29,7 @@ HIDDEN = (50, 50)  # the paper's
 # of the training stream (benchmarks/learning_rates.py, rows in results/tuning.jsonl.gz).
 _DTF_RATES = {"movielens-100k": 3e-3, "movielens-1m": 5e-3, "acc": 3e-3, "anime": 5e-3, "dblp": 1e-3}
 _DTF_TANH_RATES = {"movielens-100k": 3e-3, "movielens-1m": 1e-3, "acc": 3e-3, "anime": 1e-2, "dblp": 1e-2}
-_SVB_GP_RATES = {"movielens-100k": 1e-3, "movielens-1m": 5e-4, "acc": 3e-4, "anime": 5e-4, "dblp": 5e-4}
+_SVB_GP_RATES = {"movielens-100k": 3e-3, "movielens-1m": 1e-3, "acc": 3e-3, "anime": 1e-2, "dblp": 5e-3}
 _SS_GP_RATES = {"movielens-100k": 5e-4, "movielens-1m": 5e-4, "acc": 5e-3, "anime": 3e-4, "dblp": 3e-4}
 
 
