@@ -39,9 +39,10 @@ def unoptimised() -> Iterator[None]:
     """For tests in which compiling is most of what JAX costs, and the last digits are not the question."""
     import jax
 
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="session")

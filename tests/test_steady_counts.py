@@ -67,6 +67,19 @@ def test_zeros_and_ones_have_a_model_of_their_own():
     assert kinds(lambda: fitted(X, rng.binomial(1, 0.2, N))) == []  # as good as counts
 
 
+def test_zeros_and_ones_after_other_counts_are_no_yes_and_no():
+    rng, X, _ = rates(0.0)
+    y = np.where(np.arange(N) < 1_000, rng.poisson(4, N), rng.binomial(1, 0.95, N))
+    assert "0 or 1" not in kinds(lambda: fitted(X, y))
+    model = fitted(X[:1_000], y[:1_000])
+    assert "0 or 1" not in kinds(lambda: model.partial_fit(X[1_000:], y[1_000:]) and model.warn_at_end())
+
+
+def test_nothing_but_ones_is_one_value():
+    _, X, _ = rates(0.0)
+    assert "0 or 1" not in kinds(lambda: fitted(X, np.ones(N)))
+
+
 def test_a_timetable_is_noted():
     """0, 1 or 2 flights, by route; a tenth of them is cancelled."""
     rng, X, _ = rates(0.0)

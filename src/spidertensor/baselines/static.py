@@ -19,7 +19,9 @@ def learns_once(
     predict: Callable[..., Prediction],
     fitted: Callable[[Any, Batch], Any],
 ) -> Callable[[Any, Batch], tuple[Any, Update]]:
-    """The `update` of a static Method. The state keeps no entries, so a second one is an error.
+    """The `update` of a static Method. The state keeps no entries, so a second update is an error.
+
+    One in which no value is good does not count as the first; one whose fit came to nothing does.
 
     shape:   modes and rank: what an entry that is refused would have moved
     largest: values that are not smaller are absurd, and their entries are refused

@@ -105,7 +105,7 @@ def on_scale(params: Params) -> Params:
 def tell(settings: GPSettings, before: Before, hyper: Hyper, inputs, x) -> Told:
     old = before.process
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
-    # one solve for all columns: on a GPU a solve takes as long for three times as many
+    # one solve for all columns: on a GPU it costs about the same for more of them
     both = jnp.column_stack([link(settings, before, hyper, inputs), gp.kernel(hyper, inputs, x)])
     T, a = jnp.split(solve_triangular(L, both, lower=True), [len(L)], axis=1)
     precision = T @ old.precision @ T.T

@@ -67,6 +67,7 @@ class Notes:
     _entries: int = 0
     _first: float = 0.0  # value
     _vary: bool = False
+    _above_one: bool = False  # some count was
     _values: list[Sequence[float] | Floats] = field(
         default_factory=list
     )  # of the part that is not yet judged
@@ -86,6 +87,7 @@ class Notes:
         clipped = 0 if followed else update.clipped
         if fitted.model.likelihood is COUNT:
             self._predicted.append(np.stack([update.mean[-PART:], update.var[-PART:]]))
+            self._above_one |= bool(value.max() > 1)
         self._count(fitted, value[-PART:].copy(), len(value), clipped, update.refused)
 
     def learned_one(
@@ -99,6 +101,7 @@ class Notes:
             self._judge_unclipped(fitted, np.array([value]))
         if fitted.model.likelihood is COUNT:
             self._predicted.append(((mean,), (var,)))
+            self._above_one |= value > 1
         self._count(fitted, (value,), 1, clipped, refused)
 
     def _count(
@@ -185,7 +188,10 @@ class Notes:
         if fitted.model.likelihood is COUNT:
             mean, var = np.concatenate(self._predicted, axis=1)
             self._predicted = []
-            if (steady := steady_counts.note(value, COUNT.expected(mean, var))) is not None:
+            since_made = self._entries == int(fitted.state.counts.entries)  # none were learned before a load
+            binary = since_made and self._vary and not self._above_one
+            steady = steady_counts.note(value, COUNT.expected(mean, var), zeros_and_ones=binary)
+            if steady is not None:
                 self._give(steady)
             return
         blocks = value[: len(value) // BLOCK * BLOCK].reshape(-1, BLOCK)

@@ -27,8 +27,13 @@ FEWEST = 1_000  # entries that are judged, half of them looked at
 LEAST = 200.0  # weighted sum of the counts, from which on STEADY is five standard errors below 1
 
 
-def note(value: NDArray[np.float64], predicted: NDArray[np.float64]) -> SpiderWarning | None:
-    """predicted: the mean of each count, as it was before the count was learned"""
+def note(
+    value: NDArray[np.float64], predicted: NDArray[np.float64], *, zeros_and_ones: bool = False
+) -> SpiderWarning | None:
+    """
+    predicted:      the mean of each count, as it was before the count was learned
+    zeros_and_ones: the model has learned these, and no other values
+    """
     if len(value) < FEWEST:
         return None
     value, predicted = value[len(value) // 2 :], predicted[len(value) // 2 :]
@@ -36,9 +41,9 @@ def note(value: NDArray[np.float64], predicted: NDArray[np.float64]) -> SpiderWa
     random = float(np.sum(value / (1 + predicted)))
     if random < LEAST or not squares < STEADY * random:
         return None
-    if value.max() <= 1:
+    if zeros_and_ones:
         return SpiderWarning(
-            "all values are 0 or 1, many of them 1, which counts are not, so the predicted std is too large",
+            "all values are 0 or 1, and vary less than random counts do, so the predicted std is too large",
             kind="0 or 1",
             remedy="learn them with SpiderClassifier",
         )
