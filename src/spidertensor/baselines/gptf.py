@@ -66,7 +66,8 @@ def _fitted(settings: GPSettings, learning_rate: float, state: GPState, entries:
     sizes = [len(row) for row in rows]
     first = np.cumsum([0, *sizes])
     node = np.column_stack(numbers) + first[:-1]
-    n, B = len(node), settings.batch_size
+    n = len(node)
+    B = min(settings.batch_size, n)
     steps = -(-n // B)
     rates = learning_rate * (1 - np.arange(settings.epochs * steps) / (settings.epochs * steps))
     with gp_method.enable_x64(True):

@@ -188,8 +188,10 @@ class Notes:
         if fitted.model.likelihood is COUNT:
             mean, var = np.concatenate(self._predicted, axis=1)
             self._predicted = []
+            if not self._vary:  # there is a note of that
+                return
             since_made = self._entries == int(fitted.state.counts.entries)  # none were learned before a load
-            binary = since_made and self._vary and not self._above_one
+            binary = since_made and not self._above_one
             steady = steady_counts.note(value, COUNT.expected(mean, var), zeros_and_ones=binary)
             if steady is not None:
                 self._give(steady)

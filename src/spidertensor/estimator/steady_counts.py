@@ -8,7 +8,8 @@ is nearly certain for chance. If counts are random, then of predictions m made b
 because an error of m adds to the left. Both sides are summed with weights 1 / (1 + m), so that large counts
 do not drown the others. Of a Poisson whose m is right, the ratio of the sums is 1, with a standard error of
 at most sqrt(2 / right sum). A new model is often far off, which hides steady counts; so only the latter half
-of the entries is looked at.
+of the entries is looked at. Rows that are sorted by value, or come again and again, are not random given
+those before them, and look the same.
 
 The note asks to compare, and not to change: continuous values had the better log score for rounded means of
 1.5 and 4, plus or minus 1, but the worse for those of 30 and 220. Values of 0 and 1 alone are no counts at
@@ -48,8 +49,8 @@ def note(
             remedy="learn them with SpiderClassifier",
         )
     return SpiderWarning(
-        f"the values vary less than random counts do, with {squares / random:.2g} of their variance, "
-        "so the predicted std is too large",
+        f"the values vary less than random counts do, with {squares / random:.2g} of their variance: "
+        "the predicted std is too large, unless rows are sorted by value or repeated",
         kind="steady",
         remedy='compare with continuous values, without likelihood="count"',
     )
