@@ -6,8 +6,8 @@ Learns the training entries of split 0 at rank 8 and prints what the method itse
 as JSON; the test part of the split is not looked at. For CoSTCo that is the loss of the tenth of them that it
 holds back anyway, the lowest of all epochs, for GPTF minus its bound on the evidence per entry, in a run of
 25 epochs, a quarter of the default. static_settings.jsonl has what came out on an H200 with version 0.2, for
-CoSTCo on acc, anime and dblp (1e-2 for 64 channels on dblp alone), for GPTF on all but movielens-100k;
-`registry.METHODS` has the rates in use.
+CoSTCo on acc, anime and dblp (1e-2 for 64 channels on dblp alone, and on a CPU), for GPTF on all but
+movielens-100k; `registry.METHODS` has the rates in use.
 """
 
 from __future__ import annotations

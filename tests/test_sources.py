@@ -432,7 +432,7 @@ JSON_LINES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=250)
+@settings(max_examples=400)
 @given(
     text=CSV_LINES,
     end=st.sampled_from([b"\n", b"\r\n"]),
@@ -445,7 +445,7 @@ def test_where_blocks_of_csv_end_changes_nothing(tmp_path_factory, text, end, mo
     assert others == [one] * 3
 
 
-@settings(max_examples=250)
+@settings(max_examples=400)
 @given(text=JSON_LINES, end=st.sampled_from([b"\n", b"\r\n"]))
 def test_where_blocks_of_json_end_changes_nothing(tmp_path_factory, text, end):
     path = tmp_path_factory.getbasetemp() / "blocks.jsonl"
