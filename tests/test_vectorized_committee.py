@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertens
 import jax.numpy as jnp  # noqa: E402
 
 import test_contract as contract  # noqa: E402
-from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor  # noqa: E402
+from spidertensor import CustomNetwork, Inference, SpiderClassifier, SpiderRegressor  # noqa: E402
 from spidertensor.estimator.parameters import MEMBERS  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider.committee import ENOUGH, committee  # noqa: E402
@@ -44,7 +44,7 @@ def own(weights, x):
     ("kind", "settings"),
     [
         (SpiderRegressor, {}),
-        (SpiderRegressor, {"curvature": True}),  # entry by entry
+        (SpiderRegressor, {"inference": Inference(curvature=True)}),  # entry by entry
         (SpiderClassifier, {}),
         (SpiderRegressor, {"network": CustomNetwork(own, ((1,),))}),
     ],

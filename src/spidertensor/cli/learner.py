@@ -20,6 +20,7 @@ from spidertensor.cli.tally import Tally
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.groups import flat, paths
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, SpiderWarning
@@ -63,7 +64,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         try:
-            self.rule = self.estimator.rule_of(self.modes)
+            self.rule = self.estimator._rule_of(self.modes)
         except ValueError as error:
             raise CommandError(str(error)) from None
         self.tally = Tally(self.estimator.likelihood_, len(self.modes), self.rule)
@@ -149,8 +150,8 @@ class Learner:
 
     def _learned(self, chunk: Chunk) -> Numbered:
         if self.classes is None or isinstance(self.estimator, SpiderRegressor):
-            return self.estimator.learn_numbered(self._ids(chunk), chunk.values)
-        return self.estimator.learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
+            return self.estimator._learn_numbered(self._ids(chunk), chunk.values)
+        return self.estimator._learn_numbered(self._ids(chunk), self._labels(chunk), classes=self.classes)
 
     def _labels(self, chunk: Chunk) -> list[Label]:
         assert chunk.values is not None
@@ -199,7 +200,7 @@ class Learner:
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""
         with self.notes.of_warnings():
-            self.estimator.warn_at_end()
+            self.estimator._warn_at_end()
         for each in self.tally.notes():
             self.notes.tell(each)
         rows = self.bad_now + self.tally.entries
@@ -269,7 +270,7 @@ def start(
             raise CommandError(
                 f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"
             )
-    estimator = (kind.paper if paper else kind)(**settings)
+    estimator = (kind.paper() if paper else kind()).set_params(**paths(settings))
     texts = None if source.format.typed else [False] * len(modes)
     own = None if classes is None or are_zero_one(classes) else classes
     rules = rules or {}
@@ -346,12 +347,12 @@ def check_same(
         "binary": isinstance(estimator, SpiderClassifier),
         "labels": text_labels.in_words(learner.classes),
         "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
-        **estimator.get_params(),
+        **_flat(estimator),
     }
     given = settings
     labels = classes and text_labels.in_words(classes)
     if paper:
-        settings = type(estimator).paper(**settings).get_params()
+        settings = _flat(type(estimator).paper().set_params(**paths(settings)))
     said = {
         "modes": modes, "value": value, "binary": binary or None, "labels": labels, "bin": rules,
     }  # fmt: skip
@@ -360,6 +361,10 @@ def check_same(
             has = event_options.named({name: facts.get(name)}, learner.modes)[name]
             wanted = event_options.named({name: wanted}, learner.modes)[name]
             raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
+
+
+def _flat(estimator: SpiderRegressor | SpiderClassifier) -> dict[str, Any]:
+    return flat(estimator.get_params(deep=False), estimator._inside)
 
 
 def _listed(value: Any) -> Any:

@@ -21,11 +21,13 @@ from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
+from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.notes import Notes, Noting
+from spidertensor.estimator.old_names import OldMethods
 from spidertensor.estimator.one_entry import EntryUpdate
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
@@ -52,8 +54,8 @@ from spidertensor.spider.likelihoods import Likelihood
 PAPER: dict[str, Any] = {
     "bias": False,
     "multilinear": 0,
-    "curvature": True,
-    "rho0": 0.5,
+    "prior": Prior(rho0=0.5),
+    "inference": Inference(curvature=True),
     "committee": 1,
     "batch_size": 256,
 }
@@ -85,7 +87,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Known, Noting, ScikitLearn):
+class Spider(Parameters, Known, Noting, OldMethods, ScikitLearn):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -132,7 +134,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return self._advance(X, y)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any) -> Numbered:
+    def _learn_numbered(self, X: Any, y: Any) -> Numbered:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
         the same entries, which then needs no ids. With max_nodes a row may be another node's later: `parts`
         says from which entry on."""
@@ -158,7 +160,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return update
 
     @locked
-    def warn_at_end(self) -> None:
+    def _warn_at_end(self) -> None:
         """Warn, as `fit` does at its end, of values that cannot be meant: all equal, or many far off. For
         entries that came by `partial_fit` or `learn`, when the last have come."""
         self._notes.at_end(self._fitted())
@@ -259,13 +261,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return len(known)
 
     @locked
-    def parse_id(self, mode: str | int, text: str) -> Any:
-        """The id that a text means in a mode: "42" is the integer 42 in a mode whose ids are integers."""
-        return self.parse_ids(mode, [text])[0]
-
-    @locked
-    def parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
-        """`parse_id` for many."""
+    def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
+        """The ids that texts mean in a mode: "42" is the integer 42 in a mode whose ids are integers."""
         return self._fitted().nodes[self._mode(mode)].parse(texts)
 
     @locked
@@ -293,7 +290,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         """Whether entries are events, which have no values."""
         return False
 
-    def rule_of(self, names: Sequence[str]) -> Rule | None:
+    def _rule_of(self, names: Sequence[str]) -> Rule | None:
         """How negatives are drawn, for modes of these names; None without events."""
         return None
 
@@ -362,7 +359,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
 
     def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
         n_modes = len(columns.ids)
-        params = self._resolved(checked(self.get_params(deep=False)), columns.names, n_modes)
+        params = self._resolved(self._flat_params(), columns.names, n_modes)
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
         nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
@@ -375,6 +372,16 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         pairs = None if params.get("remember_seen", False) is False else SeenPairs()
         fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs)
         return fitted if self._placed is None else self._placed.start(fitted)
+
+    def _flat_params(self) -> dict[str, Any]:
+        """The parameters, checked and flat: what a model is built from, and what its file holds."""
+        groups = {group: getattr(self, group) for group in self._inside}
+        return checked(flat(self.get_params(deep=False) | groups, self._inside))
+
+    @classmethod
+    def _flat_names(cls) -> set[str]:
+        inside = [name for names in cls._inside.values() for name in names]
+        return {*cls._get_param_names(), *inside} - cls._inside.keys()
 
     def _whole(self, fitted: Fitted) -> Fitted:
         """With everything in this process."""
@@ -425,10 +432,10 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         with fitted_file.one_error(path):
             config = fitted_file.config_of(file)
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
-            params = fitted_file.params_of(file, config, cls._get_param_names())
+            params = fitted_file.params_of(file, config, cls._flat_names())
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
-            estimator = cls(**_as_given(params))
-            complete = checked(estimator.get_params(deep=False)) == params
+            estimator = cls(**grouped(_as_given(params)))
+            complete = estimator._flat_params() == params
             fitted_file.check(complete, "the params have missing or impossible values")
             estimator._learned = fitted_file.from_file(
                 file, config | {"params": params}, estimator._likelihood, runs=runs
@@ -457,7 +464,7 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(grouped(state))  # a pickle of before 0.2 is flat
         if (fitted := self._learned) is not None:
             members = fitted.model.members
             model = model_of(

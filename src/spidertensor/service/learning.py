@@ -96,7 +96,7 @@ class Learning:
 
     def _new_scores(self) -> Scores:
         estimator = self.estimator
-        return Scores(estimator.likelihood_, len(self.modes), estimator.rule_of(self.modes))
+        return Scores(estimator.likelihood_, len(self.modes), estimator._rule_of(self.modes))
 
     @property
     def is_new(self) -> bool:
@@ -109,12 +109,12 @@ class Learning:
 
     def warm_up(self) -> None:
         """Compile what learning and predicting need, with a copy; also finds impossible settings."""
-        copy: Any = type(self.estimator)(**self.estimator.get_params())
+        copy: Any = type(self.estimator)(**self.estimator.get_params(deep=False))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = [[0] * len(self.modes)]
             value = np.full(1, float(copy.learns_events))
-            learned = copy.learn_numbered(one, value)
+            learned = copy._learn_numbered(one, value)
             copy.predict(one)
             self._new_scores().add([np.zeros(1)], value, learned)
 
@@ -221,7 +221,7 @@ class Learning:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(ids, tuple(self.modes) if self.is_new else None)
         with noted() as notes:
-            learned = self.estimator.learn_numbered(columns, values)
+            learned = self.estimator._learn_numbered(columns, values)
         if len(values):
             self.scores.add(ids, values, learned)
         return learned.update, notes
