@@ -464,7 +464,7 @@ class Spider(Parameters, Known, Noting, OldMethods, ScikitLearn):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(grouped(state))  # a pickle of before 0.2 is flat
+        vars(self).update(grouped(state))  # pickles of before 0.3 are flat
         if (fitted := self._learned) is not None:
             members = fitted.model.members
             model = model_of(

@@ -1,7 +1,7 @@
-"""Names of 0.1, accepted until 0.3 with a FutureWarning that says what to write instead.
+"""Names of before 0.3, accepted until 0.4 with a FutureWarning that says what to write instead.
 
 `SpiderRegressor(bias_var=0.2)`, `set_params(bias_var=0.2)`, `model.bias_var`, and methods that are no longer
-public. In 0.3 this file goes.
+public. In 0.4 this file goes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 def _warn(old: str, instead: str) -> None:
     """To be called by the function that the user calls."""
-    warnings.warn(f"{old} is accepted until spidertensor 0.3: {instead}", FutureWarning, stacklevel=3)
+    warnings.warn(f"{old} is accepted until spidertensor 0.4: {instead}", FutureWarning, stacklevel=3)
 
 
 def takes_old_names(kind: Kind) -> Kind:
@@ -50,7 +50,7 @@ def new_paths(params: dict[str, Any], old: list[str]) -> dict[str, Any]:
     """The parameters of set_params, with the `old` names as paths."""
     for name in old:
         if name in params:
-            text = f"{name}=... is accepted until spidertensor 0.3: write {path_of(name)}=..."
+            text = f"{name}=... is accepted until spidertensor 0.4: write {path_of(name)}=..."
             warnings.warn(text, FutureWarning, stacklevel=3)
     return {path_of(name) if name in old else name: value for name, value in params.items()}
 
@@ -89,8 +89,7 @@ class OldMethods:
     rule_of = _method("rule_of", "nothing takes its place")
     warn_at_end = _method("warn_at_end", "nothing takes its place; fit warns by itself")
     parse_ids = _method("parse_ids", "pass ids as they were learned")
+    parse_id = _method("parse_id", "pass ids as they were learned")
 
-    def parse_id(self: Any, mode: str | int, text: str) -> Any:
-        """No longer public: pass ids as they were learned."""
-        _warn("parse_id()", "pass ids as they were learned")
+    def _parse_id(self: Any, mode: str | int, text: str) -> Any:
         return self._parse_ids(mode, [text])[0]
