@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -68,7 +69,10 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     scaling: tuple[float, float] | None = None
     likelihood: str = "gaussian"
 
-    _inside: ClassVar[dict[str, tuple[str, ...]]] = {"prior": Prior.names(), "inference": Inference.names()}
+    _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "prior": Prior.names(),
+        "inference": Inference.names(),
+    }
     _stored_as = "SpiderRegressor"
 
     @classmethod
@@ -76,7 +80,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         """The paper's settings, except for how the prior sites start: the paper's start makes the first
         refinement divide out the random starting weights (mathematics.md trap 1)."""
         inference = Inference(clip=None, node_noise=False, noise_memory=None, curvature=True)
-        return cls(**(PAPER | {"inference": inference} | changes))
+        settings: dict[str, Any] = {**PAPER, "inference": inference, **changes}
+        return cls(**settings)
 
     @property
     def _likelihood(self) -> Likelihood:
