@@ -8,7 +8,7 @@ from typing import Any
 
 from spidertensor.cli import output
 from spidertensor.cli.learner import Learner
-from spidertensor.estimator.running_floors import FLOORS
+from spidertensor.learner.floors import FLOORS
 
 LINE_EVERY = 10.0  # seconds
 

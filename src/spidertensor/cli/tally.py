@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.running_floors import FLOORS, RunningFloors, in_intervals
 from spidertensor.faults import SpiderWarning
+from spidertensor.learner.floors import FLOORS, RunningFloors, in_intervals
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 

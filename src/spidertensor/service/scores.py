@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.running_floors import FLOORS, RunningFloors, in_intervals
+from spidertensor.learner.floors import FLOORS, RunningFloors, in_intervals
 from spidertensor.method import Prediction, Update
 from spidertensor.service.errors import shown
 from spidertensor.spider.events import Rule

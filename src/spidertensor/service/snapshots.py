@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from spidertensor.estimator.running_floors import COVERAGE
+from spidertensor.learner.floors import COVERAGE
 
 EVERY = 1.0  # seconds between two snapshots
 KEPT = 1800  # points of the history
