@@ -27,12 +27,15 @@ def text(name: str) -> str:
 
 
 def test_one_version():
-    """It stands in __init__.py; the build reads it there, and two other files must be changed with it."""
+    """It stands in __init__.py; the build reads it there, and three other files must be changed with it."""
     project = tomllib.loads(text("pyproject.toml"))
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/spidertensor/__init__.py"
     assert re.search(r"^## (\S+)", text("CHANGELOG.md"), re.M)[1] == VERSION
     assert re.search(r"^version: (\S+)$", text("CITATION.cff"), re.M)[1] == VERSION
+    study = tomllib.loads(text("study/pyproject.toml"))["project"]
+    assert study["version"] == VERSION
+    assert [each for each in study["dependencies"] if each.endswith(f"=={VERSION}")]
 
 
 def test_the_same_versions_of_python_everywhere():
