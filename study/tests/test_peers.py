@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_docs import ROOT, number, table
 
+from pages import ROOT, number, table
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor_study import datasets

@@ -1,5 +1,4 @@
 """TLS, passwords and users of brokers: settings come from a file, and no secret goes anywhere else."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -10,17 +9,16 @@ import ssl
 from pathlib import Path
 
 import pytest
-from test_brokers import OPEN, records
-from test_cli import FIT, fails, folder, spider  # noqa: F401
-from test_serve_from import until
 
 import servers
-from serving import RATINGS, serving
+from command_line import FIT
+from servers import OPEN, records
+from serving import RATINGS, serving, until
 from spidertensor import sources
 from spidertensor.sources import SourceError, kafka_topic
 
 pytestmark = [
-    pytest.mark.usefixtures("warm_kernels"),
+    pytest.mark.usefixtures("folder", "warm_kernels"),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
 ]
 SECRET, WRONG = "0123 hunter=2", "no-sword-fish"

@@ -1,5 +1,4 @@
 """Streams in brokers, with the real servers: nothing lost and nothing twice, whatever breaks."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -7,60 +6,21 @@ import json
 import os
 import signal
 import time
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import FIT, eventually, fails, folder, spider, table  # noqa: F401
 
 import forked
 import servers
 import spidertensor
+from command_line import FIT, eventually, table
+from servers import NAMES, OPEN, in_order, records
 from spidertensor import sources
 from spidertensor.sources import SourceError, kafka_topic, nats_stream, open_stream, redis_stream
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
-NAMES = ("user", "movie", "rating")
-OPEN = (["user", "movie"], "rating")
-_numbers = count()
-
-
-@pytest.fixture(scope="module")
-def running():
-    """The servers of this file, each started when it is first used."""
-    started = {}
-
-    def get(name: str):
-        if name not in started:
-            started[name] = {"redis": servers.Redis, "nats": servers.Nats, "kafka": servers.Kafka}[name]()
-        return started[name]
-
-    yield get
-    for server in started.values():
-        server.close()
-
-
-@pytest.fixture(params=["redis", "nats", "kafka"])
-def server(request, running):
-    return running(request.param)
-
-
-@pytest.fixture
-def topic():
-    return f"ratings{next(_numbers)}"
-
-
-def records(n=1200, seed=0) -> list[dict]:
-    return [dict(zip(NAMES, row, strict=True)) for row in table(n, seed)]
-
-
-def in_order(server, rows: list, size=kafka_topic.ROUND) -> list:
-    """As the stream is read: of Kafka in rounds of its partitions."""
-    if server.name != "kafka":
-        return rows
-    parts = [rows[n :: server.partitions] for n in range(server.partitions)]
-    return [row for at in range(0, len(parts[0]), size) for part in parts for row in part[at : at + size]]
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 
 
 def content(path) -> bytes:

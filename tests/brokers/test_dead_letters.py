@@ -1,5 +1,4 @@
 """`spider serve --from --dead-letter`: what cannot be learned is sent to another stream, and never lost."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -11,15 +10,14 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from test_cli import eventually, fails, folder, spider  # noqa: F401
-from test_serve_from import MODEL, broker, rejected, topic, until  # noqa: F401
-
 import servers
 import spidertensor
-from serving import Server, rows, serving
+from command_line import eventually
+from serving import RATINGS, Server, rejected, rows, serving, until
 from spidertensor import sources
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
+MODEL = ("--model", "m.spider", *RATINGS, "--scaling", "3,1")
 NOT_A_NUMBER = {"user": 1, "movie": "m", "rating": "x"}
 TOO_FAR = {"user": 1, "movie": "m", "rating": 1e300}  # only the model can say so
 

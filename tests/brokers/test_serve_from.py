@@ -1,65 +1,32 @@
 """`spider serve --from`: a stream beside HTTP. Each message counts once, whatever is killed or restarted."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
 import json
 import signal
 import time
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette")
 
-from test_brokers import in_order
-from test_cli import eventually, fails, folder, spider  # noqa: F401
-from test_service_crashes import assert_same
-
 import forked
 import servers
 import spidertensor
-from serving import PATIENCE, RATINGS, Server, rows, serving
+from command_line import eventually
+from servers import in_order
+from serving import PATIENCE, RATINGS, Server, assert_same, rejected, rows, serving, until
 from spidertensor import SpiderRegressor
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 MODEL = ("--model", "m.spider", *RATINGS, "--scaling", "3,1")
-_numbers = count()
-
-
-@pytest.fixture(scope="module")
-def broker():
-    server = servers.Redis()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def topic():
-    return f"served{next(_numbers)}"
-
-
-def until(server: Server, **wanted) -> dict:
-    """The answer of /v1/model once its part about the stream, or `entries`, is as wanted."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        told = server.get("/v1/model")
-        if all({**told, **told["stream"]}[name] == value for name, value in wanted.items()):
-            return told
-        assert time.monotonic() < end, (told["stream"], told["entries"], told["alarms"])
-        time.sleep(0.02)
 
 
 def metrics(server: Server) -> dict[str, float]:
     lines = server.http.get("/metrics").text.splitlines()
     pairs = [line.split() for line in lines if line.startswith("spider_stream")]
     return {name: float(value) for name, value in pairs}
-
-
-def rejected(path: Path) -> list[tuple]:
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(each["row"], each["reason"]) for each in found]
 
 
 def test_a_kill_between_requests_and_messages_loses_nothing_and_repeats_nothing(tmp_path, broker, topic):

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pytest
 from pyarrow import parquet
 
 import spidertensor
+from command_line import FIT, csv_text, eventually, process, started, table
 from spidertensor import checkpoint, cli, sources
 from spidertensor.cli import learner, learning, options, output
 from spidertensor.cli.errors import CommandError
@@ -34,87 +34,7 @@ from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
-
-FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
-ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    return tmp_path
-
-
-def table(n=1200, seed=0) -> list[tuple[int, str, float]]:
-    rng = np.random.default_rng(seed)
-    users, movies = rng.integers(30, size=n).tolist(), rng.integers(20, size=n).tolist()
-    return [(u, f"m{m}", round(3 + math.sin(u) + math.cos(m) + 0.3 * z, 3)) for u, m, z in
-            zip(users, movies, rng.normal(size=n).tolist(), strict=True)]  # fmt: skip
-
-
-def csv_text(rows, header="user,movie,rating\n") -> str:
-    return header + "".join(f"{u},{m},{r}\n" for u, m, r in rows)
-
-
-@pytest.fixture
-def ratings(folder) -> Path:
-    (folder / "ratings.csv").write_text(csv_text(table()))
-    return folder / "ratings.csv"
-
-
-@pytest.fixture
-def spider(capsys):
-    """Call the command in this process: its exit code, and what it printed."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(each) for each in arguments])
-        return int(stop.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
-def fails(spider):
-    """Call the command: it must fail with code 2 and one line on standard error, which is returned."""
-
-    def call(*arguments) -> str:
-        code, out, err = spider(*arguments)
-        assert (code, out) == (2, "")
-        assert err.startswith("spider: ")
-        assert err.count("\n") == 1
-        return err
-
-    return call
-
-
-def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
-
-
-def started(*arguments) -> subprocess.Popen[bytes]:
-    """A process that reads what the test writes; a shell may have left SIGINT ignored."""
-
-    def listen() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen,
-    )  # fmt: skip
-
-
-def eventually(condition) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen within five minutes")
-
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 
 # --- the whole way, as a user goes it
 

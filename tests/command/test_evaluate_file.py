@@ -20,11 +20,8 @@ START = datetime(2024, 3, 30, tzinfo=UTC)
 
 
 @pytest.fixture
-def spider(tmp_path, monkeypatch, capsys):
+def spider(folder, capsys):
     """Run `spider evaluate` in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as stopped:

@@ -1,5 +1,4 @@
 """Events in the command and in the service: rows without a value."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -8,11 +7,12 @@ import signal
 
 import numpy as np
 import pytest
-from test_cli import fails, folder, spider  # noqa: F401
-from test_events import same
 
 import spidertensor
+from model_files import same
 from spidertensor import SpiderClassifier
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 SMALL = ("--committee", "2", "--rank", "2", "--hidden", "4", "--batch-size", "32", "--seed", "7")
 EVENTS = ("--modes", "user,song", "--events", "--over", "song")

@@ -1,5 +1,4 @@
 """`forget`: nodes that are removed on request, from a model and from its file."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -10,15 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import FIT, fails, folder, ratings, spider  # noqa: F401
-from test_endless_ids import SMALL, NaiveMode, saved
 
 import spidertensor
+from command_line import FIT
+from model_files import saved
+from naive_ids import NaiveMode
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import BoundedIndex
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.file_lock import held
 
+pytestmark = pytest.mark.usefixtures("folder")
+
+SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 8, "committee": 2, "scaling": (0.0, 1.0)}
 USERS, FILMS = ["zoë-4711", "ben", "carl", "dora"], ["Alien", "Brazil", "Casablanca"]
 
 

@@ -1,5 +1,4 @@
 """Faults that a reader of the whole found, where features that were written apart meet."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from test_cli import fails, spider  # noqa: F401
 
 from serving import RATINGS, rows, serving
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor

@@ -21,18 +21,10 @@ from spidertensor.sources.bins import from_json
 from spidertensor.sources.encodings import Transcoded
 from spidertensor.sources.zip_member import Unzipped
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 
 SMALL = ("--rank", "2", "--hidden", "4", "--committee", "1", "--quiet")
 FIT = ("--modes", "user,movie", "--value", "rating", *SMALL)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
-    return tmp_path
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 """`spider fit --keep` and `spider rollback`: the model of before a run, whatever interrupts them."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import FIT, csv_text, fails, folder, spider, table  # noqa: F401
 
 import spidertensor
+from command_line import FIT, csv_text, table
 from spidertensor.cli import kept
 from spidertensor.writing import replacing
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 ROWS = table(400)
 
 

@@ -1,5 +1,4 @@
 """No row and no file is lost: two writers, planted links, quiet pipes, full disks; with real processes."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -19,20 +18,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli import (  # noqa: F401
-    FIT,
-    csv_text,
-    eventually,
-    fails,
-    folder,
-    process,
-    ratings,
-    spider,
-    started,
-    table,
-)
 
 import spidertensor
+from command_line import FIT, csv_text, eventually, process, started, table
 from spidertensor import file_lock, sources
 from spidertensor.cli import learner
 from spidertensor.file_lock import LockedError, held
@@ -40,7 +28,7 @@ from spidertensor.sources import lines
 from spidertensor.writing import replacing
 from spidertensor_study import rows
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 ADD = ("--modes", "user,movie", "--value", "rating", "--add")
 
 

@@ -1,5 +1,4 @@
 """`spider fit --predictions`: every learned row once, as it was predicted, whatever interrupts the run."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -13,22 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import (  # noqa: F401
-    FIT,
-    csv_text,
-    eventually,
-    fails,
-    folder,
-    ratings,
-    spider,
-    started,
-    table,
-)
 
 import spidertensor
+from command_line import FIT, csv_text, eventually, started, table
 from spidertensor.estimator import inputs
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 WRITE = ("--model", "m.spider", "--quiet", "--predictions")
 
 

@@ -1,5 +1,4 @@
 """Labels on the command line: text, numbers or truth values in a file, two of which are named by --labels."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from test_cli import FIT, csv_text, fails, folder, spider, table  # noqa: F401
 
 import spidertensor
+from command_line import FIT, csv_text, table
 
-pytestmark = pytest.mark.usefixtures("warm_kernels")
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 BINARY = (*FIT, "--committee", "1", "--binary", "--quiet")
 ROWS = [(user, movie, int(rating > 3)) for user, movie, rating in table(300)]
 

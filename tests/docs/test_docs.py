@@ -12,53 +12,29 @@ How a page is read:
 
 from __future__ import annotations
 
-import contextlib
 import doctest
 import glob
 import gzip
-import io
 import json
-import os
 import re
 import shlex
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
-from typing import NamedTuple
 
-import numpy as np
 import pytest
 import typer
 
 import spidertensor
+from pages import FENCE, ROOT, blocks, number, output, table
 from spidertensor import cli
 from spidertensor_study import registry
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = {"command.md", "claims.md"}  # made from the commands and from results/, and tested there
 NEEDS_JAX = {"engines.md", "competitors.md"}
-FENCE = re.compile(r"(?:^<!-- (not run|file): ([^>]*?) -->\n+)?^```(\w*)\n(.*?)^```$", re.S | re.M)
-
-
-class Block(NamedTuple):
-    language: str
-    text: str
-    marker: str
-    about: str  # what stands behind the marker: a reason, or the name of a file
-    line: int
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(found[3], found[4], found[1] or "", found[2] or "", text.count("\n", 0, found.start(4)) + 1)
-        for found in FENCE.finditer(text)
-    ]
 
 
 def prose(page: Path) -> str:
@@ -72,26 +48,6 @@ def page_name(page: Path) -> str:
 
 
 # Code
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder with the files that pages take for granted, and a `spider` that is this package."""
-    rng = np.random.default_rng(0)
-    ids = rng.integers((60, 30), size=(1500, 2))
-    stars = (3 + np.sin(ids[:, 0]) + np.cos(ids[:, 1])).round(1)
-    lines = [f"{user},{movie},{rating}" for (user, movie), rating in zip(ids.tolist(), stars, strict=True)]
-    (tmp_path / "ratings.csv").write_text("\n".join(["user,movie,rating", *lines, "42,7,3.5\n"]))
-    (tmp_path / "pairs.csv").write_text("user,movie\n42,7\n42,999\n")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "spider").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m spidertensor "$@"\n')
-    (tools / "spider").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(spidertensor.__file__).parents[1]))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 OWN_TEST = {"streams.md"}  # needs a server: tests/test_streams_page.py
@@ -135,12 +91,6 @@ def play(page: Path, folder: Path) -> dict[str, str]:
                 if line.startswith("spider "):
                     shown[line] = run(line, where)
     return shown
-
-
-def output(code: CodeType, names: dict) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(code, names)
-    return out.getvalue()
 
 
 def run(line: str, where: str) -> str:
@@ -247,14 +197,6 @@ def test_the_readme_is_short_and_names_how_to_try_it():
 # Figures
 
 
-def table(page: Path, first_column: str) -> dict[str, list[str]]:
-    """The table with this line: cells by the name in the first column, without a note in brackets."""
-    text = page.read_text(encoding="utf-8")
-    found = next(each for each in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if first_column in each)
-    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found.splitlines()[2:]]
-    return {re.sub(r"\*|\(.*\)", "", name).strip(): cells for name, *cells in rows}
-
-
 METHODS = {entry.label: name for name, entry in registry.METHODS.items()}
 COLUMNS = [
     ("movielens-1m", "paper"),
@@ -284,10 +226,6 @@ def scores_of(rows: Iterable[dict], metric: str = "score") -> Scores:
         for test, score in row["scores"].items():
             found.setdefault((how["method"], how["data"], test), {})[how["seed"]] = score[metric]
     return {key: list(seeds.values()) for key, seeds in found.items()}
-
-
-def number(cell: str) -> float:
-    return float(cell.replace("−", "-"))
 
 
 AGAINST = {

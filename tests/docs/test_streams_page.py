@@ -7,9 +7,9 @@ import subprocess
 import sysconfig
 
 import pytest
-from test_docs import ROOT, blocks, folder, output  # noqa: F401
 
 import servers
+from pages import ROOT, blocks, output
 from spidertensor import load
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -41,7 +41,7 @@ class Shell:
         self.process.communicate("kill $(jobs -p) 2>/dev/null; exit\n", timeout=60)
 
 
-def test_five_minutes_from_nothing(folder, monkeypatch):  # noqa: F811
+def test_five_minutes_from_nothing(folder, monkeypatch):
     page, port, names = ROOT / "docs" / "streams.md", str(servers.free_port()), {"__name__": "page"}
     monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + sysconfig.get_path("scripts"))
     shell, said = Shell(), ""

@@ -9,10 +9,10 @@ import pickle
 
 import numpy as np
 import pytest
-from test_resume import SPECIAL, file_bytes
 from typer.testing import CliRunner
 
 import spidertensor
+from model_files import SPECIAL, file_bytes
 from spidertensor import CheckpointError, EntryError, SpiderRegressor, checkpoint
 from spidertensor.cli import app
 from spidertensor.evaluation import floors, protocols

@@ -8,18 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_sequential import (
-    Case,
-    assert_same_state,
-    learn_in_pieces,
-    nodes_of,
-    oracle_start,
-    questions,
-    start,
-    stream,
-)
 
 import naive
+from cases import Case, assert_same_state, learn_in_pieces, nodes_of, oracle_start, questions, start, stream
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import COUNT
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import naive
+from model_files import same
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderWarning, checkpoint
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.seen_pairs import SeenPairs
@@ -42,10 +43,6 @@ def method(rule: Rule, modes: int = 2):
 def arrays_of(estimator: SpiderClassifier, path) -> dict[str, np.ndarray]:
     estimator.save(path)
     return checkpoint.load(path).arrays
-
-
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 RULES = {

@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
 import test_contract as contract  # noqa: E402
-from test_vectorized import algorithm  # noqa: E402
 
+from exact import algorithm  # noqa: E402
 from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor  # noqa: E402
 from spidertensor.estimator.parameters import MEMBERS  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402

@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_limits
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
 import test_contract as contract  # noqa: E402
-import test_follow as following  # noqa: E402
-from test_sequential import PRIOR, assert_healthy, learn_in_pieces, nodes_of, stream  # noqa: E402
-from test_vectorized import algorithm, linear, regression  # noqa: E402
 
+import following  # noqa: E402
 import naive  # noqa: E402
+from cases import PRIOR, assert_healthy, learn_in_pieces, nodes_of, stream  # noqa: E402
+from exact import algorithm, linear, regression  # noqa: E402
 from naive import as_float64  # noqa: E402
 from spidertensor.evaluation import metrics  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402

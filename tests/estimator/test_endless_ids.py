@@ -1,5 +1,4 @@
 """`max_nodes`: new ids take the place of those longest unseen, and however calls are cut, nothing changes."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import fails, folder, spider  # noqa: F401
 
 import spidertensor
+from model_files import saved
+from naive_ids import NaiveMode
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.estimator import eviction
 from spidertensor.estimator.eviction import BoundedIndex
@@ -25,28 +25,9 @@ from spidertensor.method import Batch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "stress"))
 import endless_ids
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 8, "committee": 2, "scaling": (0.0, 1.0)}
-
-
-class NaiveMode:
-    """The rule, written to be obvious: an entry number for each id, and a search for the smallest."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.last_seen, self.row_of, self.evicted = limit, {}, {}, 0
-
-    def longest_unseen(self, raw) -> list:
-        """The id that has to go before `raw` is learned, if any."""
-        full = raw not in self.last_seen and len(self.last_seen) == self.limit
-        return [min(self.last_seen, key=self.last_seen.__getitem__)] if full else []
-
-    def see(self, entry: int, raw) -> int:
-        for old in self.longest_unseen(raw):
-            self.row_of[raw] = self.row_of.pop(old)
-            del self.last_seen[old]
-            self.evicted += 1
-        self.row_of.setdefault(raw, len(self.row_of))
-        self.last_seen[raw] = entry
-        return self.row_of[raw]
 
 
 def parts(n: int, cuts: list[int]) -> list[slice]:
@@ -59,11 +40,6 @@ def stream(n: int, n_ids: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = (n_ids * rng.random((n, 2)) ** 2).astype(int)
     return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
-
-
-def saved(model, folder: Path) -> bytes:
-    model.save(folder / "model")
-    return (folder / "model").read_bytes()
 
 
 def learned(model, X, y, pieces) -> np.ndarray:

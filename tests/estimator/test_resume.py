@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spidertensor
+from model_files import SPECIAL, file_bytes
 from spidertensor import (
     CheckpointError,
     EntryError,
@@ -54,13 +55,6 @@ def stream(n=90, binary=False):
 
 def model_of(kind, n=90):
     return kind(**SMALL).fit(*(part[:n] for part in stream(binary=kind is SpiderClassifier)))
-
-
-def file_bytes(model, position=None) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        model.save(path, position)
-        return path.read_bytes()
 
 
 # --- save, load, go on ---
@@ -821,9 +815,6 @@ def test_a_classifier_has_no_scale(tmp_path):
         arrays = file.arrays | {f"{S}/stream/{name}": np.array(2.0)}
         checkpoint.save(path, arrays, file.sections)
         refused(path, "holds a SpiderClassifier|follows the values")
-
-
-SPECIAL = (np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-45, 5.9, 1e17, -1e17, 1e38, -1e38, 1e-300, 1e300)
 
 
 @BOTH

@@ -1,10 +1,8 @@
 """`spider serve`, the real server in a process of its own: routes, answers, errors, who may ask, limits."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 import socket
@@ -16,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from serving import ARROW, NDJSON, arrow
+
 pytest.importorskip("starlette")
 
-from test_cli import fails, spider  # noqa: F401
 
 import spidertensor
 from serving import RATINGS, Server, lines, rows, serving
@@ -27,8 +26,6 @@ from spidertensor.service import openapi
 from spidertensor.service.guard import HEADERS
 
 TOKEN = "a-token-of-many-characters"
-ARROW = "application/vnd.apache.arrow.stream"
-NDJSON = "application/x-ndjson"
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +33,6 @@ def server(tmp_path_factory, warm_kernels):
     with serving(tmp_path_factory.mktemp("service"), "--model", "m.spider", *RATINGS) as server:
         server.learn(rows(300))
         yield server
-
-
-def arrow(table: pa.Table, **options) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 def entries(server: Server) -> int:

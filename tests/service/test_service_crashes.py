@@ -1,5 +1,4 @@
 """What `spider serve` has acknowledged is not lost and not learned twice: kills, full disks, broken files."""
-# ruff: noqa: F811 (fixtures of another file)
 
 from __future__ import annotations
 
@@ -19,13 +18,14 @@ import httpx
 import numpy as np
 import pytest
 
+from serving import assert_same
+
 pytest.importorskip("starlette")
 
-from test_cli import fails, spider  # noqa: F401
 
 import spidertensor
 from serving import PATIENCE, RATINGS, Server, rows, serving
-from spidertensor import SpiderRegressor, checkpoint
+from spidertensor import SpiderRegressor
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 MODEL = ("--model", "m.spider", *RATINGS)
@@ -39,19 +39,6 @@ def learned(parts: list[list[dict[str, Any]]]) -> SpiderRegressor:
         for part in parts:
             model.partial_fit([(row["user"], row["movie"]) for row in part], [row["rating"] for row in part])
     return model
-
-
-def assert_same(path: Path, model: SpiderRegressor) -> None:
-    """Bit for bit, but for the position and the names of the columns."""
-    model.save(path.with_name("expected.spider"))
-    found, expected = checkpoint.load(path), checkpoint.load(path.with_name("expected.spider"))
-    assert found.arrays.keys() == expected.arrays.keys()
-    for name, array in expected.arrays.items():
-        assert np.array_equal(found.arrays[name], array), name
-    differing = {"names"}
-    assert {name: each for name, each in found.sections["model"].items() if name not in differing} == {
-        name: each for name, each in expected.sections["model"].items() if name not in differing
-    }
 
 
 class Client(threading.Thread):

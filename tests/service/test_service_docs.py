@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from test_docs import ROOT, blocks, output
-
+from pages import ROOT, blocks, output
 from serving import RATINGS, serving
 
 PAGE = ROOT / "docs" / "service.md"

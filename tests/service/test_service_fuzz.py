@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 
-from test_service import ARROW, NDJSON, arrow
-
-from serving import RATINGS, rows, serving
+from serving import ARROW, NDJSON, RATINGS, arrow, rows, serving
 
 JSON = "application/json"
 FUZZ = settings(
