@@ -7,11 +7,15 @@ ifneq ($(wildcard ../shared/data),)
 export SPIDER_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo quick test lint bench docs clean
 
 demo: .venv/demo
 	$(BIN)/spider demo
 	@echo "(The command is $(BIN)/spider; after 'source $(BIN)/activate' it is just spider.)"
+
+# What one runs before every commit: the product, without the tests that take seconds.
+quick: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not study"
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
