@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("docs", "results", "experiments", "benchmarks", "src")
+PARTS = ("docs", "study", "benchmarks", "src")
 FILES = (
     "README.md",
     "CHANGELOG.md",
@@ -65,8 +65,8 @@ def test_the_site(copy):
     assert done.returncode == 0, done.stderr + done.stdout
     site = copy / "build/docs/site"
     pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    for page in sorted(ROOT.glob("docs/*.md")):
-        assert f"docs/{page.stem}.html" in pages
+    for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("study/docs/*.md")]:
+        assert str(page.relative_to(ROOT).with_suffix(".html")) in pages
     assert not [address for page in pages.values() for address in Addresses(page).fetched]
     api = pages["docs/api.html"]
     for name in ("SpiderRegressor.partial_fit", "SpiderClassifier.predict_proba", "CustomNetwork", "load"):
@@ -79,7 +79,7 @@ def test_the_site(copy):
     "links",
     [
         ("[x](no-page.md)", "[x](quick-start.md#no-anchor)", "[x](#no-heading)", "[x](../README.md#no-part)"),
-        ("![x](images/no-image.png)", "[x](../results/no-rows.gz)", '<a href="no-page.html">x</a>'),
+        ("![x](images/no-image.png)", "[x](../study/results/no-rows.gz)", '<a href="no-page.html">x</a>'),
     ],
     ids=["pages", "files"],
 )
@@ -101,12 +101,16 @@ def test_links_to_folders_and_files_of_the_repository(copy):
     page = copy / "docs/method.md"
     text = page.read_text(encoding="utf-8")
     try:
-        page.write_text(f"{text}\n[a](../experiments) [b](../results/grid.jsonl.gz)\n", encoding="utf-8")
+        page.write_text(
+            f"{text}\n[a](../study/experiments) [b](../study/results/grid.jsonl.gz)\n", encoding="utf-8"
+        )
         done = build(copy)
     finally:
         page.write_text(text, encoding="utf-8")
     assert done.returncode == 0, done.stderr + done.stdout
     site = copy / "build/docs/site"
-    assert 'href="grid.toml"' in (site / "experiments/index.html").read_text(encoding="utf-8")
-    assert (site / "experiments/grid.toml").is_file()
-    assert (site / "results/grid.jsonl.gz").read_bytes() == (ROOT / "results/grid.jsonl.gz").read_bytes()
+    assert 'href="grid.toml"' in (site / "study/experiments/index.html").read_text(encoding="utf-8")
+    assert (site / "study/experiments/grid.toml").is_file()
+    assert (site / "study/results/grid.jsonl.gz").read_bytes() == (
+        ROOT / "study/results/grid.jsonl.gz"
+    ).read_bytes()
