@@ -92,6 +92,7 @@ def test_nats_gets_no_password_without_tls_if_tls_is_asked_for(certificates, fai
         server.close()
 
 
+@pytest.mark.slow
 def test_a_server_keeps_secrets(nats, certificates, folder):
     """Also while the broker is away, and in the journal that a kill leaves."""
     config = settings("good.properties", user="me", password=SECRET, tls_ca=certificates[0].cert)
@@ -141,6 +142,7 @@ def test_redis(certificates, spider, fails):
         server.close()
 
 
+@pytest.mark.slow
 def test_kafka(certificates, spider, fails, monkeypatch):
     """TLS is put before the cluster, which has neither that nor users."""
     monkeypatch.setattr(kafka_topic, "SECONDS", 1.0)

@@ -136,6 +136,7 @@ def test_entries_with_other_fields(running, topic):
 # --- what breaks
 
 
+@pytest.mark.slow
 def test_kills_leave_no_trace(server, topic, spider):
     rows = records(8000)
     server.put(topic, rows)
@@ -148,6 +149,7 @@ def test_kills_leave_no_trace(server, topic, spider):
     assert content("m.spider") == file_model(spider, in_order(server, rows, size=128))
 
 
+@pytest.mark.slow
 def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
     server.put(topic, records(300))
     child = forked.start("fit", server.url(topic), *FIT, "--model", "m.spider", "--checkpoint-every", "0.1s")
@@ -171,6 +173,7 @@ def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
     assert spidertensor.load("m.spider").position_["row"] == 503
 
 
+@pytest.mark.slow
 def test_waiting_for_a_server_gets_longer(server, topic, monkeypatch, caplog):
     """Also: while it is away, poll returns in time, and --until-end does not take it for the end."""
     monkeypatch.setattr(open_stream, "FIRST_DELAY", 0.1)
@@ -191,6 +194,7 @@ def test_waiting_for_a_server_gets_longer(server, topic, monkeypatch, caplog):
         assert stream.reconnects >= 1
 
 
+@pytest.mark.slow
 def test_messages_that_retention_took(server, topic, spider, fails):
     fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
     server.put(topic, records(200))

@@ -42,6 +42,7 @@ def alarms(server: Server) -> dict[str, str]:
     return {each["kind"]: each["text"] for each in server.get("/v1/model")["alarms"]}
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_letter_and_the_file_has_each_once(tmp_path, broker, topic, office):
     office.put(topic, [])
     more = ("--dead-letter", office.url(topic), "--rejects", "bad.jsonl", "--checkpoint-every", "50")
@@ -71,6 +72,7 @@ def test_a_kill_loses_no_letter_and_the_file_has_each_once(tmp_path, broker, top
     assert places[133].startswith("id ")  # also after the kill: the journal knows it
 
 
+@pytest.mark.slow
 def test_letters_wait_for_their_broker_and_the_model_does_not(tmp_path, broker, topic, office):
     office.put(topic, [])
     more = ("--dead-letter", office.url(topic), "--checkpoint-every", "0.1s")

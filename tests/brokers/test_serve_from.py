@@ -29,6 +29,7 @@ def metrics(server: Server) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
+@pytest.mark.slow
 def test_a_kill_between_requests_and_messages_loses_nothing_and_repeats_nothing(tmp_path, broker, topic):
     options = (*MODEL, "--from", broker.url(topic), "--checkpoint-every", "250")
     stream, requests = [], []  # good messages in order; (entries after it, its rows)
@@ -69,6 +70,7 @@ def test_a_kill_between_requests_and_messages_loses_nothing_and_repeats_nothing(
     assert (position["row"], position["bad"], position["stream"]["messages"]) == (408, 18, 408)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [servers.Nats, servers.Kafka])
 def test_kills_leave_no_trace(folder, topic, kind):
     """Five of them, each some milliseconds after a checkpoint; with messages in between that are bad."""
@@ -96,6 +98,7 @@ def test_kills_leave_no_trace(folder, topic, kind):
     assert [row for row, _ in rejected(folder / "m.rejects.jsonl")] == bad
 
 
+@pytest.mark.slow
 def test_a_model_of_spider_fit_goes_on_and_a_broker_may_be_away(spider, fails, folder, broker, topic):
     broker.put(topic, rows(300))
     fit = ("fit", broker.url(topic), "--model", "m.spider", "--until-end", "-q")
@@ -135,6 +138,7 @@ def test_a_model_of_spider_fit_goes_on_and_a_broker_may_be_away(spider, fails, f
     assert spidertensor.load("m.spider").n_entries_ == 380
 
 
+@pytest.mark.slow
 def test_a_stream_of_bad_messages_stops_nothing(tmp_path, broker, topic):
     """JSON, whose ids have types: also what only the service cannot keep."""
     good = [{"user": 2**70, "movie": True, "rating": 3}, {"user": 1.5, "movie": "m", "rating": 4}]

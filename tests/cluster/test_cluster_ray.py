@@ -72,6 +72,7 @@ def in_this_process(model, X, y, how: Rounds):
     return model.fit(X, y)
 
 
+@pytest.mark.slow
 def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     X, y = entries(3000)
     model = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=2, address="auto")
@@ -80,6 +81,7 @@ def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     model.partial_fit(X[:100], y[:100])  # an ordinary model again
 
 
+@pytest.mark.slow
 def test_rounds_on_ray_are_those_of_one_process(tmp_path):
     X, y = entries(4000)
     y[2500:] += 30  # followed, in all shards
@@ -109,6 +111,7 @@ def workers_of_ray() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds processes in /proc")
 def test_workers_that_are_killed_change_nothing(capsys):
     X, y = entries(6000)
@@ -137,6 +140,7 @@ def test_workers_that_are_killed_change_nothing(capsys):
     same(model, in_this_process(model, X, y, Rounds(2, PART)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
     X, y = entries(3000)
@@ -163,6 +167,7 @@ def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
     same(again, in_this_process(model, X, y, Rounds(workers, PART)))
 
 
+@pytest.mark.slow
 def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = entries(8000)
@@ -190,6 +195,7 @@ def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     assert (a.position_["row"], a.position_["bad"]) == (b.position_["row"], b.position_["bad"])
 
 
+@pytest.mark.slow
 def test_a_grid_has_the_same_rows_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = '[[grid]]\nmethod = ["mean", "biases"]\ndata = "synthetic"\nseed = [0, 1]\nentries = 600\n'

@@ -508,6 +508,7 @@ def piped(spider, monkeypatch, folder):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, number):
     """The process waits for more input when the signal comes; after SIGKILL the last save counts."""
@@ -978,6 +979,7 @@ other = CustomNetwork(tiny, ((4, 4), (4,)))
 """
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own(ratings, folder, spider, fails):
     pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
     (folder / "my_networks.py").write_text(NETWORKS)
@@ -1120,6 +1122,7 @@ def in_bash(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_pipes_of_the_shell(ratings, spider):
     """A pipe with a name, of which nothing may be lost by looking; and a reader that stops reading."""
     done = in_bash(f"spider fit <(cat ratings.csv) --format csv {' '.join(FIT)} --model m.spider --json -q")
@@ -1162,6 +1165,7 @@ def test_predict_to_a_dash_is_standard_output(spider, ratings, folder):
     assert not (folder / "-").exists()
 
 
+@pytest.mark.slow
 def test_evaluate(spider):
     done = process("evaluate", "synthetic", "--rank", "3", "--json")
     record = json.loads(done.stdout)
@@ -1243,6 +1247,7 @@ def test_data(spider, monkeypatch, folder):
     assert (code, out) == (0, "generated, no file\n")
 
 
+@pytest.mark.slow
 def test_demo():
     done = process("demo", "--entries", "2000", "--out", "shown")
     assert done.returncode == 0, done.stderr

@@ -107,6 +107,7 @@ def test_every_member_is_named_by_what_it_has_of_its_own():
     ]
 
 
+@pytest.mark.slow
 def test_flights(tmp_path):
     try:
         dataset = datasets.load("flights")

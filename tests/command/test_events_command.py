@@ -184,6 +184,7 @@ def test_more_negatives_than_nodes_are_noted(folder, spider):
         assert all("smaller --negatives" in note["remedy"] for note in told["notes"])
 
 
+@pytest.mark.slow
 def test_a_server_learns_events(tmp_path, warm_kernels):
     pytest.importorskip("starlette")
     from serving import serving

@@ -19,6 +19,7 @@ from spidertensor.service.following import Following
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1}
 
 
+@pytest.mark.slow
 def test_a_server_knows_its_keys_and_its_journal_after_spider_fit(
     tmp_path, spider, monkeypatch, warm_kernels
 ):

@@ -39,6 +39,7 @@ def files_in(folder: Path) -> set[str]:
 # --- two writers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--add", "--resume", "--force"])
 def test_a_second_writer_is_told_who_the_first_is(ratings, folder, spider, fails, option):
     spider("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
@@ -108,6 +109,7 @@ def test_a_planted_link_is_not_a_lock_file(ratings, folder, spider):
     assert (folder / "precious").read_text() == "keep"
 
 
+@pytest.mark.slow
 def test_the_lock_is_held_by_one_at_a_time(tmp_path):
     """Each unlinks the lock file as it leaves, while others open it: nobody may get a lock on a file that is
     no longer there beside one who has the new one."""
@@ -192,6 +194,7 @@ def test_predictions_go_to_files_only(model, folder, fails):
     assert stat.S_ISFIFO(os.stat(folder / "pipe.csv").st_mode)
 
 
+@pytest.mark.slow
 def test_two_predictions_at_once_do_not_mix(model, folder):
     rows = {n: table(n, seed=n) for n in (2000, 3000)}
     for n, part in rows.items():
@@ -247,6 +250,7 @@ def entries(path) -> int:
     return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
     """Fewer than a first chunk, then a few more; the pipe stays open, and nothing else comes."""
@@ -273,6 +277,7 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
     assert model.members_ == spidertensor.load("m.spider").members_
 
 
+@pytest.mark.slow
 def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
     child = started("fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s")
     assert child.stdin
@@ -286,6 +291,7 @@ def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
     assert (child.returncode, b"quiet" in err) == (0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "predict"])
 def test_a_pipe_that_does_not_wait_is_not_at_its_end(model, folder, command):
     """Some programs leave standard input non-blocking: a read then gives nothing, which is not the end."""
@@ -404,6 +410,7 @@ def test_a_model_that_cannot_be_saved_is_named(ratings, folder, spider):
     assert spider("fit", "more.csv", "--model", "m.spider", "--add", "--quiet")[0] == 0  # nothing was learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_predictions_that_cannot_be_written_are_named(model, folder, name):
     (folder / name).write_text("old")
@@ -419,6 +426,7 @@ def test_rejects_that_cannot_be_written_are_named(model, folder):
     assert (failed.returncode, failed.stderr) == (2, "spider: out.rejects.jsonl: File too large\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize(

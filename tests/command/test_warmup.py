@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 # Learn and predict by the command in one process, then say which kernels had to be compiled for it.
 PROGRAM = """
 import sys
@@ -26,6 +28,7 @@ predict b.spider entries.csv --out q.csv
 """
 
 
+@pytest.mark.slow
 def test_after_a_warmup_a_new_process_compiles_nothing(tmp_path):
     (tmp_path / "entries.csv").write_text("user,movie,hour,value\n" + "a,x,1,1\na,y,2,0\nb,x,1,1\n" * 200)
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}

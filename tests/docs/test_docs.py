@@ -27,6 +27,7 @@ OWN_TEST = {"streams.md"}  # needs a server: test_streams_page.py
 WRITTEN = [page for page in PAGES if page.name not in GENERATED | OWN_TEST]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WRITTEN, ids=page_name)
 def test_code_runs_and_prints_what_the_page_says(page, folder):
     if page.name in NEEDS_JAX:

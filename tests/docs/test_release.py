@@ -102,6 +102,7 @@ def test_what_is_in_them(dist):
     assert not [name for name in packed if "__pycache__" in name or name.endswith((".nbi", ".nbc"))]
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_in_an_environment_of_its_own(dist, tmp_path):
     """Only the wheel is installed; what it depends on is taken from the environment of this test."""
     venv = tmp_path / "venv"

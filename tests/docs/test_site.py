@@ -60,6 +60,7 @@ class Addresses(HTMLParser):
                 self.fetched.append(value or "")
 
 
+@pytest.mark.slow
 def test_the_site(copy):
     done = build(copy)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -75,6 +76,7 @@ def test_the_site(copy):
     assert "partial_fit" in (site / "search.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "links",
     [
@@ -97,6 +99,7 @@ def test_broken_links_stop_the_build(copy, links):
         assert re.search(r"no-\w+", link)[0] in said, said
 
 
+@pytest.mark.slow
 def test_links_to_folders_and_files_of_the_repository(copy):
     page = copy / "docs/method.md"
     text = page.read_text(encoding="utf-8")

@@ -41,6 +41,7 @@ class Shell:
         self.process.communicate("kill $(jobs -p) 2>/dev/null; exit\n", timeout=60)
 
 
+@pytest.mark.slow
 def test_five_minutes_from_nothing(folder, monkeypatch):
     page, port, names = ROOT / "docs" / "streams.md", str(servers.free_port()), {"__name__": "page"}
     monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + sysconfig.get_path("scripts"))

@@ -116,6 +116,7 @@ def arrays(data_folder, name):
     return np.load(path)
 
 
+@pytest.mark.slow
 @PRESETS
 def test_movielens_100k_held_out(preset, data_folder):
     """One pass over 90 % of it, against biases that take one pass too, and biases that see all at once.
@@ -148,6 +149,7 @@ def test_movielens_100k_held_out(preset, data_folder):
     assert max(covered) < most
 
 
+@pytest.mark.slow
 @PRESETS
 def test_dblp_100_000_entries(preset, data_folder):
     data = arrays(data_folder, "dblp")

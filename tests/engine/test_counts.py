@@ -158,6 +158,7 @@ def test_cuts_files_and_single_entries_change_nothing(tmp_path):
     assert singles[-1].std == COUNT.std(*said[:3])[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_a_number_that_was_changed_never_makes_a_nan(tmp_path):
     """As for the others in test_resume.py."""

@@ -53,6 +53,7 @@ def test_the_sequential_engine_equals_the_oracle(case):
     assert wanted["clipped"] > 0 or case.clip is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "update"), [(2, "joint"), (1, "scan")])
 def test_the_vectorized_engine_equals_the_oracle(number, update):
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")
@@ -62,6 +63,7 @@ def test_the_vectorized_engine_equals_the_oracle(number, update):
         compare(case, vectorized.build(case, update), cuts, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", ["joint", "scan"])
 def test_float32_equals_the_sequential_engine(update):
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")
@@ -77,6 +79,7 @@ def test_float32_equals_the_sequential_engine(update):
         np.testing.assert_allclose(a, b, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_batch_at_once_learns_the_level_and_the_noise():
     """Not entry by entry, but to the same place."""
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")

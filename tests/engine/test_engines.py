@@ -32,6 +32,7 @@ def stream(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_curvature_goes_entry_by_entry_and_equals_the_sequential_engine():
     X, y = stream()
     both = [
@@ -41,6 +42,7 @@ def test_curvature_goes_entry_by_entry_and_equals_the_sequential_engine():
     assert both[0].log_evidence_ == pytest.approx(both[1].log_evidence_, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 def test_joint_learns_saves_and_goes_on(kind, tmp_path):
     X, y = stream()
@@ -60,6 +62,7 @@ def test_an_unknown_engine_is_refused():
         SpiderRegressor(engine="steam").fit([(1, 2)], [1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("spider")])
 def test_every_spider_runs_on_both_engines(name):
     """And learns: nearly the same, exactly so but for rounding where both go entry by entry."""
@@ -80,6 +83,7 @@ def test_only_spider_has_engines():
     assert with_engines == {name for name in METHODS if name.startswith("spider")}
 
 
+@pytest.mark.slow
 def test_the_command_takes_an_engine():
     def spider(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "spidertensor", "evaluate", "synthetic", *words]
@@ -125,6 +129,7 @@ def test_what_describes_a_network():
         CustomNetwork(tiny, ((5,),), 3)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 def test_a_network_of_ones_own_learns_saves_and_goes_on(kind, tmp_path):
     X, y = stream(640)
@@ -267,6 +272,7 @@ def test_files_of_a_network_with_another_engine_or_batch(own_file, tmp_path):
             load(path, network=TINY)
 
 
+@pytest.mark.slow
 def test_without_jax(own_file, tmp_path):
     """A network can be described and its model looked at; to run it, one line says what is missing."""
     Path(tmp_path / "own.py").write_text(

@@ -113,6 +113,7 @@ def test_blocks_do_not_show(monkeypatch):
     assert (whole.rejected, whole.refused) == (parts.rejected, parts.refused)
 
 
+@pytest.mark.slow
 def test_the_vectorized_engine_learns_the_same_entries():
     pytest.importorskip("jax")
     X = stream(100)

@@ -30,6 +30,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", values.SCENARIOS)
 def test_stress(name):
     rows = list(values.SCENARIOS[name](SIZES[name]))
@@ -43,6 +44,7 @@ def test_without_clipping_an_outlier_does_harm():
     assert worst["ratio"] > 2
 
 
+@pytest.mark.slow
 def test_a_memory_follows_where_nothing_else_does():
     """Half of the nodes of a mode change places late in a stream: a model that never forgets is stuck."""
     n, change = 620_000, 600_000
@@ -91,6 +93,7 @@ def kinds_of_stream(n: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", kinds_of_stream(1))
 @pytest.mark.parametrize("memory", [None, 50])
 def test_numbers_stay_finite_and_positive(kind, memory):

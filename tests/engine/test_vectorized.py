@@ -105,16 +105,19 @@ def compare(case: Case, update: str, cuts) -> None:
     assert rejected == int(state.counts.rejected) == wanted["rejected"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*FLAT[::4], *CURVED], ids=name)
 def test_scan_equals_the_oracle(case):
     compare(case, "scan", cuts=(0, 7, 8, 40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FLAT, ids=name)
 def test_joint_of_single_entries_equals_the_oracle(case):
     compare(case, "joint", cuts=range(80))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "update"), [(FLAT[0], "joint"), (FLAT[1], "joint"), (FLAT[0], "scan")])
 def test_float32_equals_the_sequential_engine(case, update):
     batch = stream(case, 60)
@@ -238,6 +241,7 @@ def test_probit_sites_are_proper(alpha, beta, y):
     assert said.root * (2 * y - 1) >= 0
 
 
+@pytest.mark.slow
 @given(scale=st.floats(1e-6, 1e6), seed=st.integers(0, 100), flip=st.booleans())
 def test_joint_probit_stays_healthy_on_any_data(scale, seed, flip):
     """Factors of any size make t of any size; values that contradict all that is known, and new nodes."""
@@ -327,6 +331,7 @@ CUSTOM = CustomNetwork(convolution, ((4, 3, 3), (5, 4), (5, 4)))
 CONV = CustomSizes((6, 6, 6), custom=CUSTOM, bias=True)
 
 
+@pytest.mark.slow
 def test_custom_network():
     """Joint batches of one = scan. That it learns, and its files: tests/test_engines.py."""
     case = Case((6, 6, 6), (), "relu", "gaussian", bias=True)
@@ -341,6 +346,7 @@ def test_custom_network():
     assert [weight.mean.shape for weight in states[0].posterior.weights] == [(4, 3, 3), (5, 4), (5, 4)]
 
 
+@pytest.mark.slow
 def test_built_in_network_as_a_custom_one():
     def mlp(weights, x):
         h = jnp.tanh(weights[0] @ jnp.append(jnp.concatenate(x), 1) / jnp.sqrt(6))
@@ -376,6 +382,7 @@ def test_parts_are_the_weights_in_their_shapes():
 # --- sizes, guards, contract ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("update", "settings"), [("joint", {}), ("scan", {}), ("joint", {"clip": 4.0, "node_noise": True})]
 )
@@ -405,6 +412,7 @@ def test_few_compilations(update, settings):
     assert learn._cache_size() - before <= sizes + 1
 
 
+@pytest.mark.slow
 def test_joint_calls_cut_between_batches():
     """Cut where a batch ends, a stream is the same stream; elsewhere a batch is two smaller ones."""
     case = Case((2, 3), (5,), "relu", "gaussian", noise_memory=50.0)
@@ -433,6 +441,7 @@ def test_entry_without_finite_evidence_is_refused(bad, update):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-25, 1e-6, 1e10])
 def test_joint_with_hardly_any_noise_or_nothing_else(noise):
     """Forty entries about the same nodes, far beyond what float32 can tell apart."""
@@ -445,6 +454,7 @@ def test_joint_with_hardly_any_noise_or_nothing_else(noise):
     assert (update.var > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
 def test_long_stream(likelihood):
     """Values that never change: everything becomes certain, nothing stalls into 0, inf or NaN."""
@@ -497,6 +507,7 @@ def test_contract(check, case):
     CONTRACT[check](case)
 
 
+@pytest.mark.slow
 def test_memory_is_constant_on_a_long_stream():
     CONTRACT["test_memory_is_constant_on_a_long_stream"](cases()["joint-gaussian"])
 

@@ -40,6 +40,7 @@ def own(weights, x):
     return weights[0][0] * jnp.sum(jnp.tanh(jnp.concatenate(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -71,6 +72,7 @@ def test_a_committee_compiles_as_often_as_one_model(kind, settings):
         assert len(model.recommend({0: 1}, 1, 3, "thompson", seed=0)) == 3
 
 
+@pytest.mark.slow
 def test_no_solve_of_a_stack_on_a_cpu():
     """What jaxlib 0.10 hangs on when two models learn at the same time."""
     L = jnp.tril(jnp.ones((128, 128))) + jnp.eye(128)
@@ -82,6 +84,7 @@ def test_no_solve_of_a_stack_on_a_cpu():
     np.testing.assert_allclose(_inverse(L) @ L, np.eye(128), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_threads_change_nothing():
     X, y = entries(4 * ENOUGH)
     network = Network((2, 3), (5,), bias=True, multilinear=2)

@@ -50,6 +50,7 @@ def build(case, update: str, **settings):
 # --- following the level and the scale -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "update"),
     [
@@ -78,6 +79,7 @@ def test_follows_as_the_oracle_does(name, change, update):
             following.assert_same_state(case, got, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", ["joint", "scan"])
 @pytest.mark.parametrize("change", following.CHANGES)
 def test_cuts_change_nothing_while_the_scale_is_followed(change, update):
@@ -104,6 +106,7 @@ def test_cuts_change_nothing_while_the_scale_is_followed(change, update):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_follows_too():
     """Units change, not weights: nothing needs to be known of the function."""
 
@@ -120,6 +123,7 @@ def test_a_network_of_ones_own_follows_too():
     assert metrics.rmse(batch.value[late], update.mean[late]) < 0.9 * batch.value[late].std()
 
 
+@pytest.mark.slow
 def test_moments_of_values_are_those_of_one_after_the_other():
     """A batch at once, refused entries left out, before and after the number of entries they run over."""
     rng = np.random.default_rng(0)
@@ -264,6 +268,7 @@ def test_a_joint_batch_widens_a_node_for_each_of_its_entries():
         np.testing.assert_array_equal(part[0], before[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200, 1e25])
 @pytest.mark.parametrize("update", ["joint", "scan"])
 def test_a_refused_entry_changes_nothing(bad, update):
@@ -286,6 +291,7 @@ def test_a_refused_entry_changes_nothing(bad, update):
     np.testing.assert_allclose(good.stream.var, other.stream.var, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_outlier_is_harmless_and_constant_values_stay_healthy():
     case = following.CASE
     batch = stream(case, 8192)
@@ -304,6 +310,7 @@ def test_an_outlier_is_harmless_and_constant_values_stay_healthy():
     assert np.isfinite(np.array(update[:4])).all()
 
 
+@pytest.mark.slow
 def test_movielens_100k_as_the_sequential_engine(data_folder):
     """RMSE and log density held out: what the two differ by is a tenth of what noise per node gains."""
     path = data_folder / "movielens-100k.npz"

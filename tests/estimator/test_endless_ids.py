@@ -263,6 +263,7 @@ def test_files_with_other_limits_are_refused(tmp_path):
             spidertensor.load(tmp_path / "changed")
 
 
+@pytest.mark.slow
 def test_the_vectorized_engine_finds_the_same_batches(tmp_path):
     """One call, or one for each batch. The ids are those of the other engine."""
     jnp = pytest.importorskip("jax.numpy", reason="needs the extra: pip install spidertensor[jax]")

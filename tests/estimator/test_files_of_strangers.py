@@ -42,6 +42,7 @@ def test_the_originals_are_good(models, tmp_path):
         assert files.outcome(tmp_path / "model") == "good"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_changed_files_are_refused_or_good(models, tmp_path, part):
     """A few hundred; benchmarks/stress/files.py has as many as are asked for."""
@@ -179,6 +180,7 @@ def test_no_refinement_is_beyond_its_reach():
     assert moved > 100
 
 
+@pytest.mark.slow
 def test_many_wide_layers_are_not_refused(tmp_path):
     """Products of sums of squares would say that they overflow."""
     network = Network((2, 2), (700,) * 14, "tanh")

@@ -457,6 +457,7 @@ def test_memory_is_a_small_multiple_of_the_arrays(case):
     assert peak < (11 if "json" in arrays else 24) * size
 
 
+@pytest.mark.slow
 @reproducible
 @given(st.data())
 def test_damaged_arrays_load_or_raise_value_error(data):

@@ -240,6 +240,7 @@ def test_numbers_of_any_plain_type():
     assert_same_model(one, many)
 
 
+@pytest.mark.slow
 def test_the_vectorized_engine_takes_them_too():
     pytest.importorskip("jax")
     entries = stream(SpiderRegressor, 60)

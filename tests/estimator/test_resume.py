@@ -98,6 +98,7 @@ def jumping(n=1400, jump=500):
     return index, y
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 @pytest.mark.parametrize("changes", [{}, {"node_noise": False}, {"memory": 200}], ids=str)
 def test_going_on_in_a_watched_window(changes):
@@ -132,6 +133,7 @@ def test_going_on_in_a_watched_window(changes):
     assert file_bytes(model.partial_fit(X[at:], y[at:])) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_going_on_in_a_watched_window_of_the_vectorized_engine():
     """A joint batch ends with its call, so the calls are those of the model that is never saved."""
@@ -270,6 +272,7 @@ def run_worker(path, n, kind, **options):
     return subprocess.Popen([sys.executable, "-c", WORKER, str(path), str(n), kind.__name__], **options)
 
 
+@pytest.mark.slow
 @BOTH
 def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     """A worker prints after each save; some saves and some milliseconds later it is killed."""
@@ -656,6 +659,7 @@ def content():
         return checkpoint.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", INCONSISTENT)
 def test_whole_files_with_content_that_does_not_fit_together(case, content, tmp_path):
     arrays, sections = dict(content.arrays), copy.deepcopy(content.sections)
@@ -817,6 +821,7 @@ def test_a_classifier_has_no_scale(tmp_path):
         refused(path, "holds a SpiderClassifier|follows the values")
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_a_number_that_was_changed_never_makes_a_nan(kind, tmp_path):

@@ -89,6 +89,7 @@ def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
     assert set(done) == set(calls)
 
 
+@pytest.mark.slow
 @BOTH
 def test_learn_predict_save_and_load_at_once(kind, tmp_path):
     """Without the lock, most files cannot be loaded, ids and arrays differ in length, or it crashes."""

@@ -75,6 +75,7 @@ def ask(page: Page, form: str, **ids: str) -> str:
     return answer.inner_text()
 
 
+@pytest.mark.slow
 def test_numbers_move_while_a_client_learns(page, server):
     before = server.get("/v1/model")["entries"]
     server.learn(rows(700, seed=3))
@@ -103,6 +104,7 @@ def test_a_recommendation_names_the_best_first(page, server):
     assert names == [str(each["id"]) for each in best["nodes"]]
 
 
+@pytest.mark.slow
 def test_an_error_is_told_where_it_was_asked(browser, server, tmp_path, warm_kernels):
     with serving(tmp_path, "--model", "n.spider", *RATINGS) as empty:
         page = browser.new_context().new_page()
@@ -121,6 +123,7 @@ def test_ids_of_the_stream_stay_text(page, server):
     assert page.title() == "m.spider · spider"
 
 
+@pytest.mark.slow
 def test_a_zoom_survives_new_points_and_can_be_left_by_keyboard(page, server):
     page.wait_for_timeout(2500)  # a few points to zoom into
     box = page.locator("#chart-rate .u-over").bounding_box()
@@ -153,6 +156,7 @@ def test_a_zoom_survives_new_points_and_can_be_left_by_keyboard(page, server):
     assert ends() != zoomed
 
 
+@pytest.mark.slow
 def test_a_lost_connection_heals(browser, tmp_path, warm_kernels):
     with serving(tmp_path, "--model", "m.spider", *RATINGS) as server:
         server.learn(rows(300))

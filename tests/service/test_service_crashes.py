@@ -78,6 +78,7 @@ def in_order(clients: list[Client]) -> list[list[dict[str, Any]]]:
     return [request for _, request in pairs]
 
 
+@pytest.mark.slow
 def test_kills_under_load_lose_nothing_and_repeat_nothing(tmp_path):
     rng = np.random.default_rng(0)
     options = (*MODEL, "--checkpoint-every", "150")
@@ -105,6 +106,7 @@ def test_kills_under_load_lose_nothing_and_repeat_nothing(tmp_path):
     assert_same(tmp_path / "m.spider", learned(in_order(clients)))
 
 
+@pytest.mark.slow
 def test_a_new_model_that_was_never_saved_comes_back_from_its_journal(tmp_path):
     parts = [rows(1), rows(3, seed=1), rows(40, seed=2)]
     with serving(tmp_path, *MODEL) as server:
@@ -119,6 +121,7 @@ def test_a_new_model_that_was_never_saved_comes_back_from_its_journal(tmp_path):
     assert_same(tmp_path / "m.spider", learned(parts))
 
 
+@pytest.mark.slow
 def test_sigterm_finishes_what_is_waiting_and_saves(tmp_path):
     server = {"now": Server(tmp_path, *MODEL, "--checkpoint-every", "never").until_ready()}
     clients = [Client(n, [rows(20, seed=100 * n + k) for k in range(10_000)], server) for n in range(3)]
@@ -136,6 +139,7 @@ def test_sigterm_finishes_what_is_waiting_and_saves(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"m.spider", "m.spider.answers"}
 
 
+@pytest.mark.slow
 def test_a_model_of_spider_fit_is_served_and_survives_a_kill(tmp_path):
     first, second = rows(60), rows(30, seed=1)
     model = learned([first])
@@ -148,6 +152,7 @@ def test_a_model_of_spider_fit_is_served_and_survives_a_kill(tmp_path):
     assert_same(tmp_path / "m.spider", learned([first, second]))
 
 
+@pytest.mark.slow
 def test_after_a_checkpoint_nothing_that_was_sent_is_on_the_disk_and_scores_go_on(tmp_path):
     with serving(tmp_path, *MODEL) as server:
         secret = [row | {"note": "not-an-id-4711"} for row in rows(500)]
@@ -169,6 +174,7 @@ def test_after_a_checkpoint_nothing_that_was_sent_is_on_the_disk_and_scores_go_o
 # --- another process
 
 
+@pytest.mark.slow
 def test_a_follower_answers_from_the_checkpoints_of_another(tmp_path):
     with serving(tmp_path, *MODEL) as server:
         server.learn(rows(200))
@@ -230,6 +236,7 @@ def damage(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.slow
 def test_a_broken_journal_is_told_and_left_alone(killed, fails):
     journal = killed / "m.spider.journal"
     file = sqlite3.connect(journal)  # brings everything into the one file
@@ -264,6 +271,7 @@ def test_a_journal_of_another_model_is_not_replayed(killed, fails):
     assert "has 2 requests that m.spider does not know" in fails("serve", "--model", "m.spider")
 
 
+@pytest.mark.slow
 def test_a_model_that_is_older_than_its_journal_is_refused(killed, fails):
     with serving(killed, "--model", "m.spider") as server:
         server.http.post("/v1/checkpoint")
@@ -273,6 +281,7 @@ def test_a_model_that_is_older_than_its_journal_is_refused(killed, fails):
     assert "goes on after request 3, but m.spider is at request 1" in fails("serve", "--model", "m.spider")
 
 
+@pytest.mark.slow
 def test_a_kill_between_saving_and_removing_the_journal_repeats_nothing(killed):
     for name in ("m.spider.journal", "m.spider.journal-wal"):
         shutil.copy(killed / name, killed / f"kept{name}")
@@ -289,6 +298,7 @@ def test_a_kill_between_saving_and_removing_the_journal_repeats_nothing(killed):
 # --- disks and clocks
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_to_learn_loses_nothing_and_goes_on_when_there_is_room(tmp_path):
     with serving(tmp_path, *MODEL) as server:
         server.learn(rows(50))
@@ -331,6 +341,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, fails, monkeypatch):
     assert "its folder is not writable" in fails("serve", *MODEL)
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_backwards_changes_nothing(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import time\n"

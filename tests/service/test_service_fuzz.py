@@ -76,6 +76,7 @@ def check(http: httpx.Client, method: str, path: str, **how) -> None:
         assert error["message"]
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     some_rows,

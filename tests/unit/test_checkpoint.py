@@ -647,6 +647,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @posix
 def test_a_kill_at_any_moment_leaves_one_of_two_files(file):
     rng = random.Random(1)

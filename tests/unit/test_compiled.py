@@ -86,6 +86,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*.nb[ic]")}
 
 
+@pytest.mark.slow
 def test_a_change_in_a_called_file_is_seen_and_old_files_go(install):
     first, compiled_first, log = install.run()
     assert (first, log) == (-1.2655, [f"INFO {NOTICE}, about 15 s"])
@@ -106,6 +107,7 @@ def test_a_change_in_a_called_file_is_seen_and_old_files_go(install):
     assert len(after) == len(before) + 1
 
 
+@pytest.mark.slow
 def test_numba_cache_dir_is_where_the_user_says(install):
     install.run(NUMBA_CACHE_DIR=install.cache)
     assert files(install.cache)
@@ -114,6 +116,7 @@ def test_numba_cache_dir_is_where_the_user_says(install):
     assert install.run(NUMBA_CACHE_DIR=install.cache)[1:] == (0, [])
 
 
+@pytest.mark.slow
 def test_a_read_only_install_uses_the_cache_folder_of_the_user(install):
     install.protect(install.package)
     assert install.run()[1] > 0
@@ -121,6 +124,7 @@ def test_a_read_only_install_uses_the_cache_folder_of_the_user(install):
     assert install.run()[1:] == (0, [])
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_everything_works_and_one_line_says_why_it_is_slow(install):
     install.protect(install.package, install.home)
     for _ in range(2):
@@ -132,6 +136,7 @@ def test_where_nothing_can_be_written_everything_works_and_one_line_says_why_it_
         assert NOTICE in log[1]
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line(install):
     install.protect(install.package, install.home)
     program = PROGRAM.replace("logging.basicConfig", "(lambda **_: None)").replace(
@@ -141,12 +146,14 @@ def test_the_command_says_it_in_one_line(install):
     assert [NO_CACHE in line for line in log] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_that_was_warmed_is_read(install):
     install.run(NUMBA_CACHE_DIR=install.cache)
     install.protect(install.package, install.home, install.cache)
     assert install.run(NUMBA_CACHE_DIR=install.cache) == (-1.2655, 0, [])
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_cache_and_nothing_else(install):
     value, _, log = install.run(before=no_room)
     assert value == -1.2655
@@ -154,6 +161,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(install):
     assert "not saved (File too large)" in log[1]
 
 
+@pytest.mark.slow
 def test_files_that_another_process_removes_meanwhile(install):
     install.run()
     program = PROGRAM.replace(

@@ -242,6 +242,7 @@ def test_unknown_likelihoods_are_refused():
 # --- the figures of the benchmark, on the real data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "test", "mean", "biases"),
     [
@@ -269,6 +270,7 @@ def test_static_floors_reach_their_figures(data_folder, monkeypatch, name, test,
     assert sign * row["score"] < sign * biases + 0.002
 
 
+@pytest.mark.slow
 def test_online_biases_reach_their_figures_in_time_order(data_folder, monkeypatch):
     monkeypatch.setenv("SPIDER_DATA", str(data_folder))
     stream = datasets.load("movielens-1m").in_time_order()

@@ -71,6 +71,7 @@ def test_it_is_a_value():
         Network((2, 3)).ranks = (1,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("where", [-40.0, -5.0, -0.7, 0.0, 0.7, 5.0, 40.0])
 def test_activations(activation, where):

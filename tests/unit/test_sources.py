@@ -71,6 +71,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [100, 1 << 20])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_gives_the_same_entries(tmp_path, monkeypatch, name, block):
@@ -432,6 +433,7 @@ JSON_LINES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     text=CSV_LINES,
@@ -445,6 +447,7 @@ def test_where_blocks_of_csv_end_changes_nothing(tmp_path_factory, text, end, mo
     assert others == [one] * 3
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(text=JSON_LINES, end=st.sampled_from([b"\n", b"\r\n"]))
 def test_where_blocks_of_json_end_changes_nothing(tmp_path_factory, text, end):
