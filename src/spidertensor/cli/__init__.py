@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 import spidertensor
-from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.output import note, say
 
 # Each in a file of its own, in the order of `spider --help`.
@@ -119,7 +119,7 @@ def _message(error: Exception) -> str | None:
     from spidertensor.study.rows import ExperimentError, ResultsError
 
     if isinstance(error, Fault):
-        return told(error)
+        return worded(error)
     if isinstance(error, CommandError | DatasetError | ExperimentError | ResultsError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
