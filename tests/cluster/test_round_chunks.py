@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spidertensor.cli.chunks import in_rounds
 from spidertensor.cluster.rounds import Rounds
+from spidertensor.learner.chunks import in_rounds
 from spidertensor.sources import BadRow, Chunk
 
 ROUNDS = Rounds(2, 64)

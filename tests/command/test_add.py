@@ -8,9 +8,10 @@ import pytest
 
 import spidertensor
 from spidertensor import cli
-from spidertensor.service.bodies import JSON, Wanted, entries
-from spidertensor.service.learning import Request
+from spidertensor.service.bodies import JSON, entries
 from spidertensor.service.opening import NewModel, opened
+from spidertensor.service.requests import Request
+from spidertensor.service.served import wanted_to_learn
 
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1, "random_state": 0, "scaling": (3.0, 1.0)}
 ROWS = [{"user": f"u{n % 3}", "film": n % 4, "stars": n % 5} for n in range(30)]
@@ -22,7 +23,7 @@ def served(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     learning = opened(tmp_path / "m.spider", NewModel("SpiderRegressor", ["user", "film"], "stars", SMALL))
     body = json.dumps(ROWS).encode()
-    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood_, 1000)
+    wanted = wanted_to_learn(learning.learner, 1000)
     learning.learn([Request(entries(body, JSON, wanted), body, JSON)])
     learning.close()
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

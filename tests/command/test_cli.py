@@ -23,13 +23,14 @@ from pyarrow import parquet
 import spidertensor
 from command_line import FIT, csv_text, eventually, process, started, table
 from spidertensor import checkpoint, cli, sources
-from spidertensor.cli import learner, learning, options, output
+from spidertensor.cli import fit_loop, options, output, run
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.run import Run
 from spidertensor.cli.signals import Signals, Stopped
-from spidertensor.cli.tally import Tally
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.parameters import MEMBERS
+from spidertensor.learner.scores import Scores
 from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
@@ -221,7 +222,7 @@ def test_what_the_intervals_held(folder, spider):
 
 
 def test_refused_entries_have_no_interval():
-    counted = Tally(GAUSSIAN, 1)
+    counted = Scores(GAUSSIAN, 1)
     value, below = np.zeros(6), np.array([0.04, 0.06, 0.5, 0.94, 0.96, np.nan])
     update = Update(value, value + 1, value + 1, value, rejected=0, refused=1, below=below)
     assert counted.coverage is None
@@ -437,7 +438,7 @@ def test_no_file_is_written_over_another(ratings, folder, fails):
 
 
 def test_a_model_that_cannot_be_written_is_found_first(ratings, folder, fails, monkeypatch):
-    monkeypatch.setattr(learning, "run", None)
+    monkeypatch.setattr(fit_loop, "learn_source", None)
     assert "No such file" in fails("fit", ratings, *FIT, "--model", "none/m.spider")
     assert "No such file" in fails("fit", ratings, *FIT, "--on-bad", "file", "--rejects", "none/r.jsonl")
     assert "is a folder" in fails("fit", ratings, *FIT, "--model", folder, "--force")
@@ -545,7 +546,7 @@ def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
     assert spider(*command)[0] == 0
     whole = [(folder / name).read_bytes() for name in ("m.spider", "m.rejects.jsonl")]
     saves = []
-    save = learning.Learner.save
+    save = Run.save
 
     def broken(self):
         saves.append(self.row)
@@ -555,7 +556,7 @@ def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
             raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(learning.Learner, "save", broken)
+        patch.setattr(Run, "save", broken)
         with pytest.raises(ZeroDivisionError):
             cli.main([*command, "--force"])
     assert spidertensor.load("m.spider").position_["row"] == saves[3]
@@ -568,7 +569,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     monkeypatch.setattr(lines, "BLOCK", 3000)
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
-    add = learner.Tally.add
+    add = Scores.add
     learn = spidertensor.SpiderRegressor.learn_numbered
     calls = []
 
@@ -581,7 +582,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     for before in (True, False):  # the chunk at hand is learned wholly or not at all
         calls.clear()
         with monkeypatch.context() as patch:
-            where = (spidertensor.SpiderRegressor, "learn_numbered") if before else (learner.Tally, "add")
+            where = (spidertensor.SpiderRegressor, "learn_numbered") if before else (Scores, "add")
             patch.setattr(*where, broken)
             with pytest.raises((SystemExit, type(error))):
                 cli.main(command)
@@ -599,7 +600,7 @@ def test_a_save_that_fails_on_the_way_out_does_not_hide_the_error(ratings, spide
     def full(self):
         raise OSError(28, "No space left")
 
-    monkeypatch.setattr(learning.Learner, "save", full)
+    monkeypatch.setattr(Run, "save", full)
     code, _, err = spider("fit", ratings, *FIT, "--checkpoint-every", "never")
     assert code == 2
     assert "could not save ratings.spider ([Errno 28] No space left)" in err
@@ -633,7 +634,7 @@ def test_a_last_line_that_was_not_whole(folder, spider, piped, name):
 
 def stop_after(monkeypatch, chunks: int, number: int) -> None:
     """The signal arrives while that chunk is being learned."""
-    learn = learning.Learner.learn
+    learn = Run.learn
     calls = []
 
     def counted(self, chunk, rejected):
@@ -642,7 +643,7 @@ def stop_after(monkeypatch, chunks: int, number: int) -> None:
         if len(calls) == chunks:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(learning.Learner, "learn", counted)
+    monkeypatch.setattr(Run, "learn", counted)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl.zst", "a.parquet"])
@@ -694,9 +695,7 @@ def test_a_signal_during_a_save_is_not_forgotten(number):
 
 
 def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):
-    monkeypatch.setattr(
-        learner, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0)
-    )
+    monkeypatch.setattr(run, "read", lambda *_, **__: iter(lambda: os.kill(os.getpid(), signal.SIGTERM), 0))
     code, _, err = spider("fit", ratings, *FIT)
     assert code == 143
     assert "nothing learned yet" in err

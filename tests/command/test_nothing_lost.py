@@ -22,7 +22,7 @@ import pytest
 import spidertensor
 from command_line import FIT, csv_text, eventually, process, started, table
 from spidertensor import file_lock, sources
-from spidertensor.cli import learner
+from spidertensor.cli.run import Run
 from spidertensor.file_lock import LockedError, held
 from spidertensor.sources import lines
 from spidertensor.writing import replacing
@@ -366,7 +366,7 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
     monkeypatch.setattr(lines, "BLOCK", 1 << 12)
     spider("fit", "a.csv", *FIT, "--model", "m.spider", "--quiet")
     shutil.copy("m.spider", "whole.spider")
-    learn, calls = learner.Learner.learn, []
+    learn, calls = Run.learn, []
 
     def stops(self, chunk, rejected):
         learn(self, chunk, rejected)
@@ -378,7 +378,7 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
 
     fit = ("--model", "m.spider", "--quiet")
     with monkeypatch.context() as patch:
-        patch.setattr(learner.Learner, "learn", stops)
+        patch.setattr(Run, "learn", stops)
         assert spider("fit", "b.csv", *fit, "--add")[0] == (2 if how == "crash" else 130)
     assert 3000 < entries("m.spider") < 6000
     assert "use --resume to go on" in fails("fit", "b.csv", *fit, "--add")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spidertensor.cli import position
-from spidertensor.cli.errors import CommandError
+from spidertensor.cli.errors import worded
+from spidertensor.learner import position
+from spidertensor.learner.errors import LearnerError
 from spidertensor.sources import named
 from spidertensor.sources.source import HEAD
 
@@ -20,7 +23,7 @@ WHOLE = FILE | {"version": 2, "value": "rating", "all_text": [True, False]}
 
 
 def of(**changes: Any) -> Any:
-    return position.of(WHOLE | changes, 2)
+    return position.checked(WHOLE | changes, 2)
 
 
 @pytest.mark.parametrize("place", [FILE, PIPE, STREAM])
@@ -31,11 +34,11 @@ def test_what_fit_writes_is_a_position(place, texts):
 
 def test_positions_of_all_versions_up_to_this_one_are_read():
     old = {name: each for name, each in WHOLE.items() if name != "version"}
-    assert position.of(old, 2) == old
+    assert position.checked(old, 2) == old
     assert of(version=1)
     assert of(version=2)
     for later in (0, 3):
-        with pytest.raises(CommandError, match="newer version"):
+        with pytest.raises(LearnerError, match="newer version"):
             of(version=later)
 
 
@@ -96,7 +99,7 @@ def test_impossible_places_in_a_stream(change):
 
 @pytest.mark.parametrize("stored", [None, 3, [], {}, {"value": "rating"}])
 def test_what_is_no_position(stored):
-    assert position.of(stored, 2) is None
+    assert position.checked(stored, 2) is None
 
 
 def test_places_are_the_latest_and_the_possible_ones_before():
@@ -141,7 +144,8 @@ def test_a_source_that_was_learned_is_found_and_not_added_again(tmp_path):
     assert position.find([FILE, place], a) is place
     assert position.find([FILE, place], b) is None
     assert position.find([place, PIPE], named("-")) is PIPE
-    with pytest.raises(CommandError, match=r"has learned .*a\.csv already, up to line 5: use --resume"):
-        position.check_new(place, "m.spider", a)
+    with pytest.raises(LearnerError) as caught:
+        position.check_new(place, Path("m.spider"), a)
+    assert re.search(r"has learned .*a\.csv already, up to line 5: use --resume", worded(caught.value))
     for fine in (None, PIPE, place | {"row": 0}):
-        position.check_new(fine, "m.spider", a)
+        position.check_new(fine, Path("m.spider"), a)

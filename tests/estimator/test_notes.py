@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cli
-from spidertensor.cli.tally import Tally
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.evaluation import floors
+from spidertensor.learner.last_part import LastPart
+from spidertensor.learner.scores import Scores
 from spidertensor.method import Batch, Update
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
@@ -309,20 +310,21 @@ def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
 # --- what counts as worse
 
 
-def tally(likelihood, value, mean, log_evidence=None) -> Tally:
+def tally(likelihood, value, mean, log_evidence=None) -> LastPart:
     """Of a model with such predictions, learned in pieces."""
-    found = Tally(likelihood, 1)
+    scores = Scores(likelihood, 1)
+    found = LastPart(scores)
     index = np.zeros((len(value), 1), np.int64)
     zeros = np.zeros(len(value))
     for at in range(0, len(value), 700):
         part = slice(at, at + 700)
         losses = zeros[part] if log_evidence is None else log_evidence[part]
         update = Update(mean[part], zeros[part], zeros[part], losses, 0)
-        found.add(value[part], Numbered(update, index[part]), 0.0)
+        found.add(scores.add(value[part], Numbered(update, index[part]), 0.0))
     return found
 
 
-def worse(found: Tally) -> list[str]:
+def worse(found: LastPart) -> list[str]:
     return [note.kind for note in found.notes()]
 
 
@@ -353,8 +355,8 @@ def test_only_the_last_part_counts():
     value = rng.normal(size=30_000)
     found = tally(GAUSSIAN, value, np.where(np.arange(30_000) < 20_000, 5.0, 0.0))
     assert worse(found) == []
-    assert found.score > 2 * found.floors["mean"]
-    assert found.last_part == {
+    assert found.scores.score > 2 * found.scores.floors["mean"]
+    assert found.record() == {
         "entries": 10_000,
         "score": pytest.approx(np.sqrt(np.mean(value[-10_000:] ** 2))),
         "floors": {name: pytest.approx(1.0, abs=0.02) for name in ("mean", "biases")},

@@ -13,9 +13,12 @@ from spidertensor import SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.learner.floors import RunningFloors
 from spidertensor.method import Update
-from spidertensor.service.bodies import JSON, Wanted, entries
-from spidertensor.service.learning import Learning, Request
+from spidertensor.service.bodies import JSON, entries
+from spidertensor.service.journaled import JournaledLearner
 from spidertensor.service.opening import NewModel, opened
+from spidertensor.service.requests import Request
+from spidertensor.service.served import wanted_to_learn
+from spidertensor.service.snapshots import running
 from spidertensor.spider.likelihoods import GAUSSIAN
 
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1, "random_state": 0, "scaling": (0.0, 100.0)}
@@ -77,12 +80,12 @@ def _copied(tree):
     return tree.copy()
 
 
-def send(learning: Learning, X: list[tuple[int, int]], y: np.ndarray) -> None:
+def send(learning: JournaledLearner, X: list[tuple[int, int]], y: np.ndarray) -> None:
     rows = [
         {"user": user, "film": film, "rating": float(value)} for (user, film), value in zip(X, y, strict=True)
     ]
     body = json.dumps(rows).encode()
-    wanted = Wanted(learning.modes, learning.value, learning.estimator.likelihood_, 1000)
+    wanted = wanted_to_learn(learning.learner, 1000)
     (outcome,) = learning.learn([Request(entries(body, JSON, wanted), body, JSON)])
     assert isinstance(outcome, bytes)
 
@@ -93,17 +96,17 @@ def test_after_forgetting_a_server_does_not_score_by_the_biases_of_others(tmp_pa
     X, y = visits()
     learning = opened(path, new)
     send(learning, X, y)
-    before = learning.scores.running()
+    before = running(learning.learner.scores)
     learning.close()
     model = spidertensor.load(path)
     model.forget("user", [0])
     model.save(path, model.position_)
     learning = opened(path, None)
-    after = learning.scores.running()
+    after = running(learning.learner.scores)
     assert after == before  # what was scored stays
-    weight = float(learning.scores.sums.weight)
+    weight = float(learning.learner.scores.sums.weight)
     send(learning, [(user, 0) for user in range(1, 24)], 100.0 * (-1.0) ** np.arange(1, 24))
-    told, now = learning.scores.running(), float(learning.scores.sums.weight)
+    told, now = running(learning.learner.scores), float(learning.learner.scores.sums.weight)
     learning.close()
     squares = told["floor_biases"] ** 2 * now - before["floor_biases"] ** 2 * weight * np.exp(-23 / 5000)
     assert (squares / 23) ** 0.5 == pytest.approx(100.0, rel=0.15)

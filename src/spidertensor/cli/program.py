@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from spidertensor.cli.errors import CommandError, told
+from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.output import note
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _message(error: Exception) -> str | None:
     from spidertensor.faults import Fault
 
     if isinstance(error, Fault):
-        return told(error)
+        return worded(error)
     if isinstance(error, CommandError | DatasetError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -1,1 +1,1 @@
-"""What `fit`, `serve` and streams share: a model that learns, with its position, floors and scores."""
+"""A model with its position, the floors beside it and its scores: what `fit`, `serve` and streams drive."""

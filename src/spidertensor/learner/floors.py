@@ -1,6 +1,6 @@
 """The floors learn beside a model, from the same entries, so that its running error can be judged by theirs.
 
-Both `spider fit` and `spider serve` show them. A floor knows a node by its row in the model. Rows change
+A floor knows a node by its row in the model. Rows change
 their nodes: a node that is evicted leaves its row to another (eviction.py), and behind one that was forgotten
 all rows move up. So that no floor takes the bias of one node for that of another, all of it is done here.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.eviction import Numbered, in_segments
+from spidertensor.estimator.loading import Estimator
 from spidertensor.evaluation import floors
 from spidertensor.evaluation.floors import BiasesState, MeanState
 from spidertensor.method import Batch, Update
@@ -67,20 +68,16 @@ class RunningFloors:
             return -update.log_evidence / self._per_event
         return (value - self._likelihood.expected(update.mean, update.var)) ** 2
 
-    def scores(self, losses: NDArray[np.float64]) -> list[float]:
-        """Mean losses as they are shown: an RMSE, or a log loss."""
-        return (np.sqrt(losses) if self.by_squares else losses).tolist()
-
-    def state(self, model: Any) -> FloorsState:
+    def state(self, model: Estimator) -> FloorsState:
         """What `restore` needs. model: the estimator that they run beside"""
         counts = np.array([model.n_entries_, *model.n_nodes_], np.int64)
         return FloorsState(counts, self._of_mean, self._of_biases)
 
-    def restore(self, state: FloorsState, model: Any) -> None:
+    def restore(self, state: FloorsState, model: Estimator) -> None:
         """As they were; but without their nodes if the rows of the model may have others now.
 
-        Whoever forgets makes nodes fewer, and whoever learns makes entries more: if the model has as many of
-        both as it had, neither has happened.
+        Forgetting removes nodes and learning adds entries: if the model has as many of both as it had,
+        neither has happened.
         """
         self._of_mean, same = state.mean, np.array_equal(state.model, self.state(model).model)
         self._of_biases = state.biases if same else self._without_nodes(state.biases)

@@ -18,10 +18,13 @@ its rows are messages.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from spidertensor.cli.errors import CommandError
-from spidertensor.sources import Source, Stream
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.errors import LearnerError
+from spidertensor.sources import Bins, Source, SourceError, Stream
+from spidertensor.sources.bins import from_json
 from spidertensor.sources.source import HEAD
 
 VERSION = 2
@@ -29,20 +32,44 @@ REMEMBERED = 1000  # files; a place takes some 300 bytes of every model file
 
 PLACE = ("source", "head", "row", "bad", "last", "stream")
 Place = dict[str, Any]
+Position = dict[str, Any]
 
 
-def of(stored: Any, n_modes: int) -> dict[str, Any] | None:
-    """The position that a model file has, if `spider fit` has written it: a file may come from anybody."""
+def begun(
+    source: Source | Stream,
+    value: str | None,
+    all_text: list[bool] | None,
+    before: list[Place],
+    missing_id: str = "error",
+) -> Position:
+    """The position before the first row of a source. before: what was learned earlier"""
+    return {
+        "source": source.name if source.path is None else Path(source.path).name,
+        "head": source.head(),
+        "row": 0,
+        "bad": 0,
+        "last": None,
+        "stream": None,
+        "version": VERSION,
+        "value": value,
+        "all_text": all_text,
+        "before": before,
+        "missing_id": missing_id,
+    }
+
+
+def checked(stored: Any, n_modes: int) -> Position | None:
+    """The position that a model file has; None if it has no place: a file may come from anybody."""
     match stored:
         case {"value": str() | None, "all_text": None | list() as texts} if _is_place(stored):
             if stored.get("version", 1) not in (1, VERSION):
-                raise CommandError("the position is from a newer version of spidertensor")
+                raise LearnerError("the position is from a newer version of spidertensor")
             if texts is None or [type(each) for each in texts] == [bool] * n_modes:
                 return stored
     return None
 
 
-def places(position: dict[str, Any] | None) -> list[Place]:
+def places(position: Position | None) -> list[Place]:
     """Where each source was left, the latest first."""
     if position is None:
         return []
@@ -57,9 +84,32 @@ def value(stored: Any) -> str | None:
     return column if isinstance(column, str) and column else None
 
 
-def missing_id(position: dict[str, Any] | None) -> str:
+def missing_id(position: Position | None) -> str:
     choice = (position or {}).get("missing_id")
     return choice if choice in ("error", "skip", "own") else "error"
+
+
+def all_text(model: Estimator) -> list[bool]:
+    """Per mode, whether "42" in a text file means the text: as when it was fitted, else by the ids it has."""
+    kinds_of = model.id_kinds_
+    match model.position_:
+        case {"all_text": list(texts)} if [type(each) for each in texts] == [bool] * len(kinds_of):
+            return texts
+    return [set(kinds) - {"tuple"} == {"str"} for kinds in kinds_of]  # a text is no tuple
+
+
+def bins(model: Estimator) -> list[Bins | None]:
+    """Per mode, the bins that its numbers become."""
+    n_modes = len(model.mode_names_)
+    match model.position_:
+        case {"bins": list(stored)}:
+            try:
+                if len(stored) == n_modes:
+                    return [from_json(each) for each in stored]
+            except SourceError:
+                pass
+            raise LearnerError("the bins in the model's file are damaged")
+    return [None] * n_modes
 
 
 def _is_place(place: Any) -> bool:
@@ -74,7 +124,7 @@ def _is_place(place: Any) -> bool:
     return False
 
 
-def predicted(position: dict[str, Any]) -> int | None:
+def predicted(position: Position) -> int | None:
     """Bytes of the file of predictions, if there was one."""
     size = position.get("predictions")
     return size if type(size) is int and 0 <= size < 2**63 else None
@@ -91,10 +141,8 @@ def others(known: list[Place], place: Place | None) -> list[Place]:
     return files[:REMEMBERED]
 
 
-def check_new(place: Place | None, path: Any, source: Source | Stream) -> None:
-    """Whether a source may be added, of which `place` is known."""
+def check_new(place: Place | None, path: Path, source: Source | Stream) -> None:
+    """A source may be added unless its rows would be learned twice. place: where the model left it"""
     if place is not None and place["head"] is not None and place["row"]:
-        raise CommandError(
-            f"{path}: has learned {source.name} already, up to {source.format.unit} {place['row']:,}: use "
-            "--resume to go on after it, or --add --again to learn it once more"
-        )
+        reason = f"{path}: has learned {source.name} already, up to {source.format.unit} {place['row']:,}"
+        raise LearnerError(reason, kind="learned already")
