@@ -10,7 +10,7 @@ FROM python:3.13-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN python -m venv /opt/spider && /opt/spider/bin/pip install --no-cache-dir '.[data]'
+RUN python -m venv /opt/spider && /opt/spider/bin/pip install --no-cache-dir .
 
 FROM python:3.13-slim
 COPY --from=build /opt/spider /opt/spider

@@ -7,11 +7,15 @@ ifneq ($(wildcard ../shared/data),)
 export SPIDER_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo quick test lint bench docs clean
 
-demo: .venv/installed
+demo: .venv/demo
 	$(BIN)/spider demo
 	@echo "(The command is $(BIN)/spider; after 'source $(BIN)/activate' it is just spider.)"
+
+# What one runs before every commit: the product, without the tests that take seconds.
+quick: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not study"
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -21,6 +25,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config study/pyproject.toml
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/speed.py
@@ -30,13 +35,20 @@ bench: .venv/installed
 # (the pages open as files too, but browsers allow the search only from a server).
 docs: .venv/installed
 	$(BIN)/spider docs > docs/command.md
+	$(BIN)/spider-study docs > study/docs/command.md
 	$(BIN)/python docs/site/build.py
 
-.venv/installed: pyproject.toml
+# The demo needs the product with its pictures and the flights, everything else all extras and the study.
+.venv/demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+.venv/installed: pyproject.toml study/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $@
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --editable ./study
+	touch $@ .venv/demo
 
 clean:
 	rm -rf .venv demo-output dist build

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from spidertensor.study import datasets, protocols
-from spidertensor.study.registry import METHODS
+from spidertensor.evaluation import protocols
+from spidertensor_study import datasets
+from spidertensor_study.registry import METHODS
 
 SEEDS = range(5)
 DATASETS = ("movielens-1m", "acc", "anime", "dblp")

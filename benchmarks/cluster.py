@@ -37,11 +37,12 @@ if find_spec("threadpoolctl") is None:  # a bare machine; it is needed for recom
 from spidertensor.cluster import rounds
 from spidertensor.cluster.parts import recipes_of
 from spidertensor.cluster.rounds import Rounds, split
+from spidertensor.evaluation import metrics
 from spidertensor.method import Batch
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import committee
 from spidertensor.spider.likelihoods import PROBIT
-from spidertensor.study import datasets, metrics
+from spidertensor_study import datasets
 
 DATA = ("movielens-1m", "acc", "anime", "dblp", "flights")
 WORKERS = (1, 2, 4, 8, 16)

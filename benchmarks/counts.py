@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from spidertensor import SpiderRegressor
+from spidertensor.evaluation.dataset import columns, open_zip
 from spidertensor.method import Batch, Update
 from spidertensor.spider.likelihoods import COUNT
-from spidertensor.study import datasets
-from spidertensor.study.datasets.base import columns, open_zip
+from spidertensor_study import datasets
 
 Floats = NDArray[np.float64]
 SKIPPED = 0.1

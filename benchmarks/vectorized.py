@@ -20,13 +20,14 @@ import time
 import jax
 import numpy as np
 
+from spidertensor.evaluation import metrics
 from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider import vectorized_updates
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.vectorized import vectorized
-from spidertensor.study import datasets, metrics
+from spidertensor_study import datasets
 
 RANK = 8
 FIRST = 256  # entries that shift and scale come from

@@ -1,62 +1,51 @@
-"""What all tests share: examples of hypothesis, what JAX has compiled, and where the data sets lie."""
+"""The command `spider`, for the tests of every room."""
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-from spidertensor.spider.likelihoods import Likelihood
-
-# A shell starts jobs in the background with Ctrl-C ignored, and children inherit that; some tests send it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
-
-# Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+from command_line import ENVIRONMENT, csv_text, table
+from spidertensor import cli
 
 
-@pytest.fixture(scope="session")
-def data_folder() -> Path:
-    """The folder in $SPIDER_DATA, or ../shared/data beside the repository; skips where there is neither."""
-    named = os.environ.get("SPIDER_DATA")
-    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data sets: {folder} is not a folder (set SPIDER_DATA to the folder that has them)")
-    return folder
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder to run the command in, whose output has no colours and lines of one length."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
-def unoptimised() -> Iterator[None]:
-    """For tests in which compiling is most of what JAX costs, and the last digits are not the question."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+@pytest.fixture
+def ratings(folder) -> Path:
+    (folder / "ratings.csv").write_text(csv_text(table()))
+    return folder / "ratings.csv"
 
 
-@pytest.fixture(scope="session")
-def warm_kernels() -> None:
-    """For tests of what the command prints: the line about compiling does not come in between."""
-    from spidertensor.cli.warmup import warmup
+@pytest.fixture
+def spider(capsys):
+    """Call the command in this process: its exit code, and what it printed."""
 
-    warmup()
+    def call(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(each) for each in arguments])
+        return int(stop.value.code or 0), *capsys.readouterr()
+
+    return call
 
 
-def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are named by their argument, not written out: gzip puts the second it ran into them, and test
-    processes that collect in different seconds would disagree about the tests there are. A likelihood is
-    called by its name."""
-    if isinstance(val, Likelihood):
-        return val.name
-    return argname if isinstance(val, bytes) else None
+@pytest.fixture
+def fails(spider):
+    """Call the command: it must fail with code 2 and one line on standard error, which is returned."""
+
+    def call(*arguments) -> str:
+        code, out, err = spider(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("spider: ")
+        assert err.count("\n") == 1
+        return err
+
+    return call

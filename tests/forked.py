@@ -13,7 +13,7 @@ from typing import Any
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        *("spidertensor.cli.learning", "spidertensor.cli.learner", "spidertensor.service.server"),
+        *("spidertensor.cli.fit_loop", "spidertensor.cli.run_start", "spidertensor.service.server"),
         *("confluent_kafka", "redis", "nats"),
     ]
 )
@@ -48,11 +48,11 @@ def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, fl
 
 def _kill_after(saves: int, seconds: float, served: bool) -> None:
     """By a timer of its own: another process may be held up until the run is over."""
-    from spidertensor.cli.learner import Learner
+    from spidertensor.cli.run import Run
 
-    kind: Any = Learner
+    kind: Any = Run
     if served:
-        from spidertensor.service.learning import Learning as kind
+        from spidertensor.service.journaled import JournaledLearner as kind
     name = "checkpoint" if served else "save"
     save, times = getattr(kind, name), 0
 

@@ -24,6 +24,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from command_line import table
+from spidertensor.sources import kafka_topic
+
+NAMES = ("user", "movie", "rating")
+OPEN = (["user", "movie"], "rating")
 Record = dict[str, Any] | bytes
 
 
@@ -254,3 +259,15 @@ class Kafka:
     def delete(self, name: str) -> None:
         self._call("topic_delete", name.encode())
         del self._sent[name]
+
+
+def in_order(server, rows: list, size=kafka_topic.ROUND) -> list:
+    """As the stream is read: of Kafka in rounds of its partitions."""
+    if server.name != "kafka":
+        return rows
+    parts = [rows[n :: server.partitions] for n in range(server.partitions)]
+    return [row for at in range(0, len(parts[0]), size) for part in parts for row in part[at : at + size]]
+
+
+def records(n=1200, seed=0) -> list[dict]:
+    return [dict(zip(NAMES, row, strict=True)) for row in table(n, seed)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -15,10 +16,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 
 import spidertensor
+from spidertensor import SpiderRegressor, checkpoint
 
 RATINGS = ("--modes", "user,movie", "--value", "rating", "--seed", "1", "--committee", "2")
+ARROW = "application/vnd.apache.arrow.stream"
+NDJSON = "application/x-ndjson"
 SRC = str(Path(spidertensor.__file__).parents[1])
 PATIENCE = 120.0  # seconds; a slow machine must not fail a test
 
@@ -98,3 +103,39 @@ def rows(n: int, seed: int = 0) -> list[dict[str, Any]]:
 
 def lines(rows: list[dict[str, Any]]) -> bytes:
     return b"\n".join(json.dumps(row).encode() for row in rows)
+
+
+def until(server: Server, **wanted) -> dict:
+    """The answer of /v1/model once its part about the stream, or `entries`, is as wanted."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        told = server.get("/v1/model")
+        if all({**told, **told["stream"]}[name] == value for name, value in wanted.items()):
+            return told
+        assert time.monotonic() < end, (told["stream"], told["entries"], told["alarms"])
+        time.sleep(0.02)
+
+
+def assert_same(path: Path, model: SpiderRegressor) -> None:
+    """Bit for bit, but for the position and the names of the columns."""
+    model.save(path.with_name("expected.spider"))
+    found, expected = checkpoint.load(path), checkpoint.load(path.with_name("expected.spider"))
+    assert found.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        assert np.array_equal(found.arrays[name], array), name
+    differing = {"names"}
+    assert {name: each for name, each in found.sections["model"].items() if name not in differing} == {
+        name: each for name, each in expected.sections["model"].items() if name not in differing
+    }
+
+
+def arrow(table: pa.Table, **options) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def rejected(path: Path) -> list[tuple]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(each["row"], each["reason"]) for each in found]

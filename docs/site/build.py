@@ -30,7 +30,8 @@ def main() -> None:
     shutil.copy(here / "site.css", PAGES)
     shutil.copytree(ROOT / "docs" / "images", PAGES / "docs" / "images")
     shutil.copy(here / "api.md", PAGES / "docs")
-    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))):
+    top = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "study/README.md")
+    for page in (*top, *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("study/docs/*.md"))):
         lay_out(ROOT / page)
     check_navigation()
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
@@ -55,13 +56,15 @@ def lay_out(page: Path) -> None:
         return before + path + after
 
     name = "index.md" if page == ROOT / "README.md" else str(page.relative_to(ROOT))
+    (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
     (PAGES / name).write_text(LINK.sub(link, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def check_navigation() -> None:
     """Every page can be reached, and every line of the navigation has its page."""
     listed = set(re.findall(r'"([\w/-]+\.md)"', (STAGE / "zensical.toml").read_text(encoding="utf-8")))
-    made = {path.relative_to(PAGES).as_posix() for path in (*PAGES.glob("*.md"), *PAGES.glob("docs/*.md"))}
+    made = {path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*.md") if path.name != "index.md"}
+    made.add("index.md")
     if listed != made:
         sys.exit(f"pages and navigation (docs/site/zensical.toml) differ: {', '.join(sorted(listed ^ made))}")
 

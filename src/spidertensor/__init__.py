@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # What the package logs is shown if the program that uses it asks for it (docs/your-data.md).
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Batch",
     "CheckpointError",

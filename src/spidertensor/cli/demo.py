@@ -18,6 +18,6 @@ def demo(
     """Learn a year of flights and watch the predictions of delays."""
     from rich.console import Console
 
-    from spidertensor.study import demo as module
+    from spidertensor.demo import race
 
-    module.run(Console(file=sys.stdout), out, entries)
+    race.run(Console(file=sys.stdout), out, entries)

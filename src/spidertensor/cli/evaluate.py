@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,21 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from spidertensor.cli import bad_rows, evaluated, files, options, output, ranked_events
+from spidertensor.cli import bad_rows, evaluated, files, options, output, program, ranked_events
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.evaluation.dataset import Dataset
+    from spidertensor.evaluation.methods import Entry
     from spidertensor.method import Batch, Method
     from spidertensor.sources import Source
-    from spidertensor.study import datasets
 
 Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input. Or a "
-        "data set of spider data list.",
+        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input. Or "
+        "flights or synthetic, the streams of the demo.",
     ),
 ]
 PICTURES = (".png", ".svg", ".pdf")
@@ -53,6 +55,7 @@ class Plan(NamedTuple):
 
 
 def evaluate(
+    context: typer.Context,
     data: Data,
     modes: Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")] = None,
     value: Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")] = None,
@@ -86,12 +89,14 @@ def evaluate(
     test: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE|paper|clean",
+            metavar="SHARE|NAME",
             help="Held out: the share of the entries to test, 0.1 by default, drawn at random, or with "
-            "--time the last ones. Of acc and dblp: the test as published, or with zeros drawn uniformly.",
+            "--time the last ones. Or the name of a published test of a data set.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="A method of spider methods.")] = "spider",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="A method of spider-study methods.", hidden=True)
+    ] = "spider",
     rank: Annotated[int, typer.Option(metavar="N", min=1, help="Length of a node's factors.")] = 8,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries per batch.")] = 256,
     seed: Annotated[
@@ -130,49 +135,50 @@ def evaluate(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score a method on a file or a data set, beside baselines.
+    """Score the model on a file, beside baselines.
 
     \b
     spider evaluate ratings.csv --modes user,movie --value rating
     spider evaluate ratings.csv --modes user,movie --value rating --time when
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
-    spider evaluate movielens-1m --method spider --rank 8
     spider evaluate flights --protocol prequential --plot flights.png
-    spider evaluate movielens-100k-events --protocol last-out
     spider evaluate plays.csv --modes user,song --events --over song --time when
 
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
     from spidertensor.spider.likelihoods import COUNT
-    from spidertensor.study import datasets
-    from spidertensor.study.registry import FLOORS, METHODS
 
-    if method not in METHODS:
-        raise CommandError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    if counts and not METHODS[method].counts:
-        able = [name for name, named in METHODS.items() if named.counts]
+    call: program.Call = context.obj
+    catalogue = call.catalogue()
+    methods = catalogue.methods
+    own = data not in catalogue.infos and bool(
+        modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
+    )
+    if call.forward and (method not in methods or not (own or data in catalogue.infos)):
+        call.forward(call.arguments)
+    if method not in methods:
+        raise CommandError(f"unknown method {method!r}: choose one of {', '.join(methods)}")
+    if counts and not methods[method].counts:
+        able = [name for name, named in methods.items() if named.counts]
         raise CommandError(f"{method} does not learn counts: choose one of {', '.join(able)}")
-    with_engines = [name for name, named in METHODS.items() if "engine" in named.settings]
+    with_engines = [name for name, named in methods.items() if "engine" in named.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
     if binary and counts:
         raise CommandError("use only one of --binary and --counts")
-    own = data not in datasets.NAMES and bool(
-        modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
-    )
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
     _check_events(data, events, over, value, own=own, values=binary or counts)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
 
-    def own_file() -> tuple[datasets.Dataset, dict[str, Any]]:
+    def own_file() -> tuple[Dataset, dict[str, Any]]:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         return _own_file(
             source, BadRows(source, on_bad, rejects), modes, value, time, over,
             binary=binary or events, counts=counts, missing=missing_id.value, rules=bin,
         )  # fmt: skip
 
-    if events or (not own and datasets.describe(data).events_over):
+    if events or (not own and catalogue.describe(data).events_over):
         files_only = {"modes": modes, "value": value, "time": time, "format": format, "columns": columns}
         if not own:
             _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
@@ -183,7 +189,8 @@ def evaluate(
         _check_files(None, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
         record = ranked_events.evaluate_events(
             data,
-            own_file if own else lambda: (datasets.load(data), {}),
+            own_file if own else lambda: (catalogue.load(data), {}),
+            methods,
             method,
             protocol and protocol.value,
             settings,
@@ -199,29 +206,29 @@ def evaluate(
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
         _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
-        loaded = datasets.load(data)
+        loaded = catalogue.load(data)
     tested = plan.test if plan.protocol == Protocol.HELD_OUT and loaded.tests else None
     asked = {
         "dataset": data,
         **about,
         "method": method,
         "engine": engine.value if method in with_engines else None,
-        "learning_rate": METHODS[method].tuned(data).get("learning_rate"),
+        "learning_rate": methods[method].tuned(data).get("learning_rate"),
         **settings,
         "protocol": plan.protocol.value,
         "test": tested,
     }
-    rows = {method: _rows(loaded, method, plan, engine)}
-    for name in FLOORS:
-        static = plan.protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all"
-        able = METHODS[name].counts or loaded.likelihood is not COUNT
+    rows = {method: _rows(loaded, methods[method], plan, engine)}
+    for name in catalogue.floors:
+        static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
+        able = methods[name].counts or loaded.likelihood is not COUNT
         if name not in rows and able and not static:  # a static floor has no prequential score
-            rows[name] = _rows(loaded, name, plan)
+            rows[name] = _rows(loaded, methods[name], plan)
     last = {name: each[-1] for name, each in rows.items()}
     shown = ("score", "log_density")
-    floors = {name: {key: last[name][key] for key in shown} for name in FLOORS if name in last}
+    floors = {name: {key: last[name][key] for key in shown} for name in catalogue.floors if name in last}
     record = asked | last[method] | {"test": tested, "floors": floors}
-    record["notes"] = _notes(data, plan.protocol, record)
+    record["notes"] = _notes(loaded, plan.protocol, record) + _worse_than_a_floor(methods, record)
     if plot is not None:
         _draw(plot, rows)
     (output.print_json if as_json else evaluated.show)(record)
@@ -304,11 +311,11 @@ def _own_file(
     counts: bool,
     missing: str,
     rules: list[str] | None,
-) -> tuple[datasets.Dataset, dict[str, Any]]:
+) -> tuple[Dataset, dict[str, Any]]:
     """A file as a data set, and what the record says about it."""
+    from spidertensor.evaluation.own_file import of_file
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
-    from spidertensor.study.datasets.own_file import of_file
 
     if modes is None or (value is None and over is None):
         needed = "--modes" if over else "--modes and --value"
@@ -338,18 +345,17 @@ def _own_file(
 
 
 def _rows(
-    dataset: datasets.Dataset,
-    name: str,
+    dataset: Dataset,
+    entry: Entry,
     plan: Plan,
     engine: options.Engine = options.Engine.SEQUENTIAL,
 ) -> list[dict[str, Any]]:
-    from spidertensor.study import protocols
-    from spidertensor.study.grid import method_of
-    from spidertensor.study.registry import METHODS
+    from spidertensor.evaluation import protocols
 
-    settings = {"method": name, "engine": engine.value, **plan.settings}
+    name = entry.name
+    settings = {"engine": engine.value, **plan.settings}
     try:
-        method, how = method_of(dataset, METHODS[name].tuned(dataset.name) | settings)
+        method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     compiling = "; the first time it compiles for about 15 s" if name.startswith("spider") else ""
@@ -369,7 +375,7 @@ def _points(plan: Plan, entries: Batch) -> int:
     return max(min(plan.points, len(entries.value) // (BATCHES * plan.settings["batch_size"])), 1)
 
 
-def _split(dataset: datasets.Dataset, plan: Plan) -> Any:
+def _split(dataset: Dataset, plan: Plan) -> Any:
     if plan.share and dataset.tests:
         raise CommandError(f"{dataset.name} has published tests: --test takes {' or '.join(dataset.tests)}")
     share = {} if plan.share is None else {"share": plan.share}
@@ -395,7 +401,7 @@ def _watched(method: Method, n_entries: int, progress: Any) -> Method:
 
 
 def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
-    from spidertensor.study.report.draw import overview
+    from spidertensor.evaluation.draw import overview
     from spidertensor.writing import replacing
 
     figure = overview(rows)
@@ -403,36 +409,23 @@ def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
         figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
 
 
-def _notes(dataset: str, protocol: Protocol, record: dict[str, Any]) -> list[str]:
-    notes = []
-    if protocol == Protocol.PREQUENTIAL:
-        notes.append(
-            f"the first tenth of the stream, {record['skipped']:,} entries, is learned but not scored"
-        )
-        if dataset == "movielens-1m":
-            notes.append(
-                "a third of the timestamps are estimates, and within an hour high and low ratings stand "
-                "apart: this order gives some ratings away"
-            )
-    elif dataset in ("acc", "dblp"):
-        notes.append(
-            "half of the training entries are non-zeros but a tenth of the test entries: "
-            "coverage and calibration measure that shift"
-        )
-    return notes + _worse_than_a_floor(record)
+def _notes(dataset: Dataset, protocol: Protocol, record: dict[str, Any]) -> list[str]:
+    if protocol != Protocol.PREQUENTIAL:
+        return [dataset.held_out_note] if dataset.held_out_note else []
+    skipped = f"the first tenth of the stream, {record['skipped']:,} entries, is learned but not scored"
+    return [skipped, dataset.prequential_note] if dataset.prequential_note else [skipped]
 
 
-def _worse_than_a_floor(record: dict[str, Any]) -> list[str]:
-    from spidertensor.study.metrics import METRICS
-    from spidertensor.study.registry import METHODS
+def _worse_than_a_floor(methods: Mapping[str, Entry], record: dict[str, Any]) -> list[str]:
+    from spidertensor.evaluation.metrics import METRICS
 
     loss = METRICS[record["metric"]].loss
     better = [
-        METHODS[name].label
+        methods[name].label
         for name, floor in record["floors"].items()
         if loss(floor["score"]) < loss(record["score"])
     ]
-    if not better or METHODS[record["method"]].role == "floor":
+    if not better or methods[record["method"]].role == "floor":
         return []
     verb = "predicts" if len(better) == 1 else "predict"
     return [f"{' and '.join(better)} {verb} these values better than {record['method']}"]

@@ -17,7 +17,6 @@ from spidertensor.cli.errors import CommandError
 if TYPE_CHECKING:
     from spidertensor import CustomNetwork
     from spidertensor.estimator.loading import Estimator
-    from spidertensor.sources import Bins
 
 
 def load_model(path: Path, network: str | None) -> Estimator:
@@ -58,15 +57,6 @@ def named_network(text: str) -> CustomNetwork:
     return found
 
 
-def all_text(model: Estimator) -> list[bool]:
-    """Per mode, whether "42" in a text file means the text: as when it was fitted, else by the ids it has."""
-    kinds_of = model.id_kinds_
-    match model.position_:
-        case {"all_text": list(texts)} if [type(each) for each in texts] == [bool] * len(kinds_of):
-            return texts
-    return [set(kinds) - {"tuple"} == {"str"} for kinds in kinds_of]  # a text is no tuple
-
-
 def missing_id(model: Estimator) -> str:
     """What a missing id is to a prediction: a node of its own if it was one when the model was fitted. Rows
     are not left out unless the user says so, for someone may count on one prediction for each row."""
@@ -76,26 +66,11 @@ def missing_id(model: Estimator) -> str:
     return "error"
 
 
-def bins(model: Estimator) -> list[Bins | None]:
-    """Per mode, the bins that its numbers become."""
-    from spidertensor.sources.bins import from_json
-    from spidertensor.sources.source import SourceError
-
-    n_modes = len(model.mode_names_)
-    match model.position_:
-        case {"bins": list(stored)}:
-            try:
-                if len(stored) == n_modes:
-                    return [from_json(each) for each in stored]
-            except SourceError:
-                pass
-            raise CommandError("the bins in the model's file are damaged")
-    return [None] * n_modes
-
-
 def parse_id(model: Estimator, mode: int, text: str) -> Any:
     """The id that a text on the command line means: a number is its bin in a mode of bins."""
     import numpy as np  # imported late: slow
+
+    from spidertensor.learner.position import bins
 
     of_mode = bins(model)[mode]
     if of_mode is not None:

@@ -254,40 +254,40 @@ def fit(
         settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
     # imported late: slow, and mistakes above are found at once
-    from spidertensor.cli import learning, text_labels
-    from spidertensor.cli.learner import check_same, reopen, start
+    from spidertensor.cli import fit_loop, run_start, text_labels
+    from spidertensor.cli.same_settings import check_same
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
     dead = streams.dead_letters(dead_letter, broker_config, opened)
     names = None if modes is None else options.words(modes)
-    kind = {"binary": binary, "classes": text_labels.named(labels), "paper": paper, "rules": rules}
+    kind = {"binary": binary, "classes": text_labels.parsed(labels), "paper": paper, "rules": rules}
     with files.locked(path):
         if not (resume or add or force):
             _check_new(path)  # again: another command may have written it until now
         if add and not path.exists():
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
-            learner = reopen(path, opened, value, add=add, again=again, network=network)
-            if events and not learner.estimator.learns_events:
+            run = run_start.resume(path, opened, value, add=add, again=again, network=network)
+            if events and not run.learner.estimator.learns_events:
                 raise CommandError(f"{path} learns values, not --events")
-            settings = event_options.numbered(settings, learner.modes)
-            check_same(learner, names, value, **kind, **settings)
+            settings = event_options.numbered(settings, run.learner.modes)
+            check_same(run.learner, names, value, **kind, **settings)
         else:
             if network is not None:
                 settings["network"] = files.named_network(network)
-            learner = start(path, opened, names, value, **kind, **settings)
-        learner.missing, learner.keep = missing_id or learner.missing, keep
+            run = run_start.start(path, opened, names, value, **kind, **settings)
+        run.missing, run.keep = missing_id or run.missing, keep
         if predictions is not None:
-            learner.open_predictions(predictions, replace=force or (resume and learner.new))
-        after = learner.row if resume else None
+            run.open_predictions(predictions, replace=force or (resume and run.new))
+        after = run.row if resume else None
         rejected = BadRows(opened, on_bad, rejects, after=after, replace=force, dead_letters=dead)
         with (
-            learner.predictions or nullcontext(),
-            several.placed(learner.estimator, workers, cluster, part) as placed,
+            run.predictions or nullcontext(),
+            several.placed(run.learner.estimator, workers, cluster, part) as placed,
         ):
-            learner.rounds = placed and placed.rounds
-            code = learning.run(learner, rejected, every=seconds, quiet=quiet, as_json=as_json)
+            run.rounds = placed and placed.rounds
+            code = fit_loop.learn_source(run, rejected, every=seconds, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
 
 

@@ -21,8 +21,8 @@ def info(
     spider info ratings.spider
     spider info ratings.spider --json
     """
-    from spidertensor.cli import text_labels
     from spidertensor.estimator import look
+    from spidertensor.learner.labels import own_labels
 
     estimator = look(model) if network is None else files.load_model(model, network)
     entries = estimator.n_entries_
@@ -31,7 +31,7 @@ def info(
         "kind": type(estimator).__name__,
         "modes": dict(zip(estimator.mode_names_, estimator.n_nodes_, strict=True)),
         "entries": entries,
-        "labels": None if (classes := text_labels.of(estimator)) is None else list(classes),
+        "labels": None if (classes := own_labels(estimator)) is None else list(classes),
         "noise": getattr(estimator, "noise_", None),
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         **output.counts_of(estimator),
@@ -83,7 +83,9 @@ def _print_members(members: list[dict[str, Any]]) -> None:
 
 
 def _bins(estimator: Any) -> list[tuple[str, str]]:
-    named = zip(estimator.mode_names_, files.bins(estimator), strict=True)
+    from spidertensor.learner.position import bins
+
+    named = zip(estimator.mode_names_, bins(estimator), strict=True)
     return [(mode, f"{each.rule}, {len(each.edges or ())} edges") for mode, each in named if each]
 
 

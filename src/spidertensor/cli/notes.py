@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from spidertensor.cli import output
-from spidertensor.cli.errors import REMEDIES, told
+from spidertensor.cli.errors import worded
 from spidertensor.faults import Fault
+from spidertensor.learner.remedies import for_command
+from spidertensor.learner.warned import warned
 
 
 class Notes:
@@ -22,22 +23,24 @@ class Notes:
     def tell(self, note: Fault) -> None:
         key = (note.kind, note.column)
         if key not in self._told:
-            remedy = REMEDIES.get(note.kind, note.remedy)
-            self._told[key] = {"kind": note.kind, "text": told(note), "remedy": remedy}
-            output.note(f"note: {told(note)}")
+            text = worded(note)
+            self._told[key] = {"kind": note.kind, "text": text, "remedy": for_command(note)}
+            output.note(f"note: {text}")
 
     @contextmanager
     def of_warnings(self) -> Iterator[None]:
         """Tells what the library warns of; nothing if it raises an error in the end."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warned() as found:
             yield
-        for each in caught:
-            if isinstance(each.message, Fault):
-                self.tell(each.message)
-            elif (key := (each.category.__name__, str(each.message))) not in self._others:
+        self.tell_warnings(found)
+
+    def tell_warnings(self, found: Sequence[Warning]) -> None:
+        for each in found:
+            if isinstance(each, Fault):
+                self.tell(each)
+            elif (key := (type(each).__name__, str(each))) not in self._others:
                 self._others.add(key)
-                output.note(f"note: {each.message}")
+                output.note(f"note: {each}")
 
     @property
     def records(self) -> list[dict[str, str]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from spidertensor.cli import output
-from spidertensor.study import datasets
-from spidertensor.study.datasets import Dataset, DatasetError
+from spidertensor.demo import load
+from spidertensor.evaluation.dataset import Dataset, DatasetError
 
 ROWS = 100  # of a request
 PER_SECOND = 2500  # entries: a year takes two minutes
@@ -21,10 +21,10 @@ PER_SECOND = 2500  # entries: a year takes two minutes
 def stream() -> Dataset:
     """The flights, or a synthetic stream if they are not here."""
     try:
-        return datasets.load("flights")
+        return load("flights")
     except DatasetError:
         output.note("note: the flights are not here (pip install 'spidertensor[demo]'): a synthetic stream")
-        return datasets.load("synthetic")
+        return load("synthetic")
 
 
 def start(url: str, dataset: Dataset) -> None:

@@ -65,6 +65,7 @@ def predict(
     """
     from spidertensor import sources
     from spidertensor.estimator.inputs import Columns
+    from spidertensor.learner import position
 
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood_)
@@ -80,8 +81,8 @@ def predict(
         files.check_writable(each)
     rejected = BadRows(opened, on_bad, rejects)
     chunks = sources.read(
-        opened, names, all_text=files.all_text(estimator), keep=True,
-        missing=missing_id or files.missing_id(estimator), bins=files.bins(estimator),
+        opened, names, all_text=position.all_text(estimator), keep=True,
+        missing=missing_id or files.missing_id(estimator), bins=position.bins(estimator),
     )  # fmt: skip
     n, unseen, skipped, notes = 0, 0, 0, Notes()
     records = None
@@ -109,11 +110,11 @@ def predict(
 
 
 def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[str, Any]:
-    from spidertensor.cli import text_labels
+    from spidertensor.learner import labels
 
     if hasattr(estimator, "predict_proba"):
-        classes = text_labels.of(estimator)
-        name = f"probability_of_{text_labels.text(classes[1])}" if classes else "probability"
+        classes = labels.own_labels(estimator)
+        name = f"probability_of_{labels.text(classes[1])}" if classes else "probability"
         place = estimator.classes_.tolist().index(estimator.positive_)
         return {name: estimator.predict_proba(ids)[:, place]}
     mean, std = estimator.predict(ids, return_std=True)

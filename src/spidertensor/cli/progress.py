@@ -7,15 +7,15 @@ from time import perf_counter
 from typing import Any
 
 from spidertensor.cli import output
-from spidertensor.cli.learner import Learner
-from spidertensor.estimator.running_floors import FLOORS
+from spidertensor.cli.run import Run
+from spidertensor.learner.floors import FLOORS
 
 LINE_EVERY = 10.0  # seconds
 
 
 class Progress:
-    def __init__(self, learner: Learner, *, shown: bool) -> None:
-        self.learner = learner
+    def __init__(self, run: Run, *, shown: bool) -> None:
+        self.run = run
         self.began = self.told = perf_counter()
         self.plain = shown and not sys.stderr.isatty()
         self.bar: Any = None
@@ -52,55 +52,56 @@ class Progress:
             output.note(self._text())
 
     def _text(self) -> str:
-        tally = self.learner.tally
-        n = max(tally.entries, 1)
-        speed = tally.timed / tally.learning if tally.timed else tally.entries / (perf_counter() - self.began)
-        beside = ", ".join(f"{name} {floor:.4f}" for name, floor in tally.floors.items())
-        score = f"{output.METRICS[tally.metric]} {tally.score:.4f} ({beside})"
-        bad = f"  {output.counted(self.learner.bad, 'bad row')}" if self.learner.bad else ""
-        evidence = f"evidence {tally.log_evidence / n:.4f}"
-        return f"{tally.entries:,} entries  {speed:,.0f}/s  {score}  {evidence}{bad}{self._stream()}"
+        run, scores, times = self.run, self.run.learner.scores, self.run.times
+        speed = times.timed / times.learning if times.timed else run.entries / (perf_counter() - self.began)
+        beside = ", ".join(f"{name} {floor or 0.0:.4f}" for name, floor in scores.floors.items())
+        score = f"{output.METRICS[scores.metric]} {scores.score or 0.0:.4f} ({beside})"
+        n_bad = run.learner.position["bad"]
+        bad = f"  {output.counted(n_bad, 'bad row')}" if n_bad else ""
+        evidence = f"evidence {scores.log_evidence / max(run.entries, 1):.4f}"
+        return f"{run.entries:,} entries  {speed:,.0f}/s  {score}  {evidence}{bad}{self._stream()}"
 
     def _stream(self) -> str:
         """How a stream is doing: how fast its messages come, and how many wait."""
-        opened = self.learner.opened
+        opened = self.run.opened
         if opened is None:
             return ""
-        rate = f"  arriving {self.learner.tally.entries / (perf_counter() - self.began):,.0f}/s"
+        rate = f"  arriving {self.run.entries / (perf_counter() - self.began):,.0f}/s"
         lag = "" if opened.lag is None else f"  lag {opened.lag:,}"
         again = f"  {output.counted(opened.reconnects, 'reconnect')}" if opened.reconnects else ""
         return f"{rate}{lag if opened.connected else '  not connected'}{again}"
 
 
-def summary(learner: Learner, seconds: float, *, as_json: bool) -> None:
-    model, tally = learner.estimator, learner.tally
+def summary(run: Run, seconds: float, *, as_json: bool) -> None:
+    learner, times = run.learner, run.times
+    model, scores = learner.estimator, learner.scores
     record: dict[str, Any] = {
         "model": str(learner.path),
-        "source": learner.source.name,
+        "source": run.source.name,
         "entries": model.n_entries_,
-        "entries_now": tally.entries,
-        "bad_rows": learner.bad,
-        "skipped_rows": learner.skipped,
-        "row": learner.row,
+        "entries_now": run.entries,
+        "bad_rows": learner.position["bad"],
+        "skipped_rows": run.skipped,
+        "row": run.row,
         "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
         "noise": getattr(model, "noise_", None),
         "log_evidence": model.log_evidence_ / model.n_entries_,
         "members": output.members_of(model),
         **output.counts_of(model),
-        "metric": tally.metric,
-        "score": tally.score if tally.entries else None,
-        "floors": tally.floors if tally.entries else dict.fromkeys(tally.floors),
-        "last_part": tally.last_part,
-        "coverage_90": tally.coverage,
+        "metric": scores.metric,
+        "score": scores.score,
+        "floors": scores.floors,
+        "last_part": run.last_part.record(),
+        "coverage_90": scores.coverage,
         "seconds": seconds,
-        "seconds_reading": tally.reading,
-        "seconds_starting": tally.starting,
-        "seconds_learning": tally.learning,
-        "entries_per_second": tally.timed / tally.learning if tally.timed else None,
-        "notes": learner.notes.records,
+        "seconds_reading": times.reading,
+        "seconds_starting": times.starting,
+        "seconds_learning": times.learning,
+        "entries_per_second": times.timed / times.learning if times.timed else None,
+        "notes": run.notes.records,
     }
-    if learner.opened is not None:
-        record |= {"lag": learner.opened.lag, "reconnects": learner.opened.reconnects}
+    if run.opened is not None:
+        record |= {"lag": run.opened.lag, "reconnects": run.opened.reconnects}
     if as_json:
         output.print_json(record)
     else:

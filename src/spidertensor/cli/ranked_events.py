@@ -9,7 +9,10 @@ from spidertensor.cli import options, output
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from spidertensor.study.datasets import Dataset
+    from collections.abc import Mapping
+
+    from spidertensor.evaluation.dataset import Dataset
+    from spidertensor.evaluation.methods import Entry
 
 PROTOCOLS = ("last-out", "prequential")
 HEADER = {"HR@10": "hr_10", "NDCG@10": "ndcg_10", "recall@20": "recall_20", "MRR": "mrr"}
@@ -19,6 +22,7 @@ LISTS = {"full": "all nodes", "sampled": "99 sampled others"}
 def evaluate_events(
     name: str,
     load: Callable[[], tuple[Dataset, dict[str, Any]]],
+    methods: Mapping[str, Entry],
     method: str,
     protocol: str | None,
     settings: dict[str, Any],
@@ -29,23 +33,21 @@ def evaluate_events(
     load:     the data, and what the record says about the file they are from
     settings: rank, batch_size and seed
     """
-    from spidertensor.baselines.popularity import popularity
-    from spidertensor.study.grid import method_of
-    from spidertensor.study.registry import METHODS
+    from spidertensor.evaluation.popularity import popularity
 
     protocol = protocol or PROTOCOLS[0]
     if protocol not in PROTOCOLS:
         choices = " or ".join(PROTOCOLS)
         raise CommandError(f"{name} has events and no values to predict: --protocol takes {choices}")
-    if not METHODS[method].events:
-        able = ", ".join(each for each, entry in METHODS.items() if entry.events)
+    if not methods[method].events:
+        able = ", ".join(each for each, entry in methods.items() if entry.events)
         raise CommandError(f"{method} learns nothing from events alone: choose one of {able}")
     data, of_file = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the time of the events of {name} is not known: it has no prequential ranks")
     chosen = {"method": method, "engine": engine.value, **settings}
     try:
-        built, _ = method_of(data, chosen)
+        built, _ = methods[method].for_run(data, chosen)
     except ModuleNotFoundError as error:
         raise CommandError(f"{method} needs {error.name}: pip install 'spidertensor[jax]'") from None
     ranked = {}
@@ -74,8 +76,8 @@ def evaluate_events(
 def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
 
-    from spidertensor.study.datasets.base import take
-    from spidertensor.study.last_out import last_out, prequential_ranks
+    from spidertensor.evaluation.dataset import take
+    from spidertensor.evaluation.last_out import last_out, prequential_ranks
 
     over, seed = data.modes.index(data.events_over), settings["seed"]
     if data.time_order is None:  # then the last event of a user is one of them at random
@@ -95,7 +97,7 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(data: Any, protocol: str) -> list[str]:
-    from spidertensor.study.last_out import EVERY
+    from spidertensor.evaluation.last_out import EVERY
 
     notes = []
     if protocol == "prequential":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,9 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.service.consumer import From as Consumed
+    from spidertensor.service.journaled import JournaledLearner
+    from spidertensor.service.server import Settings
     from spidertensor.sources import Stream
 
 Model = Annotated[Path | None, typer.Option(metavar="FILE", help="The model file: opened, or made.")]
@@ -171,7 +175,7 @@ def serve(
             run(served, settings, _announce(model), consumed)
 
 
-def _demo(settings: Any, given: dict[str, Any]) -> None:
+def _demo(settings: Settings, given: dict[str, Any]) -> None:
     """A model in a folder that is removed at the end, and a client that sends it the flights."""
     from spidertensor.cli import playing
     from spidertensor.service.opening import NewModel, opened
@@ -198,7 +202,7 @@ def _every(text: str) -> tuple[float, float]:
     return options.seconds(text), math.inf
 
 
-def _announce(path: Path) -> Any:
+def _announce(path: Path) -> Callable[[str], None]:
     return lambda url: output.say(f"serving {path} at {url} (Ctrl-C stops)")
 
 
@@ -209,8 +213,8 @@ def _opened(
     binary: bool,
     given: dict[str, Any],
     rejects: Path,
-) -> Any:
-    from spidertensor.cli.learner import check_same
+) -> JournaledLearner:
+    from spidertensor.cli.same_settings import check_same
     from spidertensor.service.from_stream import Rejects
     from spidertensor.service.opening import NewModel, opened
 
@@ -228,8 +232,8 @@ def _opened(
     served.rejects = Rejects(lambda stream, after: _rejects(rejects, stream, after))
     try:
         if modes is None:
-            given = event_options.numbered(given, served.modes)
-        check_same(served, modes, value, binary=binary, paper=False, **given)
+            given = event_options.numbered(given, served.learner.modes)
+        check_same(served.learner, modes, value, binary=binary, paper=False, **given)
     except CommandError:
         served.close()
         raise
@@ -258,36 +262,33 @@ def _stream(
     return sources.stream_at(url, format, names, config=config, on_gap=on_gap.value)
 
 
-def _consumed(served: Any, stream: Stream, rejects: Path, letters: Stream | None) -> Any:
+def _consumed(served: JournaledLearner, stream: Stream, rejects: Path, letters: Stream | None) -> Consumed:
     """The stream, opened where the model is with it; letters: where bad messages are sent."""
     from spidertensor import sources
-    from spidertensor.cli import position
+    from spidertensor.learner import position
+    from spidertensor.learner.opening import standing
     from spidertensor.service.consumer import From
     from spidertensor.service.from_stream import DeadLetters
 
-    stored = position.of(served.position_after_replay(), len(served.modes))
-    known = position.places(stored)
-    place = position.find(known, stream)
-    if place is None and known and known[0]["stream"] is not None:
+    learner = served.learner
+    found = standing(learner, stream, served.position_after_replay())
+    if found.place is None and found.known and found.known[0]["stream"] is not None:
         raise CommandError(
-            f"{served.path}: has learned another stream ({known[0]['source']}): to go on with {stream.name}, "
-            "learn that on top of it first, with spider fit --add --until-end"
+            f"{learner.path}: has learned another stream ({found.known[0]['source']}): to go on with "
+            f"{stream.name}, learn that on top of it first, with spider fit --add --until-end"
         )
-    start = place or {"row": 0, "bad": 0, "stream": None}
-    if place is not None and place["source"] != stream.name:
-        output.note(f"note: {served.path} was learned from {place['source']}, and goes on with {stream.name}")
+    if (name := found.other_name(stream)) is not None:
+        output.note(f"note: {learner.path} was learned from {name}, and goes on with {stream.name}")
+    start = found.place or {"row": 0, "bad": 0, "stream": None}
     files.check_writable(rejects)
     _rejects(rejects, stream.name, start["row"])  # fails now if the file holds anything else
-    texts = (stored or {}).get("all_text")
-    if texts is None and not stream.format.typed:
-        texts = [False] * len(served.modes) if served.is_new else files.all_text(served.estimator)
-    about = {
-        "source": stream.name, "head": stream.head(), "last": None, "all_text": texts,
-        "version": position.VERSION, "before": position.others(known, place), "missing_id": "error",
+    about = position.begun(stream, learner.value, found.all_text, found.before)
+    about["bad"] = start["bad"]
+    if found.is_latest:
+        del about["bad"]  # the model goes on counting by itself
+    how = {
+        "likelihood": learner.estimator.likelihood_, "all_text": found.all_text, "position": start["stream"],
     }  # fmt: skip
-    if not known or place is not known[0]:  # else the model goes on counting by itself
-        about["bad"] = start["bad"]
-    how = {"likelihood": served.estimator.likelihood_, "all_text": texts, "position": start["stream"]}
-    if letters is not None:
+    if letters is not None and served.rejects is not None:
         served.rejects.letters = DeadLetters(letters.sender())
-    return From(sources.open(stream, served.modes, served.value, **how), about)
+    return From(sources.open(stream, learner.modes, learner.value, **how), about)

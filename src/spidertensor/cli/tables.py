@@ -26,6 +26,7 @@ def read_ids(
     import numpy as np
 
     from spidertensor import sources
+    from spidertensor.learner import position
 
     if name == "-":
         raise CommandError(f"{option} takes a file, not standard input")
@@ -35,7 +36,7 @@ def read_ids(
         first = next(iter(sources.read(source, needed, keep=True)), None)
         modes += [mode for mode in allowed if first is not None and mode in _names(first.records)]
     at = [estimator.mode_names_.index(mode) for mode in modes]
-    texts, bins = files.all_text(estimator), files.bins(estimator)
+    texts, bins = position.all_text(estimator), position.bins(estimator)
     parts: list[list[NDArray[Any]]] = [[np.empty(0, np.int64)] for _ in modes]
     chunks = sources.read(
         source, modes, all_text=[texts[mode] for mode in at], bins=[bins[mode] for mode in at],

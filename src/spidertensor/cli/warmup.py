@@ -39,7 +39,7 @@ def _learn_and_predict() -> None:
     rankings of many candidates need besides."""
     import numpy as np
 
-    from spidertensor.baselines import floors
+    from spidertensor.evaluation import floors
     from spidertensor.method import Batch
     from spidertensor.spider.committee import committee
     from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT

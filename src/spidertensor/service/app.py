@@ -22,12 +22,15 @@ from starlette.types import ASGIApp
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
-from spidertensor.service import learning, openapi
+from spidertensor.learner.learner import Learner
+from spidertensor.learner.warned import warned
+from spidertensor.service import openapi, requests
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
-from spidertensor.service.errors import ServiceError, noted, record
+from spidertensor.service.errors import ServiceError, as_notes, record
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
-from spidertensor.service.replies import id_of, refusal, reply
+from spidertensor.service.replies import id_of, in_rows, refusal, reply
+from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.snapshots import described
 
 MEDIA = {
@@ -88,7 +91,7 @@ class Service:
         media_type, body, found = await self._entries(request, learned=True)
         try:
             self._check(found, skip)
-            asked = learning.Request(found, body, media_type, skip, key)
+            asked = requests.Request(found, body, media_type, skip, key)
             outcome = await self.owner.ask(asked, self.limits.answer_seconds)
         finally:
             self.held -= len(body)
@@ -99,49 +102,39 @@ class Service:
     async def predict(self, request: Request) -> Response:
         interval, skip = _interval(request.query_params.get("interval")), _skips(request)
         _, body, found = await self._entries(request, learned=False)
-        served = self.owner.served
         try:
             self._check(found, skip)
-            question = partial(_predicted, served.estimator, found, interval, served.modes)
+            question = partial(_predicted, self.owner.served.learner, found, interval)
             columns, notes = await self._asked(question)
         finally:
             self.held -= len(body)
-        names = list(columns)
-        records: list[Any] = [
-            dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
-        if found.bad:
-            every: list[Any] = [None] * found.n_rows
-            for row, each in zip(found.rows.tolist(), records, strict=True):
-                every[row] = each
-            records = every
         skipped = [record(each) for each in found.bad]
-        return reply({"predictions": records, "skipped": skipped, "notes": notes})
+        return reply({"predictions": in_rows(columns, found), "skipped": skipped, "notes": notes})
 
     async def recommend(self, request: Request) -> Response:
         media_type, body = await self._body(request)
         self.held -= len(body)
         if media_type != JSON:
             raise ServiceError(415, "media type", "this needs application/json")
-        served = self.owner.served
-        wanted = _recommendation(body, served.modes, self.limits.rows)
+        wanted = _recommendation(body, self.owner.served.learner.modes, self.limits.rows)
         ids = wanted["given"]
 
         def ranked() -> dict[str, Any]:
-            estimator = served.estimator
-            numbers = {served.modes.index(mode): raw for mode, raw in ids.items()}
-            over = served.modes.index(wanted["over"])
+            learner = self.owner.served.learner
+            estimator, modes = learner.estimator, learner.modes
+            numbers: dict[str | int, Any] = {modes.index(mode): raw for mode, raw in ids.items()}
+            over = modes.index(wanted["over"])
             how = {name: wanted[name] for name in ("n", "explore", "seed")}
-            with noted() as notes:
+            with warned() as found:
                 nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
             entry = numbers | {over: nodes[0].id if nodes else 0}
-            seen = estimator.seen([[entry[mode] for mode in range(len(served.modes))]])[0]
+            seen = estimator.seen([[entry[mode] for mode in range(len(modes))]])[0]
             mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
             keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
             return {
                 "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
-                "seen": {mode: bool(seen[served.modes.index(mode)]) for mode in ids},
-                "notes": notes,
+                "seen": {mode: bool(seen[modes.index(mode)]) for mode in ids},
+                "notes": as_notes(found),
             }
 
         return reply(await self._asked(ranked))
@@ -153,7 +146,7 @@ class Service:
         except EntryError as error:
             raise ServiceError(422, error.kind or "input", error.reason, row=error.row) from None
         except ValueError as error:
-            if not self.owner.served.estimator.__sklearn_is_fitted__():
+            if self.owner.served.learner.is_new:
                 remedy = "learn some entries first"
                 raise ServiceError(409, "nothing learned", "nothing was learned yet", remedy=remedy) from None
             raise ServiceError(422, "input", str(error)) from None
@@ -174,7 +167,7 @@ class Service:
             raise ServiceError(503, "checkpoint", str(error), retry=5) from None
         headers = {
             "Content-Length": str(os.fstat(descriptor).st_size),
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(served.path.name)}",
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(served.learner.path.name)}",
         }
         return StreamingResponse(_chunks(descriptor), media_type="application/octet-stream", headers=headers)
 
@@ -183,7 +176,7 @@ class Service:
 
         def save() -> dict[str, Any]:
             served.checkpoint()
-            return {"position": served.learned, "entries": served.entries}
+            return {"position": served.learned, "entries": served.learner.entries}
 
         return reply(await self._asked(save))
 
@@ -221,12 +214,12 @@ class Service:
     # --- bodies
 
     async def _entries(self, request: Request, *, learned: bool) -> tuple[str, bytes, Entries]:
-        served = self.owner.served
+        learner = self.owner.served.learner
         media_type, body = await self._body(request)
         if learned:
-            wanted = learning.wanted_of(served, self.limits.rows)
+            wanted = wanted_to_learn(learner, self.limits.rows)
         else:
-            wanted = Wanted(served.modes, None, served.estimator.likelihood_, self.limits.rows)
+            wanted = Wanted(learner.modes, None, learner.estimator.likelihood_, self.limits.rows)
         try:
             if len(body) > LARGE:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
@@ -338,16 +331,17 @@ def _interval(text: Any) -> float | None:
 
 
 def _predicted(
-    estimator: Any, found: Entries, interval: float | None, modes: list[str]
-) -> tuple[dict[str, list[Any]], list[Any]]:
+    learner: Learner, found: Entries, interval: float | None
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """Columns of predictions, and notes."""
+    estimator: Any = learner.estimator
     ids, likelihood = Columns(found.columns), estimator.likelihood_
     if interval is not None and not likelihood.intervals:
         reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)
     if not len(found.rows):
         return {likelihood.mean_name: []}, []
-    with noted() as notes:
+    with warned() as warnings:
         if likelihood.intervals:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}
@@ -355,8 +349,8 @@ def _predicted(
                 columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
         else:
             columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
-    seen = [dict(zip(modes, each, strict=True)) for each in estimator.seen(ids).tolist()]
-    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, notes
+    seen = [dict(zip(learner.modes, each, strict=True)) for each in estimator.seen(ids).tolist()]
+    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, as_notes(warnings)
 
 
 def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
-from spidertensor.service.learning import Request, wanted_of
 from spidertensor.service.owner import Owner
+from spidertensor.service.requests import Request
+from spidertensor.service.served import wanted_to_learn
 from spidertensor.sources import Chunk, OpenStream, SourceError
 
 PATIENCE = 0.5  # seconds that one look at the stream waits; a stop waits as long
@@ -31,7 +32,7 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
-        self._wanted = wanted_of(served)
+        self._wanted = wanted_to_learn(served.learner)
         self._letters = None if served.rejects is None else served.rejects.letters
         self._stopped = threading.Event()
         self._committed: Any = None

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from spidertensor.faults import Fault
+from spidertensor.learner.remedies import for_service
 
 TOLD = 100  # errors of one request that are listed; the rest is only counted
 SHOWN = 200  # characters of a value that is told
-
-# By the kind of a fault of the library, whose remedies are in Python's terms.
-REMEDIES = {
-    "too far": "leave it out, or start the model with a fitting --scaling SHIFT,SCALE",
-    "unclipped": "leave it out, or start the model with a fitting --scaling SHIFT,SCALE",
-    "clipped": "look at the values",
-    "refused": "look at the values, or start the model with a fitting --scaling SHIFT,SCALE",
-    "no scale": "if that is wrong, start the model with --scaling SHIFT,SCALE",
-    "steady": "compare with a model of continuous values, without --counts",
-    "0 or 1": "start the model with --binary",
-    "id": "send a number, a text or a truth value",
-}
 
 
 class ServiceError(Fault, Exception):
@@ -56,24 +43,18 @@ def record(fault: Fault) -> dict[str, Any]:
         "row": fault.row,
         "column": fault.column,
         "value": shown(fault.value),
-        "remedy": REMEDIES.get(fault.kind, fault.remedy),
+        "remedy": for_service(fault),
     }
 
 
-@contextmanager
-def noted() -> Iterator[list[dict[str, Any]]]:
-    """What the library warns of in the block, as notes of an answer; filled at its end."""
-    notes: list[dict[str, Any]] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield notes
-    for each in caught:
-        message = each.message
-        if isinstance(message, Fault):
-            remedy = REMEDIES.get(message.kind, message.remedy)
-            notes.append({"kind": message.kind, "message": message.text(""), "remedy": remedy})
-        else:
-            notes.append({"kind": "", "message": str(message), "remedy": ""})
+def as_notes(found: Sequence[Warning]) -> list[dict[str, Any]]:
+    """What the library has warned of, as an answer has it."""
+    return [
+        {"kind": each.kind, "message": each.text(""), "remedy": for_service(each)}
+        if isinstance(each, Fault)
+        else {"kind": "", "message": str(each), "remedy": ""}
+        for each in found
+    ]
 
 
 def shown(value: Any) -> Any:

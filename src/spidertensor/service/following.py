@@ -6,32 +6,34 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from spidertensor.checkpoint import CheckpointError
 from spidertensor.estimator import load
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.errors import LearnerError
 from spidertensor.service.errors import ServiceError
-from spidertensor.service.journal import JournalError
-from spidertensor.service.learning import Outcome, Request
-from spidertensor.service.opening import position_of
+from spidertensor.service.opening import served_learner
+from spidertensor.service.requests import Outcome, Request
 
 READ_ONLY = "this server follows a model that another process writes"
 REMEDY = "send it to the server that learns"
 
 
 class Following:
+    """See served.Served for its fields."""
+
     read_only = True
+    learned = checkpointed = saved_stream = rejects = surprises = None
+    saved_entries = journal_bytes = 0
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble: dict[str, str] = {}
-        self.saved_at: float | None = None
         self._stamp = _stamp(path)
         self._take(load(path))
 
-    def _take(self, estimator: Any) -> None:
-        self.value = position_of(estimator, self.path).get("value")  # first: it may refuse the model
-        self.estimator, self.modes = estimator, estimator.mode_names_
+    def _take(self, estimator: Estimator) -> None:
+        self.learner = served_learner(estimator, self.path)
         # How old the file was when it was read, by a clock that never goes backwards.
         self.saved_at = time.monotonic() - max(0.0, time.time() - self._stamp[0] / 1e9)
 
@@ -43,7 +45,7 @@ class Following:
                 found, self._stamp = load(self.path), stamp
                 self._take(found)
             self.trouble.clear()
-        except (OSError, CheckpointError, JournalError) as error:
+        except (OSError, CheckpointError, LearnerError) as error:
             # moved away, or replaced by something else: go on as before
             self.trouble["checkpoint"] = f"{self.path}: {getattr(error, 'strerror', None) or error}"
 
@@ -51,7 +53,7 @@ class Following:
         return os.open(self.path, os.O_RDONLY)
 
     def warm_up(self) -> None:
-        self.estimator.predict([[0] * len(self.modes)])
+        self.learner.estimator.predict([[0] * len(self.learner.modes)])
 
     def replay(self) -> int:
         return 0

@@ -10,7 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -23,6 +23,7 @@ from spidertensor.sources.stream import Sender
 MESSAGES = "application/x-spider-messages"  # never accepted from a client
 
 Where = Callable[[int], str]
+Place = Callable[[int], str | None]
 
 
 class Messages(NamedTuple):
@@ -91,6 +92,13 @@ class DeadLetters:
         self._sender.close()
 
 
+class RejectsFile(Protocol):
+    """A file of rejected rows: cli.bad_rows.BadRows. place: where in the broker the message of a number is"""
+
+    def take(self, bad: Sequence[BadRow], place: Place) -> None: ...
+    def records(self, bad: Sequence[BadRow], place: Place) -> list[bytes]: ...
+
+
 class Rejects:
     """Where messages go that cannot be learned.
 
@@ -99,8 +107,9 @@ class Rejects:
     letters: they are sent there, too
     """
 
-    def __init__(self, opened: Callable[[str, int], Any]) -> None:
-        self._opened, self._file = opened, None
+    def __init__(self, opened: Callable[[str, int], RejectsFile]) -> None:
+        self._opened = opened
+        self._file: RejectsFile | None = None
         self.letters: DeadLetters | None = None
         self._waiting: list[tuple[BadRow, str | None]] = []
 
@@ -120,7 +129,7 @@ class Rejects:
             self._waiting = []
 
 
-def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Callable[[int], str | None]]:
+def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Place]:
     """Messages, and where each is by its number."""
     return [bad for bad, _ in rejected], {bad.row: where for bad, where in rejected}.get
 

@@ -8,6 +8,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from spidertensor.service.served import Served
+
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 GAUGES = {  # field of a snapshot -> name and help
     "error": ("spider_running_error", "running error (RMSE, or log loss for 0/1 values)"),
@@ -23,7 +25,7 @@ GAUGES = {  # field of a snapshot -> name and help
 class Metrics:
     """paths: those that have numbers of their own; any other is "other", so clients cannot invent series."""
 
-    def __init__(self, paths: list[str], served: Any, latest: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, paths: list[str], served: Served, latest: Callable[[], dict[str, Any]]) -> None:
         self._paths, self._served, self._latest = set(paths), served, latest
         self._registry = CollectorRegistry()
         self._requests = Counter("spider_requests", "requests", ["path", "status"], registry=self._registry)
@@ -51,9 +53,8 @@ class Metrics:
         for field, (name, about) in GAUGES.items():
             if told[field] is not None:
                 yield _one(GaugeMetricFamily, name, about, told[field])
-        scores = getattr(self._served, "scores", None)
-        if scores is not None:
-            clipped = int(scores.sums.n_clipped)
+        if not self._served.read_only:
+            clipped = int(self._served.learner.scores.sums.n_clipped)
             yield _one(CounterMetricFamily, "spider_clipped_entries", "entries that were clipped", clipped)
         if told["stream"] is not None:
             yield from _of_stream(told["stream"])

@@ -1,4 +1,4 @@
-"""A server's model at its start: of a file, new, or as a killed process has left it and its journal."""
+"""A server's model at its start: from a file, new, or as a killed process has left it and its journal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator.labels import ZERO_ONE
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.errors import LearnerError
+from spidertensor.learner.learner import Learner
+from spidertensor.learner.opening import check_value, reopened
 from spidertensor.service.journal import Journal, JournalError
-from spidertensor.service.learning import Estimator, Learning
+from spidertensor.service.journaled import JournaledLearner
+
+MEMORY = 5000  # entries after which the scores of a server forget
 
 KINDS = {kind.__name__: kind for kind in (SpiderRegressor, SpiderClassifier)}
 
@@ -18,17 +25,17 @@ class NewModel(NamedTuple):
 
     kind: str
     modes: list[str]
-    value: str | None  # None of events
+    value: str | None  # None for events
     settings: dict[str, Any]
 
-    def made(self) -> Estimator:
+    def made(self, path: Path) -> Learner:
         settings: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in self.settings.items()
         }
-        return KINDS[self.kind](**settings)
+        return Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY)
 
 
-def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learning:
+def opened(path: Path, new: NewModel | None, value: str | None = None) -> JournaledLearner:
     """The model of a file, or a new one, with the journal that a killed process may have left.
 
     value: the name of the value column, for a model whose file does not tell it
@@ -37,12 +44,9 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
     left = Journal.opened(place) if place.exists() else None
     span = left.span() if left else None
     if path.exists():
-        estimator = load(path)
-        position = position_of(estimator, path)
-        identity, sequence = _place(position.get("service"))
-        modes, value = estimator.mode_names_, position.get("value") or value
-        if value is None and not estimator.learns_events:
-            raise JournalError(f"{path}: does not say which column has the value", kind="value")
+        learner = served_learner(load(path), path, value)
+        check_value(learner)
+        identity, sequence = _place(learner.position.get("service"))
     else:
         if left is not None and span is not None:
             new = NewModel(*(left.about[name] for name in NewModel._fields))
@@ -52,42 +56,39 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Learni
             new, identity = new._replace(settings=new.settings | {"random_state": seed}), None
         else:
             raise JournalError(f"{path}: no such model", kind="no model")
-        estimator, modes, value, sequence = new.made(), new.modes, new.value, 0
+        learner, sequence = new.made(path), 0
     if left is not None and span is None:
         left.remove()
         left = None
     if left is not None and span is not None:
         _check_fits(left, span, identity, sequence, path)
         if span[1] > sequence:
-            return Learning(path, estimator, modes, value, left, sequence)
+            return JournaledLearner(learner, left, sequence)
         left.remove()  # killed after the model was saved, before its journal was removed
-    made_of = new or NewModel(type(estimator).__name__, modes, value, {})
+    made_of = new or NewModel(type(learner.estimator).__name__, learner.modes, learner.value, {})
     about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
-    learning = Learning(path, estimator, modes, value, Journal(place, about), sequence)
+    served = JournaledLearner(learner, Journal(place, about), sequence)
     if identity is None and path.exists():
-        learning.checkpoint()  # from now on the model knows its journal
-    return learning
+        served.checkpoint()  # from now on the model knows its journal
+    return served
 
 
-def position_of(estimator: Estimator, path: Path) -> dict[str, Any]:
-    """What `spider fit` or a server has noted in the file."""
-    position = estimator.position_ if isinstance(estimator.position_, dict) else {}
-    if position.get("bins"):
+def served_learner(estimator: Estimator, path: Path, value: str | None = None) -> Learner:
+    """The learner of a model from a file, if requests can tell its ids and values."""
+    learner = reopened(estimator, path, value, memory=MEMORY)
+    if any(learner.bins):
         remedy = "make the bins before the entries are sent, and fit the model with them as ids"
-        raise JournalError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
-    numbers = not isinstance(estimator, SpiderClassifier) or (
-        estimator.classes_.tolist() == [0, 1] and estimator.positive_ == 1
-    )
-    if not numbers:
+        raise LearnerError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
+    if learner.classes not in (None, ZERO_ONE):
         remedy = "fit a model with the labels 0 and 1"
-        raise JournalError(
-            f"{path}: has labels of its own, which are not served", kind="labels", remedy=remedy
-        )
-    return position
+        reason = f"{path}: has labels of its own, which are not served"
+        raise LearnerError(reason, kind="own labels", remedy=remedy)
+    learner.classes = None  # False and True are the numbers 0 and 1
+    return learner
 
 
 def _place(stored: Any) -> tuple[str | None, int]:
-    """Of the position that a model file has: whose journal goes on after which request. Files lie."""
+    """Whose journal goes on after which request, by a position; a file may say anything."""
     match stored:
         case {"journal": str(identity), "sequence": int(sequence)} if sequence >= 0:
             return identity, sequence

@@ -13,47 +13,35 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from spidertensor.service.errors import ServiceError
-from spidertensor.service.learning import Estimator, Outcome, Request
+from spidertensor.service.requests import Outcome, Request
+from spidertensor.service.served import Served
 from spidertensor.service.snapshots import Snapshots
 
 GROUP = 2000  # rows that are learned together, unless one request has more
 TICK = 0.25  # seconds between two looks at what is due
 
-
-class Served(Protocol):
-    """What the thread has: learning.Learning or following.Following."""
-
-    read_only: bool
-    estimator: Estimator
-    modes: list[str]
-    value: str
-
-    def warm_up(self) -> None: ...
-    def replay(self) -> int: ...
-    def learn(self, requests: Sequence[Request]) -> list[Outcome]: ...
-    def checkpoint(self) -> None: ...
-    def tick(self) -> None: ...
-    def close(self) -> None: ...
+Question = Callable[[], Any]
+What = TypeVar("What", Request, Question)
 
 
-class _Waiting:
+class _Waiting(Generic[What]):
     """Something to do, and the future of whoever waits for it."""
 
     __slots__ = ("future", "what")
 
-    def __init__(self, what: Request | Callable[[], Any], future: asyncio.Future[Any] | Future[Any]) -> None:
+    def __init__(self, what: What, future: asyncio.Future[Any] | Future[Any]) -> None:
         self.what, self.future = what, future
 
 
 class Owner(threading.Thread):
     def __init__(
         self,
-        served: Any,
+        served: Served,
         *,
         max_queue: int,
         every_seconds: float,
@@ -62,15 +50,15 @@ class Owner(threading.Thread):
         on_end: Callable[[], None],
     ) -> None:
         super().__init__(name="owner of the model")
-        self.served: Any = served
+        self.served = served
         self.snapshots = Snapshots(served)
         self.failed: BaseException | None = None  # what ended this thread before its time
         self.ready = False
         self._max_queue, self._max_journal = max_queue, max_journal
         self._every_seconds, self._every_entries = every_seconds, every_entries
         self._on_end = on_end
-        self._questions: deque[_Waiting] = deque()
-        self._requests: deque[_Waiting] = deque()
+        self._questions: deque[_Waiting[Question]] = deque()
+        self._requests: deque[_Waiting[Request]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._next_save = time.monotonic() + every_seconds
@@ -79,14 +67,14 @@ class Owner(threading.Thread):
     def waiting(self) -> int:
         return len(self._questions) + len(self._requests)
 
-    async def ask(self, what: Request | Callable[[], Any], timeout: float) -> Any:
+    async def ask(self, what: Request | Question, timeout: float) -> Any:
         """The outcome of a request to learn, or the result of a function that this thread calls."""
         if not self.ready:
             raise ServiceError(503, "starting", "the model is being loaded", retry=1)
         if self.waiting >= self._max_queue:
             raise ServiceError(429, "queue", f"{self.waiting} requests are waiting", retry=1)
         future = asyncio.get_running_loop().create_future()
-        self._put(_Waiting(what, future))
+        self._put(what, future)
         try:
             return await asyncio.wait_for(future, timeout)
         except TimeoutError:  # the future is cancelled: it is left out if its turn has not come yet
@@ -97,16 +85,19 @@ class Owner(threading.Thread):
         """For a thread that waits: the outcome, however long it takes."""
         future: Future[Outcome] = Future()
         try:
-            self._put(_Waiting(request, future))
+            self._put(request, future)
             return future.result()
         except ServiceError as error:
             return error
 
-    def _put(self, waiting: _Waiting) -> None:
+    def _put(self, what: Request | Question, future: asyncio.Future[Any] | Future[Any]) -> None:
         with self._changed:
             if self._stopping or self.failed:
                 raise ServiceError(503, "stopping", "the server is stopping", retry=5)
-            (self._requests if isinstance(waiting.what, Request) else self._questions).append(waiting)
+            if isinstance(what, Request):
+                self._requests.append(_Waiting(what, future))
+            else:
+                self._questions.append(_Waiting(what, future))
             self._changed.notify()
 
     def stop(self) -> None:
@@ -119,7 +110,7 @@ class Owner(threading.Thread):
         try:
             self.served.warm_up()
             self.served.replay()
-            self.snapshots.take(self)
+            self.snapshots.take(self.waiting, self.ready)
             self.ready = True
             while self._round():
                 pass
@@ -150,13 +141,14 @@ class Owner(threading.Thread):
         self.served.tick()
         self._checkpoint_if_due()
         if self.snapshots.due():
-            self.snapshots.take(self)
+            self.snapshots.take(self.waiting, self.ready)
         return True
 
-    def _group(self) -> list[_Waiting]:
-        group, rows = [], 0
+    def _group(self) -> list[_Waiting[Request]]:
+        group: list[_Waiting[Request]] = []
+        rows = 0
         while self._requests:
-            n = len(self._requests[0].what.entries.rows)  # pyright: ignore
+            n = len(self._requests[0].what.entries.rows)
             if group and rows + n > GROUP:
                 break
             group.append(self._requests.popleft())
@@ -168,16 +160,15 @@ class Owner(threading.Thread):
         if served.read_only or served.learned == served.checkpointed:
             self._next_save = time.monotonic() + self._every_seconds
             return
-        full = served.entries - served.saved_entries >= self._every_entries
-        full = full or served.journal.bytes >= self._max_journal
+        full = served.learner.entries - served.saved_entries >= self._every_entries
+        full = full or served.journal_bytes >= self._max_journal
         if time.monotonic() >= self._next_save or (full and "checkpoint" not in served.trouble):
             self._next_save = time.monotonic() + self._every_seconds
-            with contextlib.suppress(
-                ServiceError
-            ):  # an alarm tells it; the journal keeps what the file lacks
+            # an alarm tells it; the journal keeps what the file lacks
+            with contextlib.suppress(ServiceError):
                 served.checkpoint()
 
-    def _deliver(self, answers: list[tuple[_Waiting, Any]]) -> None:
+    def _deliver(self, answers: list[tuple[_Waiting[Any], Any]]) -> None:
         """All at once: waking the loop costs more than an answer."""
         _give([each for each in answers if isinstance(each[0].future, Future)])
         loops = [each[0].future.get_loop() for each in answers if not isinstance(each[0].future, Future)]
@@ -194,14 +185,14 @@ class Owner(threading.Thread):
         self._deliver([(each, _broken()) for each in left])
 
 
-def _called(function: Any) -> Any:
+def _called(function: Question) -> Any:
     try:
         return function()
     except Exception as error:
         return error
 
 
-def _give(answers: list[tuple[_Waiting, Any]]) -> None:
+def _give(answers: list[tuple[_Waiting[Any], Any]]) -> None:
     for waiting, answer in answers:
         if not waiting.future.done():
             if isinstance(answer, Exception):

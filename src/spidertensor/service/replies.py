@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 
+from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError
 
 
@@ -22,6 +24,19 @@ def refusal(error: ServiceError) -> Response:
     if error.status == 401:
         answer.headers["WWW-Authenticate"] = 'Bearer realm="spider", Basic realm="spider", charset="UTF-8"'
     return answer
+
+
+def in_rows(columns: Mapping[str, Sequence[Any]], found: Entries) -> list[dict[str, Any] | None]:
+    """Columns of the good rows of a request as one object for each of its rows; None for a bad one."""
+    objects: list[dict[str, Any] | None] = [
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+    ]
+    if not found.bad:
+        return objects
+    every: list[dict[str, Any] | None] = [None] * found.n_rows
+    for row, each in zip(found.rows.tolist(), objects, strict=True):
+        every[row] = each
+    return every
 
 
 def id_of(raw: Any) -> Any:

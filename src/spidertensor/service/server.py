@@ -15,6 +15,7 @@ from spidertensor.service.consumer import Consumer, From
 from spidertensor.service.guard import Guard
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
+from spidertensor.service.served import Served
 
 GRACE = 20  # seconds in which requests are finished after a signal
 
@@ -41,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    served: Any, settings: Settings, started: Callable[[str], None], consumed: From | None = None
+    served: Served, settings: Settings, started: Callable[[str], None], consumed: From | None = None
 ) -> None:
     """Serve until a signal comes, then finish what is waiting and save. Raises what ended it otherwise.
 

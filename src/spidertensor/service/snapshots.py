@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
-from spidertensor.estimator.running_floors import COVERAGE
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.floors import COVERAGE
+from spidertensor.learner.scores import Scores
+from spidertensor.service.served import Served
 
 EVERY = 1.0  # seconds between two snapshots
 KEPT = 1800  # points of the history
@@ -26,10 +29,17 @@ WORSE = 1.01  # times a floor: level with it is no alarm
 SILENCE = 60.0  # seconds without an entry
 
 
+class StreamReader(Protocol):
+    """Whoever reads a stream (consumer.Consumer): how it is doing, and an alarm if there is one."""
+
+    told: dict[str, Any]
+    trouble: str | None
+
+
 class Snapshots:
-    def __init__(self, served: Any) -> None:
+    def __init__(self, served: Served) -> None:
         self._served = served
-        self.stream: Any = None  # whoever reads a stream: consumer.Consumer
+        self.stream: StreamReader | None = None
         self.latest: dict[str, Any] = {}
         self.number = 0  # of the latest
         self.encoded = b""  # the latest, as JSON
@@ -42,7 +52,7 @@ class Snapshots:
     def due(self) -> bool:
         return time.monotonic() - self._taken >= EVERY
 
-    def take(self, owner: Any) -> None:
+    def take(self, waiting: int, ready: bool) -> None:
         now = time.monotonic()
         told = known(self._served)
         entries = told["entries"]
@@ -51,9 +61,9 @@ class Snapshots:
         if entries != before:
             self._moved = now
         told["rate"] = (entries - before) / passed if math.isfinite(passed) and passed > 0 else 0.0
-        told["queue"] = owner.waiting
+        told["queue"] = waiting
         told["stream"] = self.of_stream()
-        told["ready"] = owner.ready or not self.number
+        told["ready"] = ready or not self.number
         told["alarms"] = self._alarms(told, now)
         self._taken, self._entries = now, entries
         weights, nodes = [each["weight"] for each in told["members"]], told["nodes"]
@@ -64,7 +74,7 @@ class Snapshots:
     def of_stream(self) -> dict[str, Any] | None:
         if self.stream is None:
             return None
-        return self.stream.told | {"bad": self._served.position.get("bad", 0)}
+        return self.stream.told | {"bad": self._served.learner.position.get("bad", 0)}
 
     def history(self) -> bytes:
         """The latest points in columns. Called by other threads: a copy of the points first."""
@@ -99,33 +109,44 @@ def _problems(told: dict[str, Any], silence: float) -> list[tuple[str, str]]:
     return found
 
 
-def known(served: Any) -> dict[str, Any]:
-    """What is known of a model, at this moment."""
-    estimator, scores = served.estimator, getattr(served, "scores", None)
-    fitted = estimator.__sklearn_is_fitted__()
-    noise = estimator.noise_ if fitted and hasattr(type(estimator), "noise_") else None
-    saved = served.saved_at
-    nothing = dict.fromkeys(("error", "floor_mean", "floor_biases", "coverage", "clipped", "scored"))
+def running(scores: Scores) -> dict[str, Any]:
+    """Errors, coverage and share of clipped entries; None as long as there is nothing to tell."""
     return {
-        "time": time.time(),
-        "model": served.path.name,
-        "kind": type(estimator).__name__,
-        "read_only": served.read_only,
-        "modes": served.modes,
-        "value": served.value,
-        "metric": "rmse" if estimator.likelihood_.metric == "rmse" else "log_loss",
-        "entries": estimator.n_entries_ if fitted else 0,
-        **(nothing if scores is None else scores.running()),
-        "noise": noise**0.5 if noise is not None and estimator.likelihood_.normal else None,
-        "members": _members(estimator) if fitted else [],
-        "nodes": list(estimator.n_nodes_) if fitted else [0] * len(served.modes),
-        "journal_bytes": 0 if served.read_only else served.journal.bytes,
-        "checkpoint_age": None if saved is None else max(0.0, time.monotonic() - saved),
-        "surprises": [] if scores is None else list(scores.surprises),
+        "error": scores.score,
+        **{f"floor_{name}": floor for name, floor in scores.floors.items()},
+        "coverage": scores.coverage,
+        "clipped": scores.clipped,
+        "scored": scores.entries,
     }
 
 
-def _members(estimator: Any) -> list[dict[str, Any]]:
+def known(served: Served) -> dict[str, Any]:
+    """What is known of a model, at this moment."""
+    learner = served.learner
+    estimator, scores = learner.estimator, running(learner.scores)
+    fitted = not learner.is_new
+    noise = getattr(estimator, "noise_", None) if fitted else None
+    saved = served.saved_at
+    return {
+        "time": time.time(),
+        "model": learner.path.name,
+        "kind": type(estimator).__name__,
+        "read_only": served.read_only,
+        "modes": learner.modes,
+        "value": learner.value,
+        "metric": learner.scores.metric,
+        "entries": learner.entries,
+        **(dict.fromkeys(scores) if served.read_only else scores),
+        "noise": noise**0.5 if noise is not None and estimator.likelihood_.normal else None,
+        "members": _members(estimator) if fitted else [],
+        "nodes": list(estimator.n_nodes_) if fitted else [0] * len(learner.modes),
+        "journal_bytes": served.journal_bytes,
+        "checkpoint_age": None if saved is None else max(0.0, time.monotonic() - saved),
+        "surprises": [] if served.surprises is None else list(served.surprises.latest),
+    }
+
+
+def _members(estimator: Estimator) -> list[dict[str, Any]]:
     return [
         {"name": ", ".join(f"{name} {each}" for name, each in member.own.items()) or "as set",
          "weight": member.weight}
@@ -133,9 +154,9 @@ def _members(estimator: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def described(served: Any) -> dict[str, Any]:
+def described(served: Served) -> dict[str, Any]:
     """For /v1/model: everything but the live parts, and what only the model's file has besides."""
-    told, estimator = known(served), served.estimator
+    told, estimator = known(served), served.learner.estimator
     for live in ("time", "surprises"):
         del told[live]
     told["nodes"] = dict(zip(told["modes"], told["nodes"], strict=True))
@@ -144,8 +165,8 @@ def described(served: Any) -> dict[str, Any]:
     told["id_kinds"] = dict(zip(told["modes"], kinds, strict=True))
     told["log_evidence"] = estimator.log_evidence_ if fitted else None
     told["settings"] = estimator.settings_ if fitted else None
-    told["position"] = getattr(served, "learned", None)
-    told["saved_position"] = getattr(served, "checkpointed", None)
+    told["position"] = served.learned
+    told["saved_position"] = served.checkpointed
     counts = {"rejected": "n_rejected_", "refused": "n_refused_", "clipped_entries": "n_clipped_"}
     for name, attribute in (counts | {"followed": "followed_"}).items():
         told[name] = getattr(estimator, attribute, None) if fitted else None

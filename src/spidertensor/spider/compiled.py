@@ -5,7 +5,8 @@ numba's decorators, so numba's private flags stand here only.
 
 numba's own cache looks at the file that a function stands in, so a change in another file that the function
 calls goes unseen. Here the file names of the cache contain a hash of all sources that a kernel can depend on
-(`stamp`): compiled code is never used with other sources than its own. numba chooses the folder: the variable
+(`stamp`): compiled code is never used with other sources than its own. A kernel of another package depends on
+ours and on the files beside it. numba chooses the folder: the variable
 NUMBA_CACHE_DIR, else the `__pycache__` beside the source, else the user's cache folder. Where none of these
 can be written the kernels are compiled in every process, and a warning says so.
 """
@@ -40,7 +41,7 @@ PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "n
 HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
 
 # All files of these folders are kernel sources: constants are compiled in.
-KERNEL_FOLDERS = ("spider", "baselines", "cluster")
+KERNEL_FOLDERS = ("spider", "evaluation", "cluster")
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
 _kernels: list[Any] = []
@@ -60,13 +61,16 @@ def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., An
 
 
 @cache
-def stamp() -> str:
-    """Hash of all kernel sources and of the compiler's versions."""
+def stamp(folder: Path = _PACKAGE) -> str:
+    """Hash of all kernel sources, for a kernel in this folder, and of the compiler's versions."""
+    folders = [_PACKAGE / name for name in KERNEL_FOLDERS]
+    if not folder.is_relative_to(_PACKAGE):
+        folders.append(folder)
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for folder in KERNEL_FOLDERS:
-        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+    for each in folders:
+        for path in sorted(each.rglob("*.py")):
             source = path.read_bytes()
-            digest.update(f"\n{path.relative_to(_PACKAGE).as_posix()} {len(source)}\n".encode() + source)
+            digest.update(f"\n{path.relative_to(each.parent).as_posix()} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 
 
@@ -118,14 +122,16 @@ def _or_warmed(locator: Any) -> Any:
                 super().ensure_cache_path()
             except OSError:
                 # each folder of sources has its own, and not all may have had something to compile
-                if not any(Path(self.get_cache_path()).parent.rglob(f"{_prefix()}*.nbi")):
+                if not any(Path(self.get_cache_path()).parent.rglob(f"{_prefix(self._py_file)}*.nbi")):
                     raise
 
     return OrWarmed
 
 
-def _prefix() -> str:
-    return f"spidertensor-{stamp()}-"
+def _prefix(source: str) -> str:
+    """How the names of the files begin that hold what was compiled from this source file."""
+    folder = Path(source).parent
+    return f"spidertensor-{stamp(_PACKAGE if folder.is_relative_to(_PACKAGE) else folder)}-"
 
 
 class _Files(CompileResultCacheImpl):
@@ -134,7 +140,7 @@ class _Files(CompileResultCacheImpl):
     _locator_classes = [_or_warmed(each) for each in CompileResultCacheImpl._locator_classes]  # noqa: RUF012
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        return f"{_prefix()}{fullname}.{_python(abiflags)}"
+        return f"{_prefix(self.locator._py_file)}{fullname}.{_python(abiflags)}"
 
 
 def _python(abiflags: str = getattr(sys, "abiflags", "")) -> str:
@@ -156,7 +162,7 @@ class _KernelCache(FunctionCache):
         except OSError as error:  # read-only after all, or the disk is full: the kernel runs all the same
             _say_not_saved(error.strerror)
         else:
-            _remove_stale(Path(self.cache_path))
+            _remove_stale(Path(self.cache_path), _prefix(self._impl.locator._py_file))
 
 
 class _NoCache(NullCache):
@@ -165,12 +171,12 @@ class _NoCache(NullCache):
 
 
 @cache
-def _remove_stale(folder: Path) -> None:
+def _remove_stale(folder: Path, prefix: str) -> None:
     """Delete what was compiled from other sources for this Python, once per process and folder.
 
     Another process may be using these files: numba treats a file that is gone as one that was never there.
     """
     for path in folder.glob(f"spidertensor-*.{_python()}.*nb[ic]"):
-        if not path.name.startswith(_prefix()):
+        if not path.name.startswith(prefix):
             with suppress(OSError):  # another process was faster, or has the file open on Windows
                 path.unlink()

@@ -1,0 +1,79 @@
+"""What all tests share: rooms, examples of hypothesis, what JAX has compiled, where data sets lie."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from spidertensor.spider.likelihoods import Likelihood
+
+ROOT = Path(__file__).resolve().parent
+ROOMS = {
+    **{
+        name: ROOT / "tests" / name
+        for name in ("unit", "engine", "estimator", "command", "service", "brokers", "cluster", "docs")
+    },
+    "study": ROOT / "study",
+}
+
+# A shell starts jobs in the background with Ctrl-C ignored, and children inherit that; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+# Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder in $SPIDER_DATA, or ../shared/data beside the repository; skips where there is neither."""
+    named = os.environ.get("SPIDER_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data sets: {folder} is not a folder (set SPIDER_DATA to the folder that has them)")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unoptimised() -> Iterator[None]:
+    """For tests in which compiling is most of what JAX costs, and the last digits are not the question."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def warm_kernels() -> None:
+    """For tests of what the command prints: the line about compiling does not come in between."""
+    from spidertensor.cli.warmup import warmup
+
+    warmup()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each test is marked with its room: `pytest -m service`."""
+    for item in items:
+        for room, folder in ROOMS.items():
+            if item.path.is_relative_to(folder):
+                item.add_marker(room)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their argument, not written out: gzip puts the second it ran into them, and test
+    processes that collect in different seconds would disagree about the tests there are. A likelihood is
+    called by its name."""
+    if isinstance(val, Likelihood):
+        return val.name
+    return argname if isinstance(val, bytes) else None

@@ -1,0 +1,206 @@
+"""A run of `spider fit`: a learner, a source, and what becomes of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from spidertensor import sources
+from spidertensor.cli import kept, output
+from spidertensor.cli.bad_rows import BadRows
+from spidertensor.cli.errors import CommandError, worded
+from spidertensor.cli.notes import Notes
+from spidertensor.cli.predictions import Predictions
+from spidertensor.cluster.rounds import Rounds
+from spidertensor.faults import EntryError, Fault, SpiderWarning
+from spidertensor.learner import labels
+from spidertensor.learner.chunks import in_pieces, in_rounds
+from spidertensor.learner.first_batch import entries_needed, joined_first
+from spidertensor.learner.last_part import LastPart
+from spidertensor.learner.learner import Learner
+from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
+from spidertensor.sources.bins import SAMPLE
+from spidertensor.spider.likelihoods import PROBIT
+
+MANY_BAD = 0.05  # share of the rows
+AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
+QUIET_S = 1.0  # seconds without a row, after which a pipe is quiet
+
+
+@dataclass
+class Times:
+    """Seconds; the first chunk, for which kernels are compiled, counts as `starting`."""
+
+    reading: float = 0.0
+    starting: float = 0.0
+    learning: float = 0.0
+    timed: int = 0  # entries learned in `learning`
+
+
+@dataclass
+class Run:
+    """new: the model begins with this run"""
+
+    learner: Learner
+    source: Source | Stream
+    new: bool = True
+    missing: str = "error"  # what a missing id is: sources.read
+    keep: int = 0  # versions to keep of the model: see kept.py
+    predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
+    predictions: Predictions | None = None
+    rounds: Rounds | None = None  # of several workers
+    opened: OpenStream | None = field(init=False, default=None)
+    skipped: int = field(init=False, default=0)  # rows that were left out because an id is missing
+    bad: int = field(init=False, default=0)  # bad rows of this run
+    times: Times = field(init=False, default_factory=Times)
+    notes: Notes = field(init=False, default_factory=Notes)
+    last_part: LastPart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last_part = LastPart(self.learner.scores)
+
+    @property
+    def row(self) -> int:
+        return self.learner.position["row"]
+
+    @property
+    def entries(self) -> int:
+        """Those of this run."""
+        return self.learner.scores.entries
+
+    @property
+    def place(self) -> str:
+        return f"{self.source.format.unit} {self.row:,} of {self.source.name}"
+
+    def chunks(self) -> Iterator[Chunk]:
+        learner, position = self.learner, self.learner.position
+        classes = learner.classes
+        how = {
+            "likelihood": learner.estimator.likelihood_, "all_text": position["all_text"],
+            "missing": self.missing, "bins": learner.bins,
+            "labels": classes and (labels.text(classes[0]), labels.text(classes[1])),
+        }  # fmt: skip
+        if isinstance(self.source, Stream):
+            at = position["stream"]
+            self.opened = sources.open(self.source, learner.modes, learner.value, position=at, **how)
+            chunks = self.opened.chunks(QUIET_S)
+        else:
+            at = {"skip": position["row"], "last": position["last"]}
+            chunks = read(self.source, learner.modes, learner.value, quiet=QUIET_S, **at, **how)
+        if learner.value is None:
+            chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
+        if self.new:
+            chunks = joined_first(chunks, learner.estimator.batch_size, self._note_first)
+        # The position in a stream is known where its chunks end, so these also end rounds.
+        if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
+            return in_rounds(chunks, self._in_whole_rounds, lambda: entries_needed(learner.estimator))
+        if learner.rule is not None and not isinstance(self.source, Stream):
+            return in_pieces(chunks, max(1, AT_ONCE // (1 + learner.rule.negatives)))
+        return chunks
+
+    def _in_whole_rounds(self, n: int) -> int:
+        assert self.rounds is not None
+        return self.rounds.whole(self.learner.entries, n)
+
+    def _note_first(self, n: int, quiet: bool) -> None:
+        """A pipe that is quiet gives fewer rows, and fewer numbers, than there would be without a pause."""
+        estimator = self.learner.estimator
+        if quiet and estimator.likelihood_.scaled and estimator.get_params().get("scaling") is None:
+            values = output.counted(n, "value")
+            reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
+            remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
+            self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
+        for name, each in zip(self.learner.modes, self.learner.bins, strict=True):
+            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+                reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
+                self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
+
+    def learn(self, chunk: Chunk, rejected: BadRows) -> None:
+        """All of a chunk or, after an error, nothing of it."""
+        learner, before, learned = self.learner, rejected.count, None
+        self._reject(chunk, rejected)
+        if len(chunk.rows):
+            assert chunk.values is not None
+
+            def refuse(error: EntryError) -> None:
+                rejected.take(_bad_rows(chunk, error, learner.columns), chunk.place)
+
+            try:
+                learned = learner.learn(chunk.columns, chunk.values, refuse)
+            except (ValueError, ModuleNotFoundError) as error:  # an impossible setting, or no JAX
+                if isinstance(error, Fault):
+                    raise
+                raise CommandError(str(error)) from None
+        # before anything else can fail: from here on the chunk counts as learned
+        bad = rejected.count - before
+        learner.position["bad"] += bad
+        learner.position |= {"row": chunk.end, "last": chunk.last, "stream": chunk.position}
+        self.skipped += chunk.skipped
+        self.bad += bad
+        if learned is not None:
+            self.notes.tell_warnings(learned.warnings)
+            self.last_part.add(learner.score(learned))
+            if self.predictions is not None and len(learned.values):
+                value = learned.values if learner.classes is None else learner.labels(learned.values)
+                columns = [*learned.ids, *([] if learner.value is None else [value])]
+                self.predictions.add(chunk.rows[learned.kept], columns, learned.numbered.update)
+
+    def _reject(self, chunk: Chunk, rejected: BadRows) -> None:
+        try:
+            rejected.take(chunk.bad, chunk.place)
+        except CommandError as error:
+            estimator = self.learner.estimator
+            zero_one = estimator.likelihood_ is PROBIT and not estimator.learns_events
+            if not zero_one or self.learner.classes is not None:
+                raise
+            raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
+
+    def note_the_end(self) -> None:
+        """What can only be said, or is only sure, when all rows are learned."""
+        with self.notes.of_warnings():
+            self.learner.estimator._warn_at_end()
+        for each in self.last_part.notes():
+            self.notes.tell(each)
+        rows = self.bad + self.entries
+        if self.bad > MANY_BAD * rows:
+            reason = f"{self.bad / rows:.0%} of {output.counted(rows, 'row')} were bad and left out"
+            remedy = "--on-bad file writes them to a file, each with the reason"
+            self.notes.tell(SpiderWarning(reason, kind="bad rows", remedy=remedy))
+
+    def open_predictions(self, path: Path, *, replace: bool) -> None:
+        learner = self.learner
+        self.predictions = Predictions(
+            path, learner.columns, learner.estimator.likelihood_, size=self.predicted, replace=replace
+        )
+
+    def save(self) -> None:
+        learner = self.learner
+        bins = [each and each.to_json() for each in learner.bins] if any(learner.bins) else None
+        learner.position |= {"missing_id": str(self.missing), "bins": bins}
+        if self.predictions is not None:
+            learner.position["predictions"] = self.predictions.flush()
+        if self.keep and self.entries:
+            kept.before_run(learner.path, self.keep)
+            self.keep = 0  # the next save replaces a checkpoint of this run
+        learner.save()
+        if self.opened is not None and learner.position["stream"] is not None:
+            self.opened.commit(learner.position["stream"])
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
+
+
+def _bad_rows(chunk: Chunk, error: EntryError, names: list[str]) -> list[BadRow]:
+    """The rows of a chunk that the model has refused."""
+    assert chunk.values is not None
+    bad = []
+    for place in error.rows:
+        value = float(chunk.values[place])
+        raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=False))
+        reason = worded(error.but(row=None, value=value))
+        bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
+    return bad

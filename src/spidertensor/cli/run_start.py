@@ -1,0 +1,87 @@
+"""A run of `spider fit` at its start: with a new model, or with one that exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spidertensor.cli import event_options, files, output
+from spidertensor.cli.errors import CommandError
+from spidertensor.cli.run import Run
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import paths
+from spidertensor.estimator.labels import Classes, are_zero_one
+from spidertensor.learner import position
+from spidertensor.learner.learner import Learner
+from spidertensor.learner.opening import check_value, reopened, standing
+from spidertensor.sources import Bins, Source, Stream
+
+
+def start(
+    path: Path,
+    source: Source | Stream,
+    modes: list[str] | None,
+    value: str | None,
+    *,
+    binary: bool,
+    paper: bool,
+    classes: Classes | None = None,
+    rules: dict[str, str] | None = None,
+    **settings: Any,
+) -> Run:
+    """A new model. rules: those of bins, by the names of modes"""
+    events = "negatives" in settings
+    if modes is None or (value is None and not events):
+        raise CommandError("a new model needs --modes and --value, or --events for rows without a value")
+    kind = SpiderClassifier if binary or events else SpiderRegressor
+    for name in ("scaling", "clip"):
+        if kind is SpiderClassifier and name in settings:
+            raise CommandError(
+                f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"
+            )
+    estimator = (kind.paper() if paper else kind()).set_params(**paths(settings))
+    own = None if classes is None or are_zero_one(classes) else classes
+    rules = rules or {}
+    if unknown := [name for name in rules if name not in modes]:
+        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+    bins = [Bins(rules[name]) if name in rules else None for name in modes]
+    learner = Learner(estimator, path, modes, value, bins=bins, classes=own)
+    learner.position = position.begun(source, value, standing(learner, source).all_text, [])
+    run = Run(learner, source)
+    if events and isinstance(source, Source) and (note := event_options.unlearned_labels(source, modes)):
+        run.notes.tell(note)
+    return run
+
+
+def resume(
+    path: Path, source: Source | Stream, value: str | None, *, add: bool, again: bool, network: str | None
+) -> Run:
+    """The model of an earlier run, to go on with `source`.
+
+    add: learn the source from its start; again: even if the model knows it
+    """
+    estimator = files.load_model(path, network)
+    if not add and position.checked(estimator.position_, len(estimator.mode_names_)) is None:
+        raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
+    learner = reopened(estimator, path, value)
+    check_value(learner)
+    found = standing(learner, source)
+    if add and not again:
+        position.check_new(found.place, path, source)
+    if not add and found.place is None:
+        raise CommandError(
+            f"{path}: has learned another source ({found.known[0]['source']}): "
+            f"use --add to learn {source.name} on top of it"
+        )
+    known, missing = learner.position, position.missing_id(found.stored)
+    learner.position = position.begun(source, learner.value, found.all_text, found.before, missing)
+    if "service" in known:
+        learner.position["service"] = known["service"]  # a server finds its journal and its answers by it
+    run = Run(learner, source, new=False, missing=missing)
+    if not add and found.place is not None:
+        learner.position |= {name: found.place[name] for name in ("row", "bad", "last", "stream")}
+        if (name := found.other_name(source)) is not None:
+            output.note(f"note: {path} was learned from {name}, and goes on with {source.name}")
+        if found.stored is not None and found.is_latest:
+            run.predicted = position.predicted(found.stored)
+    return run

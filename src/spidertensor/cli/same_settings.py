@@ -1,0 +1,56 @@
+"""Options that describe a model, beside the model that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spidertensor.cli import event_options
+from spidertensor.cli.errors import CommandError
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import flat, paths
+from spidertensor.estimator.labels import Classes
+from spidertensor.learner import labels
+from spidertensor.learner.learner import Learner
+
+
+def check_same(
+    learner: Learner,
+    modes: list[str] | None,
+    value: str | None,
+    *,
+    binary: bool,
+    paper: bool,
+    classes: Classes | None = None,
+    rules: dict[str, str] | None = None,
+    **settings: Any,
+) -> None:
+    """Options that are given must agree with the model."""
+    estimator = learner.estimator
+    facts = {
+        "modes": learner.modes,
+        "value": learner.value,
+        "binary": isinstance(estimator, SpiderClassifier),
+        "labels": labels.in_words(learner.classes),
+        "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
+        **_flat(estimator),
+    }
+    given = settings
+    if paper:
+        settings = _flat(type(estimator).paper().set_params(**paths(settings)))
+    options = {
+        "modes": modes, "value": value, "binary": binary or None,
+        "labels": classes and labels.in_words(classes), "bin": rules,
+    }  # fmt: skip
+    for name, wanted in {**options, **settings}.items():
+        if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
+            has = event_options.named({name: facts.get(name)}, learner.modes)[name]
+            wanted = event_options.named({name: wanted}, learner.modes)[name]
+            raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
+
+
+def _flat(estimator: SpiderRegressor | SpiderClassifier) -> dict[str, Any]:
+    return flat(estimator.get_params(deep=False), estimator._inside)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

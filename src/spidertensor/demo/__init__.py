@@ -1,0 +1,18 @@
+"""Streams to try without data of one's own: a year of flights, and a synthetic one."""
+
+from __future__ import annotations
+
+from spidertensor.demo import flights, synthetic
+from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
+
+INFOS: dict[str, Info] = {info.name: info for info in (flights.INFO, synthetic.INFO)}
+
+
+def load(name: str) -> Dataset:
+    """The stream with this name, of INFOS."""
+    if name == synthetic.INFO.name:
+        return synthetic.synthetic()
+    path = installed_file(flights.INFO)
+    if path is None:
+        raise DatasetError(f"no file of {name}. Get it from {flights.INFO.source}.")
+    return read_dataset(flights.INFO, path, flights.read)

@@ -1,0 +1,12 @@
+"""How good a method is, on one's own data or on a named data set.
+
+protocols.py        held out and prequential: any Method in, rows of scores out
+last_out.py         the same for events: ranks instead of errors
+metrics.py, ranking_metrics.py
+floors.py, popularity.py
+                    what a method has to beat
+dataset.py, own_file.py
+                    entries with their splits; a user's file as a data set
+methods.py          the methods and data sets that can be evaluated by name
+draw.py             figures of rows
+"""

@@ -1,0 +1,179 @@
+"""Figures of the rows of `protocols`: every number drawn is in a row.
+
+Figures are made without pyplot, so there is no window, no backend to choose and no global state. Methods have
+the styles of the palette in the order given, and the first one stands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from spidertensor.evaluation.metrics import CURVES, METRICS, Curve
+from spidertensor.evaluation.protocols import Row
+from spidertensor.evaluation.styles import BLUE, PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
+SIZE_WITH_MEMBERS = (9.0, 5.0)
+# Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
+HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
+
+Points = Sequence[Sequence[float]]  # pairs
+
+
+def overview(
+    rows_by_method: Mapping[str, Sequence[Row]],
+    *,
+    entries: str = "entries",
+    unit: str = "",
+    members: Sequence[str] = (),
+) -> Figure:
+    """Running curves and calibration side by side, from the rows of one of `protocols`.
+
+    entries: what an entry is called; unit: of the values, none by default
+    members: what the models of the first method's committee are called; their weights are drawn below
+    """
+    from matplotlib.figure import Figure
+
+    name, rows = next(iter(rows_by_method.items()))
+    heights = [2.6, 1] if members else [1]
+    figure = Figure(figsize=SIZE_WITH_MEMBERS if members else SIZE, layout="constrained")
+    panels = figure.subplots(len(heights), 2, width_ratios=[1.7, 1], height_ratios=heights, squeeze=False)
+    curves, calibration = panels[0]
+    draw_running_curves(curves, rows_by_method, entries=entries, unit=unit)
+    last = {name: rows[-1] for name, rows in rows_by_method.items()}
+    plain = {name: row["calibration"] for name, row in last.items()}
+    calibrated = {name: row["calibrated"] for name, row in last.items() if row.get("calibrated")}
+    draw_calibration(calibration, plain, CURVES[rows[-1]["metric"]], calibrated)
+    if members:
+        weights, beside = panels[1]
+        draw_members(weights, rows, members)
+        curves.set_xlabel("")
+        weights.set_xlabel(escaped(f"{entries} learned so far"))
+        weights.set_ylabel("weight")
+        weights.set_title(escaped(f"The models of {name}: weights in its predictions"), fontsize="medium")
+        beside.set_axis_off()
+        handles, labels = weights.get_legend_handles_labels()
+        beside.legend(  # from above, as the areas lie
+            handles[::-1], labels[::-1], loc="center left", frameon=False, fontsize="small"
+        )
+    return figure
+
+
+def draw_running_curves(
+    axes: Axes, rows_by_method: Mapping[str, Sequence[Row]], *, entries: str = "entries", unit: str = ""
+) -> None:
+    """The score of each window between two rows; the legend has the score over all but the skipped ones.
+
+    Held out there are no windows: the curves are scores of the test set after so many entries.
+    """
+    last = next(iter(rows_by_method.values()))[-1]
+    metric = METRICS[last["metric"]].label
+    drawn, of_what, title = "window_score", "of each window", f"Predicted, then learned: running {metric}"
+    if last["window_score"] is None:
+        drawn, of_what, title = "score", "of the test set", f"Learned, then tested: {metric}"
+    for number, (name, rows) in enumerate(rows_by_method.items()):
+        axes.plot(
+            [row["n_entries"] for row in rows],
+            [row[drawn] for row in rows],
+            label=escaped(f"{name}: {rows[-1]['score']:.3g}" + (f" {unit}" if unit else "")),
+            **palette_style(number, len(rows_by_method), marker=len(rows) == 1),
+        )
+    if last["skipped"]:
+        axes.axvspan(0, last["skipped"], color="0.92", zorder=0, label="not in the score")
+    axes.set_xlim(0, last["n_entries"])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(escaped(f"{entries} learned so far"))
+    axes.set_ylabel(escaped(f"{metric} {of_what}" + (f" ({unit})" if unit else "")))
+    axes.set_title(title, fontsize="medium")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the curves
+    axes.legend(loc="upper center", ncols=2, frameon=False, fontsize="small")
+    tidy(axes)
+
+
+def draw_members(axes: Axes, points: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
+    """The weights of a committee's models after so many entries, one upon the other: together they are 1.
+
+    points: rows, or points of the curve of a run, with `n_entries` and `members`
+    """
+    n_entries = [point["n_entries"] for point in points]
+    weights = list(zip(*(point["members"] for point in points), strict=True))
+    names = names or [f"model {number}" for number in range(1, len(weights) + 1)]
+    # tints of one colour: parts of a whole, and in order even without colours
+    lighter = 0.85 / max(len(weights) - 1, 1)
+    tints = [(BLUE.color, 1 - number * lighter) for number in range(len(weights))]
+    axes.stackplot(
+        n_entries, *weights, labels=list(map(escaped, names)), colors=tints, edgecolor="white", linewidth=0.8
+    )
+    axes.set_xlim(0, n_entries[-1])
+    axes.set_ylim(0, 1)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter(_percent)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_calibration(
+    axes: Axes,
+    points_by_method: Mapping[str, Points],
+    curve: Curve,
+    calibrated: Mapping[str, Points] = MappingProxyType({}),
+) -> None:
+    """Observed against predicted shares: a well calibrated method lies on the diagonal."""
+    n = len(points_by_method)
+    styles = {name: palette_style(number, n) for number, name in enumerate(points_by_method)}
+    draw_reliability(axes, points_by_method, styles, curve, calibrated)
+    axes.set_title(f"Calibration of the {curve.what}", fontsize="medium")
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
+
+
+def draw_reliability(
+    axes: Axes,
+    points_by_method: Mapping[str, Points],
+    styles: Mapping[str, Mapping[str, Any]],
+    curve: Curve,
+    calibrated: Mapping[str, Points] = MappingProxyType({}),
+) -> None:
+    """The curves of `draw_calibration`, in these styles, without title and legend.
+
+    calibrated: of the methods that have calibrated intervals, the curves of these; they have hollow markers
+    """
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1.0, label="ideal")
+    for name, points in points_by_method.items():
+        axes.plot(*zip(*points, strict=True), label=escaped(name), **styles[name])
+        if name in calibrated:
+            style = {**styles[name], **HOLLOW}
+            axes.plot(*zip(*calibrated[name], strict=True), label=escaped(f"{name}, calibrated"), **style)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(_percent)
+    axes.set_xlabel(curve.predicted)
+    axes.set_ylabel(curve.observed)
+    tidy(axes)
+
+
+def _percent(share: float, place: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def escaped(text: str) -> str:
+    """Text that is shown as it is: matplotlib takes text between two dollar signs for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def palette_style(number: int, n_methods: int, *, marker: bool = True) -> dict[str, Any]:
+    """The first method is drawn on top of the others."""
+    style = PALETTE[number % len(PALETTE)].options() | {"zorder": 2 + n_methods - number, "markersize": 3.5}
+    return style if marker else style | {"marker": ""}
+
+
+def tidy(axes: Axes) -> None:
+    axes.grid(color="0.88", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,179 @@
+"""The methods that can be evaluated by name, with all that is known about each in one entry.
+
+    METHODS["spider"].build(rank, n_modes, likelihood, batch_size, **settings) -> Method
+
+The order of METHODS is the order in tables and legends. Here are the library's default and the floors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from spidertensor.evaluation import floors, styles
+from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
+from spidertensor.evaluation.styles import Style
+from spidertensor.method import Method, Unit
+from spidertensor.spider.likelihoods import PROBIT, Likelihood
+
+
+class Entry(NamedTuple):
+    """What is known about a method.
+
+    build:          rank, n_modes, likelihood, batch_size, **settings -> Method
+    name:           in commands, experiment files and rows
+    label:          in tables, figures and text
+    description:    one line for those who do not know it
+    style:          of its lines in figures
+    unit:           of its Method, with the default settings
+    role:           the paper's own method, a variant of it, a competitor of the paper, or a floor
+    counts:         has the likelihood of counts
+    scaled:         wants values of mean 0 and standard deviation 1, not raw ones
+    has_rank:       False: the rank changes nothing
+    has_batch_size: False: the batch size changes nothing
+    events:         learns from events alone, if told `negatives` and `negatives_over`
+    settings:       what else it can be told; each has a default
+    learning_rates: by data set, where there is one to tune
+    needs:          packages that it imports when it is built
+    """
+
+    build: Callable[..., Method]
+    name: str
+    label: str
+    description: str
+    style: Style
+    unit: Unit
+    role: Literal["paper", "variant", "competitor", "floor"]
+    counts: bool = False
+    scaled: bool = True
+    has_rank: bool = True
+    has_batch_size: bool = True
+    events: bool = False
+    settings: tuple[str, ...] = ()
+    learning_rates: Mapping[str, float] = MappingProxyType({})
+    needs: tuple[str, ...] = ()
+
+    def tuned(self, data: str) -> dict[str, float]:
+        """The settings that were tuned on a data set, if any were."""
+        return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
+
+    def for_run(self, data: Dataset, settings: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+        """The method for a run on this data set, and what the protocols have to know to evaluate it.
+
+        settings: rank, batch_size and seed, and any of the entry's own `settings`
+        """
+        own = {name: settings[name] for name in self.settings if name in settings}
+        if data.events_over and self.events:
+            from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow
+
+            own |= {"negatives": NEGATIVES, "negatives_over": data.modes.index(data.events_over)}
+        size = settings["batch_size"]
+        method = self.build(settings["rank"], len(data.shape), data.likelihood, size, **own)
+        how = {"likelihood": data.likelihood, "batch_size": size, "seed": settings["seed"]}
+        return method, how | {"scaled": self.scaled}
+
+
+def spider(
+    rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *, paper: bool = False, **settings: Any
+) -> Method:
+    """What an estimator builds from these parameters; those of a regressor are left out for a classifier."""
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # scikit-learn takes a second
+    from spidertensor.estimator.groups import paths
+    from spidertensor.estimator.parameters import model_of
+
+    kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
+    known = kind._flat_names()
+    settings = {name: value for name, value in settings.items() if name in known}
+    estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size)
+    estimator.set_params(**paths(settings))
+    params = estimator._resolved(estimator._flat_params(), None, n_modes)
+    return model_of(params, likelihood, n_modes).method
+
+
+def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.mean(likelihood)
+
+
+def _biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.biases(n_modes, likelihood)
+
+
+def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    return floors.static_biases(n_modes, likelihood)
+
+
+SPIDER_SETTINGS = ("activation", "engine")
+DEFAULT_SETTINGS = (*SPIDER_SETTINGS, "clip", "node_noise", "memory", "multilinear_var")
+
+DEFAULT = Entry(
+    spider,
+    "spider",
+    "spidertensor default",
+    "the library's default: a committee of four models with the hybrid network",
+    styles.BLACK,
+    unit="entry",
+    role="variant",
+    counts=True,
+    events=True,
+    settings=(*DEFAULT_SETTINGS, "committee"),
+)
+FLOORS = (
+    Entry(
+        _static_biases,
+        "static-biases",
+        "static biases",
+        "floor: additive biases, fitted to all entries at once",
+        styles.THIN_DASHDOTTED,
+        unit="all",
+        role="floor",
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+    Entry(
+        _biases,
+        "biases",
+        "online biases",
+        "floor: additive biases, learned entry by entry",
+        styles.THIN_DASHED,
+        unit="entry",
+        role="floor",
+        counts=True,
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+    Entry(
+        _mean,
+        "mean",
+        "mean",
+        "floor: the mean so far, or the rate of ones",
+        styles.THIN_DOTTED,
+        unit="entry",
+        role="floor",
+        counts=True,
+        scaled=False,
+        has_rank=False,
+        has_batch_size=False,
+    ),
+)
+METHODS: dict[str, Entry] = {entry.name: entry for entry in (DEFAULT, *FLOORS)}
+
+
+class Catalogue(NamedTuple):
+    """The methods and data sets that `evaluate` knows by name."""
+
+    methods: Mapping[str, Entry]
+    infos: Mapping[str, Info]
+    load: Callable[[str], Dataset]
+
+    @property
+    def floors(self) -> list[str]:
+        """The simplest first."""
+        return [name for name, entry in reversed(list(self.methods.items())) if entry.role == "floor"]
+
+    def describe(self, name: str) -> Info:
+        if name in self.infos:
+            return self.infos[name]
+        raise DatasetError(f"unknown data set {name!r}: choose one of {', '.join(self.infos)}")

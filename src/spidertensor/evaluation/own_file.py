@@ -1,0 +1,173 @@
+"""A file of the user's as a data set: in the order of its rows, or of a column with their times.
+
+All of it is kept in memory: a node number per mode and a value for each row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spidertensor import sources
+from spidertensor.estimator.ids import NodeIndex, to_index
+from spidertensor.estimator.inputs import Columns
+from spidertensor.evaluation.dataset import Dataset, DatasetError, as_batch
+from spidertensor.sources import BadRow, Bins, Chunk, Source
+from spidertensor.spider.likelihoods import Likelihood
+
+FEWEST = 50  # rows: a tenth of fewer is no measure of anything
+
+_ZONED, _UNZONED, _NUMBER = "a time with a zone", "a time without a zone", "a number"
+
+
+def of_file(
+    source: Source,
+    modes: Sequence[str],
+    value: str | None,
+    likelihood: Likelihood,
+    *,
+    events_over: str | None = None,
+    time: str | None = None,
+    on_bad: Callable[[list[BadRow]], None],
+    progress: Callable[[float | None], None] = lambda share: None,
+    missing: str = "error",
+    bins: Sequence[Bins | None] | None = None,
+) -> Dataset:
+    """The good rows of a source; DatasetError if nothing can be measured with them.
+
+    value:    None of events, which are ranked over the mode `events_over`
+    time:     a column of numbers or ISO timestamps by which the entries are ordered; equal times keep the
+              order of their rows
+    on_bad:   gets the bad rows of each part of the file as it is read, and may raise
+    progress: gets the share of the file that has been read
+    missing, bins: see sources.read
+    """
+    nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time)
+    index, values, times = [], [], []
+    chunks = sources.read(
+        source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins
+    )
+    for chunk in chunks:
+        found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
+        found, good, wrong = clock.read(chunk)
+        on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
+        index.append(to_index(nodes, Columns([column[good] for column in chunk.columns]), add=True))
+        values.append(found_values[good])
+        times.append(found)
+        progress(chunk.share)
+    _check(source.name, value, np.concatenate([np.empty(0), *values]))
+    train = as_batch(np.concatenate(index), np.concatenate(values))
+    order = np.argsort(np.concatenate(times), kind="stable")
+    return Dataset(
+        name=source.name, about="", modes=tuple(modes), value_name=value or "", likelihood=likelihood,
+        licence="", source=source.name, shape=tuple(map(len, nodes)), train=train, time_order=order,
+        events_over=events_over,
+    )  # fmt: skip
+
+
+def _check(name: str, column: str | None, value: NDArray[np.float64]) -> None:
+    if len(value) < FEWEST:
+        rows = "1 good row" if len(value) == 1 else f"{len(value)} good rows"
+        raise DatasetError(f"{name}: {rows}, too few to measure anything: at least {FEWEST} are needed")
+    if column is not None and (value == value[0]).all():
+        raise DatasetError(
+            f"{name}: {column} is {value[0]:g} in all {len(value):,} rows, so there is nothing to predict: "
+            "if only what happened is recorded, add rows of what did not, with 0"
+        )
+
+
+class _Clock:
+    """Times as numbers. The first good one decides what all of them are: numbers cannot be ordered among
+    timestamps, nor local times among those of a zone."""
+
+    def __init__(self, file: str, column: str | None) -> None:
+        self.file, self.column, self.kind = file, column, ""
+
+    def read(self, chunk: Chunk) -> tuple[NDArray[Any], NDArray[np.bool_], list[BadRow]]:
+        """The times of the rows that have one, which rows these are, and the others.
+
+        Without a column the number of a row is its time.
+        """
+        if self.column is None:
+            return chunk.rows, np.ones(len(chunk.rows), bool), []
+        raw = self._column(chunk.records)
+        fast = self._all_at_once(raw) if isinstance(raw, pa.Array) else None
+        if fast is not None:
+            return fast, np.ones(len(fast), bool), []
+        found, good, bad = [], np.ones(len(chunk.rows), bool), []
+        for place, each in enumerate(raw.to_pylist() if isinstance(raw, pa.Array) else raw):
+            try:
+                found.append(self._one(each))
+            except ValueError as error:
+                good[place] = False
+                bad.append(BadRow(int(chunk.rows[place]), f"{self.column} {error}", {self.column: each}))
+        whole = all(type(each) is int and abs(each) < 2**63 for each in found)
+        return np.array(found, np.int64 if whole else np.float64), good, bad
+
+    def _column(self, records: Any) -> Any:
+        """An arrow array, or a list. A row of JSON may leave a column out."""
+        table = not isinstance(records, list)
+        names = (
+            records.column_names if table else list(dict.fromkeys(name for each in records for name in each))
+        )
+        if len(records) and self.column not in names:
+            raise DatasetError(f"{self.file}: no column {self.column!r} (there are: {', '.join(names)})")
+        if not len(records):
+            return []
+        return records[self.column].combine_chunks() if table else [each.get(self.column) for each in records]
+
+    def _all_at_once(self, raw: pa.Array) -> NDArray[Any] | None:
+        """None where it has to go one by one: something is wrong, or a text is no number."""
+        kind = _NUMBER
+        if pa.types.is_timestamp(raw.type) or pa.types.is_date(raw.type):
+            zone = getattr(raw.type, "tz", None)
+            raw = raw.cast(pa.timestamp("us", zone), safe=False)
+            kind = _UNZONED if zone is None else _ZONED
+        if raw.null_count or pa.types.is_boolean(raw.type) or self.kind not in ("", kind):
+            return None
+        for number in (pa.int64(), pa.float64()):  # int64 first: nanoseconds have more digits than a float64
+            try:
+                found = raw.cast(number).to_numpy(zero_copy_only=False)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+            if np.isfinite(found).all():
+                self.kind = kind
+                return found if kind == _NUMBER else found / 1e6  # seconds, as `_parsed` has them
+        return None
+
+    def _one(self, raw: Any) -> int | float:
+        if raw is None or raw == "":
+            raise ValueError("is missing")
+        found, kind = _parsed(raw)
+        self.kind = self.kind or kind
+        if kind != self.kind:
+            raise ValueError(f"{raw!s:.40} is {kind}, where other rows have {self.kind}")
+        return found
+
+
+def _parsed(raw: Any) -> tuple[int | float, str]:
+    """A time as a number, and what it is; ValueError for what cannot be ordered."""
+    if isinstance(raw, str):
+        for read in (int, float, datetime.fromisoformat):
+            with suppress(ValueError):
+                raw = read(raw.strip())
+                break
+        else:
+            raise ValueError(f"{raw!r:.40} is neither a number nor an ISO timestamp")
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        if not math.isfinite(raw):
+            raise ValueError(f"{raw} is not finite")
+        return raw, _NUMBER
+    if isinstance(raw, date):  # also a datetime, which is one
+        full = raw if isinstance(raw, datetime) else datetime(raw.year, raw.month, raw.day)
+        if full.tzinfo is None:
+            return full.replace(tzinfo=UTC).timestamp(), _UNZONED
+        return full.timestamp(), _ZONED
+    raise ValueError(f"is a {type(raw).__name__}, which cannot be ordered")

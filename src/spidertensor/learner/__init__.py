@@ -1,0 +1,1 @@
+"""A model with its position, the floors beside it and its scores: what `fit`, `serve` and streams drive."""

@@ -1,0 +1,25 @@
+"""The labels of a model of binary values, as the texts of a source."""
+
+from __future__ import annotations
+
+from spidertensor.estimator import SpiderClassifier
+from spidertensor.estimator.labels import ZERO_ONE, Classes, Label, are_zero_one
+from spidertensor.estimator.loading import Estimator
+
+
+def own_labels(estimator: Estimator) -> Classes | None:
+    """The labels of a fitted model of binary values, the positive one last; None if they are 0 and 1."""
+    if not isinstance(estimator, SpiderClassifier):
+        return None
+    positive = estimator.positive_
+    negative = next(each for each in estimator.classes_.tolist() if each != positive)
+    return None if are_zero_one((negative, positive)) else (negative, positive)
+
+
+def text(label: Label) -> str:
+    """The label as it stands in a source."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def in_words(classes: Classes | None) -> str:
+    return ",".join(map(text, classes or ZERO_ONE))

@@ -1,0 +1,67 @@
+"""The last part of a run: its scores, and whether a floor was better there than the model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.faults import SpiderWarning
+from spidertensor.learner.floors import FLOORS
+from spidertensor.learner.scores import Scores
+
+LAST = 10_000  # entries of the last part of a run; half of a shorter run
+SHORTEST = 500  # entries of a last part that says anything
+MARGIN = 1.01  # by which factor a model must be worse than a floor
+ERRORS = 3.0  # and by how many standard errors of the difference
+
+
+class LastPart:
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores  # of the whole run
+        self._parts: deque[NDArray[np.float64]] = deque()  # losses of at least the last LAST entries
+        self._kept = 0
+
+    def add(self, losses: NDArray[np.float64]) -> None:
+        """losses: what `Scores.add` returned"""
+        self._parts.append(losses[:, -LAST:])
+        self._kept += self._parts[-1].shape[1]
+        while self._kept - self._parts[0].shape[1] >= LAST:
+            self._kept -= self._parts.popleft().shape[1]
+
+    def record(self) -> dict[str, Any] | None:
+        """The scores over the last part; None if it has no entries."""
+        losses = self._losses()
+        if not losses.shape[1]:
+            return None
+        score, *of_floors = self.scores.in_units(losses.mean(axis=1))
+        return {
+            "entries": losses.shape[1],
+            "score": score,
+            "floors": dict(zip(FLOORS, of_floors, strict=True)),
+        }
+
+    def notes(self) -> Iterator[SpiderWarning]:
+        """At the end of a run: one for each floor that was better than the model."""
+        losses = self._losses()
+        n = losses.shape[1]
+        if n < SHORTEST:
+            return
+        score, *of_floors = self.scores.in_units(losses.mean(axis=1))
+        for (name, words), floor, own in zip(FLOORS.items(), of_floors, losses[1:], strict=True):
+            difference = losses[0] - own
+            if score > MARGIN * floor and difference.mean() > ERRORS * difference.std() / n**0.5:
+                scores = f"{score:.4g} and {floor:.4g}"
+                yield SpiderWarning(
+                    f"in the last {n:,} entries the model was worse than {words} ({scores})",
+                    kind=f"worse than {name}",
+                )
+
+    def _losses(self) -> NDArray[np.float64]:
+        """(1 + floors, n)"""
+        n = min(LAST, self.scores.entries // 2)
+        losses = np.concatenate([np.empty((1 + len(FLOORS), 0)), *self._parts], axis=1)
+        return losses[:, losses.shape[1] - n :]

@@ -1,0 +1,128 @@
+"""A model that learns: what `spider fit`, `spider serve` and streams have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator import SpiderClassifier
+from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.labels import Classes, Label
+from spidertensor.estimator.loading import Estimator
+from spidertensor.faults import EntryError
+from spidertensor.learner.errors import LearnerError
+from spidertensor.learner.position import Position
+from spidertensor.learner.scores import Scores
+from spidertensor.learner.warned import warned
+from spidertensor.sources import Bins
+from spidertensor.spider.events import Rule
+
+
+class Refuse(Protocol):
+    """Takes entries that only the model can judge, such as by their scale: `error.rows`. It raises if they
+    are not to be left out; then nothing is learned."""
+
+    def __call__(self, error: EntryError) -> None: ...
+
+
+class Learned(NamedTuple):
+    """The entries of a call that were learned. kept: which ones of those given these are"""
+
+    ids: Sequence[NDArray[Any]]
+    values: NDArray[np.float64]
+    kept: NDArray[np.int64]
+    numbered: Numbered
+    warnings: list[Warning]
+
+
+@dataclass
+class Learner:
+    """A model with its position and its scores.
+
+    value:    the column of the values; None for events, which have none
+    position: how far the model has come with its sources (position.py): what its file says beside the model.
+              Whoever drives the learner moves it on, after `learn` and before anything else can fail.
+    bins:     per mode, those that its numbers become; by default none
+    classes:  labels that are not 0 and 1
+    memory:   entries after which the scores forget; math.inf for a run
+    """
+
+    estimator: Estimator
+    path: Path
+    modes: list[str]
+    value: str | None
+    position: Position = field(default_factory=dict)
+    bins: list[Bins | None] = field(default_factory=list)
+    classes: Classes | None = None
+    memory: float = math.inf
+    rule: Rule | None = field(init=False)
+    scores: Scores = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.rule = self.estimator._rule_of(self.modes)
+        except ValueError as error:
+            raise LearnerError(str(error)) from None
+        self.bins = self.bins or [None] * len(self.modes)
+        self.scores = self.new_scores()
+
+    def new_scores(self) -> Scores:
+        return Scores(self.estimator.likelihood_, len(self.modes), self.rule, self.memory)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever learned."""
+        return not self.estimator.__sklearn_is_fitted__()
+
+    @property
+    def entries(self) -> int:
+        return 0 if self.is_new else self.estimator.n_entries_
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the modes and of the value, if there is one."""
+        return [*self.modes, *([] if self.value is None else [self.value])]
+
+    def learn(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64], refuse: Refuse) -> Learned:
+        """Learn all entries but those that `refuse` leaves out; after an error, nothing."""
+        kept = np.arange(len(values))
+        while True:
+            try:
+                with warned() as warnings:
+                    numbered = self._learned(ids, values)
+                return Learned(ids, values, kept, numbered, warnings)
+            except EntryError as error:
+                rows = list(error.rows) or ([] if error.row is None else [error.row])
+                if not rows:
+                    raise
+                refuse(error.but(rows=tuple(kept[rows].tolist())))
+                kept = np.delete(kept, rows)
+                ids, values = [np.delete(column, rows) for column in ids], np.delete(values, rows)
+
+    def _learned(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64]) -> Numbered:
+        # Names only for a new model: one that was saved without names learns its columns by position.
+        columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
+        if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
+            return self.estimator._learn_numbered(columns, values)
+        return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)
+
+    def labels(self, values: NDArray[np.float64]) -> list[Label]:
+        """The labels that zeros and ones stand for."""
+        assert self.classes is not None
+        return [self.classes[int(value)] for value in values]
+
+    def score(self, learned: Learned) -> NDArray[np.float64]:
+        """The (1 + floors, n) losses of entries at what was predicted before they were learned."""
+        if not len(learned.values):
+            return np.empty((len(self.scores.sums.losses), 0))
+        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_)
+
+    def save(self) -> None:
+        self.estimator.save(self.path, self.position)

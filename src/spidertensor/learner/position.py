@@ -1,0 +1,148 @@
+"""How far a model has come with its sources: the position, which its file stores so that both always agree.
+
+    source, head    the file's name, and what recognises the file if it is moved (None: standard input)
+    row, bad        the last row that was learned or left out, and how many were left out so far
+    last            the digest of that row's line, which must not change; None if the source has no lines
+    value           the column of the values; null of events, which have none
+    all_text        per mode, whether "42" is a text; None as long as every source had types
+    stream          in a stream, the position that its broker understands (sources/stream.py); None for files
+    missing_id      what a missing id is: error, skip or own; not in files of before there was a choice
+    bins            per mode, null or the bins of its numbers: rule, edges; null if no mode has any
+    predictions     how many bytes of --predictions the rows up to `row` take; not there without that option
+    before          the files that were learned before this source, latest first: source, head, row, bad, last
+    version         of this format: 2; positions without it are from before there were streams
+
+The first five and `stream` are a place: how far one source was learned. The head of a stream is its name, and
+its rows are messages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.errors import LearnerError
+from spidertensor.sources import Bins, Source, SourceError, Stream
+from spidertensor.sources.bins import from_json
+from spidertensor.sources.source import HEAD
+
+VERSION = 2
+REMEMBERED = 1000  # files; a place takes some 300 bytes of every model file
+
+PLACE = ("source", "head", "row", "bad", "last", "stream")
+Place = dict[str, Any]
+Position = dict[str, Any]
+
+
+def begun(
+    source: Source | Stream,
+    value: str | None,
+    all_text: list[bool] | None,
+    before: list[Place],
+    missing_id: str = "error",
+) -> Position:
+    """The position before the first row of a source. before: what was learned earlier"""
+    return {
+        "source": source.name if source.path is None else Path(source.path).name,
+        "head": source.head(),
+        "row": 0,
+        "bad": 0,
+        "last": None,
+        "stream": None,
+        "version": VERSION,
+        "value": value,
+        "all_text": all_text,
+        "before": before,
+        "missing_id": missing_id,
+    }
+
+
+def checked(stored: Any, n_modes: int) -> Position | None:
+    """The position that a model file has; None if it has no place: a file may come from anybody."""
+    match stored:
+        case {"value": str() | None, "all_text": None | list() as texts} if _is_place(stored):
+            if stored.get("version", 1) not in (1, VERSION):
+                raise LearnerError("the position is from a newer version of spidertensor")
+            if texts is None or [type(each) for each in texts] == [bool] * n_modes:
+                return stored
+    return None
+
+
+def places(position: Position | None) -> list[Place]:
+    """Where each source was left, the latest first."""
+    if position is None:
+        return []
+    before = position.get("before")
+    known = [place for place in before if _is_place(place)] if isinstance(before, list) else []
+    return [{name: place.get(name) for name in PLACE} for place in (position, *known)]
+
+
+def value(stored: Any) -> str | None:
+    """The column of the values, if the file tells it; a server also writes it, without any place."""
+    column = stored.get("value") if isinstance(stored, dict) else None
+    return column if isinstance(column, str) and column else None
+
+
+def missing_id(position: Position | None) -> str:
+    choice = (position or {}).get("missing_id")
+    return choice if choice in ("error", "skip", "own") else "error"
+
+
+def all_text(model: Estimator) -> list[bool]:
+    """Per mode, whether "42" in a text file means the text: as when it was fitted, else by the ids it has."""
+    kinds_of = model.id_kinds_
+    match model.position_:
+        case {"all_text": list(texts)} if [type(each) for each in texts] == [bool] * len(kinds_of):
+            return texts
+    return [set(kinds) - {"tuple"} == {"str"} for kinds in kinds_of]  # a text is no tuple
+
+
+def bins(model: Estimator) -> list[Bins | None]:
+    """Per mode, the bins that its numbers become."""
+    n_modes = len(model.mode_names_)
+    match model.position_:
+        case {"bins": list(stored)}:
+            try:
+                if len(stored) == n_modes:
+                    return [from_json(each) for each in stored]
+            except SourceError:
+                pass
+            raise LearnerError("the bins in the model's file are damaged")
+    return [None] * n_modes
+
+
+def _is_place(place: Any) -> bool:
+    match place:
+        case {"source": str(), "head": {"stream": str()}, "stream": dict(), "row": int(row), "bad": int(bad)}:
+            return 0 <= bad <= row < 2**63
+        case {"source": str(), "head": None | {"bytes": int(), "sha256": str()}, "row": int(), "bad": int()}:
+            size = (place["head"] or {"bytes": 0})["bytes"]
+            counts = (place["row"], place["bad"], size)
+            possible = all(type(n) is int and 0 <= n < 2**63 for n in counts) and size <= HEAD
+            return possible and isinstance(place.get("last"), str | None)
+    return False
+
+
+def predicted(position: Position) -> int | None:
+    """Bytes of the file of predictions, if there was one."""
+    size = position.get("predictions")
+    return size if type(size) is int and 0 <= size < 2**63 else None
+
+
+def find(known: list[Place], source: Source | Stream) -> Place | None:
+    """Where this source was left. A pipe is taken for the one that was learned last, if that was a pipe."""
+    return next((place for place in known if source.has_head(place["head"])), None)
+
+
+def others(known: list[Place], place: Place | None) -> list[Place]:
+    """What to remember of the files but the one at `place`."""
+    files = [each for each in known if each is not place and each["head"] is not None and each["row"]]
+    return files[:REMEMBERED]
+
+
+def check_new(place: Place | None, path: Path, source: Source | Stream) -> None:
+    """A source may be added unless its rows would be learned twice. place: where the model left it"""
+    if place is not None and place["head"] is not None and place["row"]:
+        reason = f"{path}: has learned {source.name} already, up to {source.format.unit} {place['row']:,}"
+        raise LearnerError(reason, kind="learned already")

@@ -1,0 +1,75 @@
+"""What to do about a fault, in the words of whoever shows it.
+
+A fault of the library carries its remedy in Python's terms. Where a user of the command or a client of the
+service would write something else, that stands here, by the kind of the fault.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from spidertensor.faults import Fault
+
+
+class Remedy(NamedTuple):
+    """None: as in Python."""
+
+    command: str | None = None
+    service: str | None = None
+
+
+_SCALED = "start the model with a fitting --scaling SHIFT,SCALE"
+_LEAVE_OUT = Remedy(
+    "leave it out, clip it, or pass a fitting --scaling SHIFT,SCALE", f"leave it out, or {_SCALED}"
+)
+_WORSE = Remedy("check the columns and the order of the rows; if the values drift, use --memory")
+
+REMEDIES = {
+    "too far": _LEAVE_OUT,
+    "unclipped": _LEAVE_OUT,
+    "clipped": Remedy(
+        "look at the values; if they are as they should be, pass a larger --clip", "look at the values"
+    ),
+    "refused": Remedy(
+        "look at the values, or pass a fitting --scaling SHIFT,SCALE", f"look at the values, or {_SCALED}"
+    ),
+    "no scale": Remedy(
+        "if that is wrong, pass --scaling SHIFT,SCALE",
+        "if that is wrong, start the model with --scaling SHIFT,SCALE",
+    ),
+    "steady": Remedy(
+        "compare with continuous values: spider evaluate with and without --counts",
+        "compare with a model of continuous values, without --counts",
+    ),
+    "0 or 1": Remedy("learn them with --binary", "start the model with --binary"),
+    "id": Remedy(service="send a number, a text or a truth value"),
+    "no header": Remedy("if the first line is not a header, name the columns with --columns"),
+    "tabs": Remedy("use --format tsv"),
+    "commas": Remedy("use --format csv"),
+    "gap": Remedy("--on-gap continue goes on without them"),
+    "secret": Remedy("put user names, passwords and other settings in a file, and pass --broker-config FILE"),
+    "columns": Remedy("see --format and --columns"),
+    "delimiter": Remedy("name it with --delimiter"),
+    "UTF-16": Remedy("use --encoding utf-16"),
+    "network missing": Remedy("pass it with --network MODULE:NAME"),
+    "network given": Remedy("leave out --network"),
+    "few nodes": Remedy("pass a smaller --negatives"),
+    "lost": Remedy("the same command with --resume continues from the last save"),
+    "worse than mean": _WORSE,
+    "worse than biases": _WORSE,
+    "no value column": Remedy("use --value"),
+    "learned already": Remedy(
+        "use --resume to go on after it, or --add --again to learn it once more"
+    ),
+}  # fmt: skip
+
+
+def for_command(fault: Fault) -> str:
+    remedy = REMEDIES.get(fault.kind, Remedy()).command
+    return fault.remedy if remedy is None else remedy
+
+
+def for_service(fault: Fault) -> str:
+    remedy = REMEDIES.get(fault.kind, Remedy()).service
+    return fault.remedy if remedy is None else remedy

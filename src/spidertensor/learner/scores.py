@@ -1,0 +1,127 @@
+"""How good a model is while it learns: error and floors, coverage, clipping.
+
+Every entry is scored by what was predicted before it was learned. The scores of a run count all its entries
+alike. Those of a server forget: an entry counts 1/e after `memory` further ones.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor import checkpoint
+from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.loading import Estimator
+from spidertensor.learner.floors import FLOORS, RunningFloors, in_intervals
+from spidertensor.spider.events import Rule
+from spidertensor.spider.likelihoods import Likelihood
+
+
+class Sums(NamedTuple):
+    """Running sums over entries, so their ratios to `weight` are running means."""
+
+    weight: NDArray[np.float64]
+    losses: NDArray[np.float64]  # of the model and of the floors
+    intervals: NDArray[np.float64]  # entries with an interval, and those inside it
+    clipped: NDArray[np.float64]
+    entries: NDArray[np.int64]  # all that were scored
+    n_clipped: NDArray[np.int64]
+
+
+class Scores:
+    """The scores of a model and of the floors beside it, by the losses of floors.py.
+
+    The floors begin with the scores, also where the model does not: against a model that knows more they can
+    only look worse than they are.
+    """
+
+    def __init__(
+        self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None, memory: float = math.inf
+    ) -> None:
+        """memory: entries; rule: how a model of events draws"""
+        self.memory = memory
+        self._floors = RunningFloors(likelihood, n_modes, rule)
+        self.by_squares = self._floors.by_squares
+        self.log_evidence = 0.0  # of all entries that were scored since the start
+        self.sums = Sums(
+            np.zeros(()),
+            np.zeros(1 + len(FLOORS)),
+            np.zeros(2),
+            np.zeros(()),
+            np.zeros((), np.int64),
+            np.zeros((), np.int64),
+        )
+
+    def add(self, value: NDArray[np.float64], learned: Numbered, first: float) -> NDArray[np.float64]:
+        """Score the entries of one call; returns the (1 + floors, n) losses of the model and of the floors.
+
+        first: what the floors predict before their first entry, when they know nothing of the values
+        """
+        n, update, sums = len(value), learned.update, self.sums
+        losses = self._floors.learn(value, learned, first)
+        left = np.exp(-n / self.memory)
+        keep = np.exp(-(np.arange(n)[::-1]) / self.memory)  # the last entry counts 1
+        good = np.isfinite(update.log_evidence)
+        sums.weight[()] = sums.weight * left + keep[good].sum()
+        sums.losses[:] = sums.losses * left + np.where(good, keep * losses, 0.0).sum(axis=1)
+        sums.intervals[:] = sums.intervals * left + in_intervals(update) @ keep
+        sums.clipped[()] = sums.clipped * left + update.clipped
+        sums.entries[()] += n
+        sums.n_clipped[()] += update.clipped
+        self.log_evidence += float(update.log_evidence.sum())
+        return losses
+
+    @property
+    def entries(self) -> int:
+        return int(self.sums.entries)
+
+    @property
+    def metric(self) -> str:
+        return "rmse" if self.by_squares else "log_loss"
+
+    @property
+    def score(self) -> float | None:
+        """The error of the model; None before the first entry."""
+        return self._means()[0]
+
+    @property
+    def floors(self) -> dict[str, float | None]:
+        """The errors of predicting the mean of all earlier entries, and their online biases."""
+        return dict(zip(FLOORS, self._means()[1:], strict=True))
+
+    def _means(self) -> list[float] | list[None]:
+        weight = float(self.sums.weight)
+        return self.in_units(self.sums.losses / weight) if weight else [None] * (1 + len(FLOORS))
+
+    def in_units(self, losses: NDArray[np.float64]) -> list[float]:
+        """Mean losses as they are shown: an RMSE, or a log loss."""
+        return (np.sqrt(losses) if self.by_squares else losses).tolist()
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the entries that were in their calibrated 90 % intervals."""
+        calibrated, inside = self.sums.intervals.tolist()
+        return inside / calibrated if calibrated else None
+
+    @property
+    def clipped(self) -> float | None:
+        """The share of the entries that were clipped."""
+        weight = float(self.sums.weight)
+        return float(self.sums.clipped) / weight if weight and self.by_squares else None
+
+    def state(self, model: Estimator) -> bytes:
+        """What `restore` needs. model: the estimator that is scored"""
+        file = io.BytesIO()
+        arrays: Any = checkpoint.flatten((self.sums, self._floors.state(model)))
+        np.savez(file, **arrays)
+        return file.getvalue()
+
+    def restore(self, state: bytes, model: Estimator) -> None:
+        """Go on from a state; ValueError if the bytes are none."""
+        with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
+            self.sums, of_floors = checkpoint.restore((self.sums, self._floors.state(model)), dict(arrays))
+        self._floors.restore(of_floors, model)

@@ -1,0 +1,17 @@
+"""Warnings as values, so that a command can print them and a service can put them into an answer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def warned() -> Iterator[list[Warning]]:
+    """What the block warns of, filled at its end; empty if the block raises."""
+    found: list[Warning] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    found += [each.message for each in caught if isinstance(each.message, Warning)]

@@ -1,0 +1,271 @@
+"""The learner of a server: journal, learn, answer, checkpoint, and replay after a crash.
+
+Everything here is called by one thread (owner.py). What a request does to the model is a function of the
+model and of the requests before it, in the cuts that the journal has, so a replay ends in the same state.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from spidertensor.faults import EntryError, Fault
+from spidertensor.learner.first_batch import first_alone
+from spidertensor.learner.learner import Learned, Learner
+from spidertensor.learner.position import Position
+from spidertensor.method import Prediction
+from spidertensor.service.answers import Answer, Answers
+from spidertensor.service.bodies import Entries
+from spidertensor.service.errors import ServiceError, as_notes
+from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of
+from spidertensor.service.journal import Journal, JournalError, Row
+from spidertensor.service.requests import Outcome, Request, answer, joined, journaled, skipped, unrepeated
+from spidertensor.service.served import wanted_to_learn
+from spidertensor.service.surprises import Surprises
+
+PATIENCE_S = 1.0  # that a checkpoint, and everybody else, waits for dead letters to be sent
+
+
+class JournaledLearner:
+    """A learner whose requests are in a journal before they are learned. Fields: see served.Served"""
+
+    read_only = False
+
+    def __init__(self, learner: Learner, journal: Journal, sequence: int) -> None:
+        """sequence: the last request that the model has learned"""
+        self.learner, self.journal = learner, journal
+        span = journal.span()
+        self.sequence = span[1] if span else sequence  # of the last request in the journal
+        place = learner.path.with_name(f"{learner.path.name}.answers")
+        try:
+            self.answers = Answers(place, journal.about["id"])
+        except sqlite3.OperationalError as error:
+            raise JournalError(f"{place}: {error}", kind="answers") from None
+        self.surprises = Surprises(learner.estimator.likelihood_)
+        self.learned = self.checkpointed = sequence
+        self.saved_at: float | None = None
+        self.saved_entries = learner.entries
+        self.saved_stream: Any = None
+        self.trouble: dict[str, str] = {}
+        self.rejects: Rejects | None = None
+        if (state := self.answers.scores(sequence)) is not None:
+            try:
+                learner.scores.restore(state, learner.estimator)
+            except ValueError:  # of another version: they begin anew
+                learner.scores = learner.new_scores()
+
+    @property
+    def journal_bytes(self) -> int:
+        return self.journal.bytes
+
+    def warm_up(self) -> None:
+        """Compile what learning and predicting need, with a copy; also finds impossible settings."""
+        learner = self.learner
+        copy = type(learner.estimator)(**learner.estimator.get_params(deep=False))
+        twin = Learner(copy, learner.path, learner.modes, learner.value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ids = [np.zeros(1, np.int64)] * len(learner.modes)
+            learned = twin.learn(ids, np.full(1, float(copy.learns_events)), _raised)
+            copy.predict([[0] * len(learner.modes)])
+            twin.score(learned)
+            Surprises(copy.likelihood_).add(learned, 1)
+
+    # --- learning
+
+    def learn(self, requests: Sequence[Request]) -> list[Outcome]:
+        """What each request is answered. All of them are on the disk before the first is learned."""
+        outcomes: list[Outcome] = []
+        for group in unrepeated(requests):
+            found = [self._repeated(request) for request in group]
+            fresh = [request for request, known in zip(group, found, strict=True) if known is None]
+            new = iter(self._learn_new(fresh))
+            outcomes += [next(new) if known is None else known for known in found]
+        return outcomes
+
+    def _repeated(self, request: Request) -> Outcome | None:
+        """What a request with this key was answered before; None if there was none."""
+        try:
+            known = self.answers.find(request.key) if request.key is not None else None
+        except sqlite3.Error as error:
+            return ServiceError(503, "journal", f"{self.answers.path}: {error}", retry=5)
+        if known is None:
+            return None
+        if known.digest != request.digest:
+            remedy = "use another key for another request"
+            return ServiceError(422, "key", "this Idempotency-Key had another request", remedy=remedy)
+        return orjson.dumps(orjson.loads(known.body) | {"repeated": True})
+
+    def _learn_new(self, requests: list[Request]) -> list[Outcome]:
+        if not requests:
+            return []
+        cuts = first_alone(requests, is_new=self.learner.is_new)
+        rows, sequence = [], self.sequence
+        for cut in cuts:
+            first = sequence + 1
+            for each in cut:
+                sequence += 1
+                rows.append(Row(sequence, first, each.key, each.media_type, each.skip, each.body))
+        try:
+            self.journal.append(rows)
+        except JournalError as error:
+            self.trouble["journal"] = error.reason
+            remedy = "nothing of this request was learned: make room on the server's disk and repeat it"
+            failed = ServiceError(503, "journal", error.reason, retry=5, remedy=remedy)
+            return [failed] * len(requests)
+        self.trouble.pop("journal", None)
+        self.sequence = sequence
+        return [outcome for cut in cuts for outcome in self._learn_cut(cut)]
+
+    def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
+        """Requests that are learned in one call. What follows depends only on them and on the model."""
+        outcomes = self._learned_together(cut)
+        self.learned += len(cut)
+        for request, outcome in zip(cut, outcomes, strict=True):
+            if request.key is not None and isinstance(outcome, bytes):
+                self.answers.add(request.key, Answer(request.digest, outcome))
+            if request.messages is not None:
+                self._has_read(request.messages, request.entries, outcome)
+        return outcomes
+
+    def _has_read(self, messages: Messages, found: Entries, outcome: Outcome) -> None:
+        """The position goes on together with the model."""
+        rejected = messages.rejected(found, outcome)
+        position = self.learner.position | messages.place
+        position["bad"] = position.get("bad", 0) + len(rejected)
+        self.learner.position = position
+        if self.rejects is not None:
+            self.rejects.add(messages, rejected, position["source"])
+
+    def _learned_together(self, cut: Sequence[Request]) -> list[Outcome]:
+        left_out: list[int] = []
+        faults: list[Fault] = []
+
+        def refuse(error: EntryError) -> None:
+            if len(cut) > 1 or not cut[0].skip:
+                raise error
+            left_out.extend(error.rows)
+            faults.extend(self._faults(cut[0].entries, error))
+
+        before, (ids, values) = self.learner.entries, joined([request.entries for request in cut])
+        try:
+            learned = self.learner.learn(ids, values, refuse)
+        except EntryError as error:  # nothing was learned
+            if len(cut) > 1:
+                return [self._learned_together([request])[0] for request in cut]
+            others = self._faults(cut[0].entries, error) or [error]
+            return [ServiceError(422, error.kind, error.reason, others=others)]
+        if len(learned.values):
+            self.learner.score(learned)
+            self.surprises.add(learned, self.learner.scores.entries)
+        if left_out:
+            cut = [cut[0]._replace(entries=cut[0].entries.without(left_out, faults))]
+        return self._answers(cut, learned, before)
+
+    def _faults(self, found: Entries, error: EntryError) -> list[Fault]:
+        """One for each entry of a request that the model has refused."""
+        return [
+            error.but(row=int(found.rows[place]), column=self.learner.value, value=float(found.values[place]))
+            for place in error.rows
+        ]
+
+    def _answers(self, cut: Sequence[Request], learned: Learned, before: int) -> list[Outcome]:
+        notes, likelihood = as_notes(learned.warnings), self.learner.estimator.likelihood_
+        outcomes: list[Outcome] = []
+        at = 0
+        for request in cut:
+            end = at + len(request.entries.rows)
+            if request.messages is None:
+                update = learned.numbered.update
+                predicted = Prediction(*(each[at:end] for each in update[:3]))
+                outcomes.append(answer(request.entries, predicted, likelihood, before + end, notes))
+            else:  # nobody looks at predictions
+                outcomes.append(orjson.dumps({"skipped": skipped(request.entries)}))
+            at = end
+        return outcomes
+
+    # --- files
+
+    def replay(self) -> int:
+        """Learn what the journal has behind the model's position; how many requests that were."""
+        wanted = wanted_to_learn(self.learner)
+        n = 0
+        for rows in self.journal.cuts(self.learned):
+            try:
+                requests = [journaled(row, wanted) for row in rows]
+            except ServiceError as error:
+                reason = f"{self.journal.path}: request {rows[0].sequence} cannot be read: {error.reason}"
+                raise JournalError(reason, kind="journal") from None
+            self._learn_cut(requests)
+            n += len(rows)
+        return n
+
+    def position_after_replay(self) -> Position:
+        """Where a stream has to be opened, which is needed before the journal is replayed."""
+        position = self.learner.position | {"value": self.learner.value}
+        for rows in self.journal.cuts(self.learned):
+            for row in rows:
+                position |= place_of(row.body) if row.media_type == MESSAGES else {}
+        return position
+
+    def checkpoint(self) -> None:
+        """Write the model with its position; from then on the journal is superfluous and removed."""
+        learner = self.learner
+        if learner.is_new:
+            raise ServiceError(409, "nothing learned", "nothing was learned yet, so there is nothing to save")
+        service = {"journal": self.journal.about["id"], "sequence": self.learned}
+        learner.position = learner.position | {"value": learner.value, "service": service}
+        try:
+            self.answers.write()  # first: once the model is saved, nothing else has them
+            if self.rejects is not None:
+                self._write_rejects(self.rejects)
+            learner.save()
+            if self.learned > self.checkpointed or self.journal.bytes:
+                self.journal.begin_anew()
+            self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
+        except (OSError, sqlite3.Error, JournalError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or learner.path}: {reason}"
+            raise ServiceError(503, "checkpoint", self.trouble["checkpoint"], retry=30) from error
+        self.trouble.pop("checkpoint", None)
+        self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), learner.entries
+        self.saved_stream = learner.position.get("stream")
+
+    def _write_rejects(self, rejects: Rejects) -> None:
+        """First, too: a saved model goes on behind these messages."""
+        rejects.write()
+        if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE_S):
+            raise OSError(
+                "dead letters wait to be sent before the model is saved; its journal has everything"
+            )
+
+    def snapshot_file(self) -> int:
+        """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
+        if self.learned > self.checkpointed or not self.learner.path.exists():
+            self.checkpoint()
+        return os.open(self.learner.path, os.O_RDONLY)
+
+    def tick(self) -> None:
+        """No periodic work."""
+
+    def close(self) -> None:
+        """Save, and leave nothing to replay."""
+        try:
+            if self.learned > self.checkpointed and not self.learner.is_new:
+                self.checkpoint()
+            if self.checkpointed >= self.sequence:  # else it has what the file has not
+                self.journal.remove()
+        finally:
+            self.journal.close()
+            self.answers.close()
+
+
+def _raised(error: EntryError) -> None:
+    raise error

@@ -1,0 +1,85 @@
+"""Requests to learn, and what they are answered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from spidertensor.method import Prediction
+from spidertensor.service.bodies import Entries, Wanted, entries
+from spidertensor.service.errors import ServiceError, record
+from spidertensor.service.from_stream import MESSAGES, Messages, unpacked
+from spidertensor.service.journal import Row
+from spidertensor.service.replies import in_rows
+from spidertensor.spider.likelihoods import Likelihood
+
+Outcome = bytes | ServiceError
+
+
+class Request(NamedTuple):
+    """A request to learn, which was checked as far as that is possible without the model."""
+
+    entries: Entries
+    body: bytes
+    media_type: str
+    skip: bool = False
+    key: str | None = None
+    messages: Messages | None = None  # if it came from a stream
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
+
+
+def journaled(row: Row, wanted: Wanted) -> Request:
+    """A request as the journal has it."""
+    if row.media_type == MESSAGES:
+        found, messages = unpacked(row.body, wanted)
+        return Request(found, row.body, row.media_type, row.skip, row.key, messages)
+    found = entries(row.body, row.media_type, wanted)
+    return Request(found, row.body, row.media_type, row.skip, row.key)
+
+
+def unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """Cut where a key comes again: its first request has to be answered before."""
+    group: list[Request] = []
+    keys: set[str] = set()
+    for request in requests:
+        if request.key is not None and request.key in keys:
+            yield group
+            group, keys = [], set()
+        group.append(request)
+        keys |= set() if request.key is None else {request.key}
+    yield group
+
+
+def joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
+    """The ids by column and the values of several requests."""
+    if len(parts) == 1:
+        return parts[0].columns, parts[0].values
+    columns = []
+    for column in zip(*(part.columns for part in parts), strict=True):
+        same = len({each.dtype for each in column}) == 1
+        columns.append(np.concatenate(column if same else [each.astype(object) for each in column]))
+    return columns, np.concatenate([part.values for part in parts])
+
+
+def answer(
+    found: Entries, predicted: Prediction, likelihood: Likelihood, total: int, notes: list[dict[str, Any]]
+) -> bytes:
+    """predicted: for the good rows, before they were learned; total: entries of the model, with these"""
+    columns = {likelihood.mean_name: likelihood.expected(*predicted[:2]).tolist()}
+    if likelihood.intervals:
+        columns["std"] = likelihood.std(*predicted).tolist()
+    told = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}
+    return orjson.dumps(told | {"skipped": skipped(found), "notes": notes})
+
+
+def skipped(found: Entries) -> list[dict[str, Any]]:
+    """Without the values of bad rows: an answer may be kept with its key."""
+    return [record(each) | {"value": None} for each in found.bad]

@@ -1,0 +1,53 @@
+"""`spider-study data`: the data sets that spider-study evaluate knows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spidertensor.cli import options, output
+
+data = typer.Typer(help="List, describe and download data sets.", no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set of spider-study data list.")]
+
+
+@data.command("list")
+def list_(as_json: options.AsJson = False) -> None:
+    """List the data sets and which of them are on this machine."""
+    from spidertensor_study import datasets
+
+    infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
+    if as_json:
+        output.print_json([info.record() | {"path": path and str(path)} for info, path in infos.items()])
+        return
+    for_all = {info.name: "; on this machine" for info, path in infos.items() if path or not info.files}
+    output.print_pairs("", [(info.name, info.about + for_all.get(info.name, "")) for info in infos])
+
+
+@data.command("info")
+def info(name: Name, as_json: options.AsJson = False) -> None:
+    """Show what a data set is, its origin and its licence."""
+    from spidertensor_study import datasets
+
+    known = datasets.describe(name).record()
+    if as_json:
+        output.print_json(known)
+        return
+    shown = {
+        key: ", ".join(value) if isinstance(value, tuple) else str(value) for key, value in known.items()
+    }
+    output.print_pairs(name, [(key.replace("_", " "), text) for key, text in shown.items() if text])
+
+
+@data.command("get")
+def get(name: Name) -> None:
+    """Find or download a data set, check it, and print its path.
+
+    It is looked for in the folder $SPIDER_DATA, in the user's cache folder, and then where it is published.
+    """
+    from spidertensor_study import datasets
+
+    loaded = datasets.load(name)
+    output.note(f"{name}: {len(loaded.train.value):,} training entries. Licence: {loaded.licence}")
+    output.say("generated, no file" if name == "synthetic" else str(datasets.locate(name)))

@@ -1,0 +1,98 @@
+"""Named data sets: `load(name)` finds the file, reads it and gives a `Dataset` with its splits.
+
+Looked for in this order: the folder in $SPIDER_DATA, the user's cache folder, the official distribution (a
+download with a checksum, or an installed package). If it is in none of them, a `DatasetError` says where to
+get the file and where to put it. In a folder the prepared NAME.npz or the official file will do.
+
+To add a data set, write a file like anime.py with its INFOS and `read`, and add it to _FILES below.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from spidertensor import demo
+from spidertensor.demo.synthetic import synthetic
+from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
+from spidertensor_study.datasets import acc_dblp, anime, movielens
+from spidertensor_study.datasets.prepared import as_events, read_npz
+
+__all__ = [
+    "INFOS", "NAMES", "Dataset", "DatasetError", "Info", "cache_folder", "describe", "load", "locate",
+    "on_disk", "synthetic",
+]  # fmt: skip
+
+_FILES = (movielens, acc_dblp, anime)
+INFOS = {info.name: info for file in _FILES for info in file.INFOS} | demo.INFOS
+NAMES = tuple(INFOS)
+
+
+def describe(name: str) -> Info:
+    if name in INFOS:
+        return INFOS[name]
+    raise DatasetError(f"unknown data set {name!r}: choose one of {', '.join(NAMES)}")
+
+
+def load(name: str) -> Dataset:
+    """The named data set, with its file found or downloaded; `synthetic` with its defaults."""
+    info = describe(name)
+    if name == "synthetic":
+        return synthetic()
+    path = locate(name)
+    read = partial(read_npz, info) if path.suffix == ".npz" else info.read
+    assert read is not None  # every data set with files has a reader
+    return read_dataset(info, path, (lambda path: as_events(read(path))) if info.events_over else read)
+
+
+def on_disk(name: str) -> Path | None:
+    """The file of a data set, if it is there already."""
+    info = describe(name)
+    for folder in _folders():
+        for file in (f"{name}.npz", *info.files):
+            if (folder / file).is_file():
+                return folder / file
+    return installed_file(info)
+
+
+def locate(name: str) -> Path:
+    """The file of a data set, downloaded if need be."""
+    if found := on_disk(name):
+        return found
+    info, folders = describe(name), _folders()
+    place = f"Put {' or '.join((f'{name}.npz', *info.files))} into {' or '.join(map(str, folders))}"
+    place += ", or name its folder in SPIDER_DATA" if len(folders) == 1 else ""
+    if not info.url:
+        raise DatasetError(f"no file of {name}. Get it from {info.source}. {place}.")
+    try:
+        return _download(info.url, info.checksum, info.files[0], cache_folder())
+    except ImportError:
+        how = "pip install pooch to have it downloaded, or get it from"
+        raise DatasetError(f"no file of {name}: {how} {info.url}. {place}.") from None
+    except (OSError, ValueError) as error:  # no network, or another checksum
+        reason = type(error).__name__  # the text of a failed connection is five lines long
+        raise DatasetError(f"{name} could not be downloaded from {info.url} ({reason}). {place}.") from error
+
+
+def _folders() -> list[Path]:
+    named = os.environ.get("SPIDER_DATA")
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: the usual cache folder of the platform."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "spidertensor"
+
+
+def _download(url: str, checksum: str, file: str, folder: Path) -> Path:
+    import pooch
+
+    return Path(pooch.retrieve(url, known_hash=checksum, fname=file, path=folder))

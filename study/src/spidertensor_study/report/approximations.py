@@ -1,0 +1,138 @@
+"""Claims about other approximations in the inference, each against the first order of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spidertensor_study.report import costs
+from spidertensor_study.report import runs as r
+from spidertensor_study.report.paired import FEWEST_SEEDS, paired
+from spidertensor_study.report.runs import Run
+from spidertensor_study.report.verdicts import Claim, Duel, judge, means
+
+_KEYS = {"score": "score", "log_density": "log density"}  # of rows, and in words
+
+
+class Trial(NamedTuple):
+    """The first order and another approximation on one data set, with one activation."""
+
+    data: str
+    activation: str
+    where: str
+    metric: str
+    first: Sequence[Run]
+    other: Sequence[Run]
+    crashed: tuple[int, int]  # runs of the first order and of the other one
+
+    def by_seed(self, key: str) -> tuple[dict[int, float], dict[int, float]]:
+        """Of the first order and of the other; empty where the rows do not have this number."""
+        first, other = (
+            r.by_seed([run for run in group if key in run.scores["paper"]], "paper", key)
+            for group in (self.first, self.other)
+        )
+        return first, other
+
+
+def tried(found: Sequence[Run]) -> list[Run]:
+    return [run for run in found if run.experiment.partition("-")[0] == "approximations"]
+
+
+def activation(run: Run) -> str:
+    return run.settings.get("activation") or "default activation"
+
+
+def _trials(found: Sequence[Run], failed: Sequence[Run], other: str) -> Iterator[Trial]:
+    def place(run: Run) -> tuple[str, str, int, int]:
+        return run.data, activation(run), run.rank, run.batch_size
+
+    good, bad = [run for run in tried(found) if "paper" in run.scores], tried(failed)
+    for here in dict.fromkeys(map(place, [*good, *bad])):
+        data, activated, rank, batch_size = here
+        groups = [
+            {run.seed: run for run in some if run.method == method and place(run) == here}
+            for some in (good, bad)
+            for method in ("first-order", other)
+        ]
+        first, second, *crashed = ([each[seed] for seed in sorted(each)] for each in groups)
+        if first and (second or crashed[1]):
+            where = f"{data}, {activated}, rank {rank}, batch {batch_size}"
+            metric = r.metric(first, data)
+            yield Trial(data, activated, where, metric, first, second, (len(crashed[0]), len(crashed[1])))
+
+
+def _no_better(found: Sequence[Run], text: str, trials: Sequence[Trial], other: str) -> Claim:
+    """Holds where the other one is worse, by score and by log density, each on its own.
+
+    Not shown to be better is not enough: that is undecided.
+    """
+    duels, notes = [], []
+    for key, words in _KEYS.items():
+        better: dict[str, list[bool]] = {}  # by activation, one for each seed
+        for trial in trials:
+            first, second = trial.by_seed(key)
+            if not first or not second:
+                continue
+            metric = trial.metric if key == "score" else key
+            ours, theirs = ({seed: r.loss(x, metric) for seed, x in each.items()} for each in (first, second))
+            numbers = means({"first-order": first, other: second})
+            where = f"{trial.where}: {words}"
+            duels.append(Duel(trial.data, where, other, "first-order", paired(ours, theirs), numbers))
+            shared = ours.keys() & theirs.keys()
+            better.setdefault(trial.activation, []).extend(theirs[seed] < ours[seed] for seed in shared)
+        notes += [
+            f"{activation}, by {words}: better in {sum(each)} of {len(each)} pairs of runs with the same seed"
+            for activation, each in better.items()
+        ]
+    judged = "score and log density, each on its own; undecided is neither better nor worse"
+    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    words = ("worse", "better")
+    return Claim(text, judged, judge(duels), "approximations", notes=notes, costs=cost, words=words)
+
+
+def _unstable(found: Sequence[Run], trials: Sequence[Trial], other: str) -> Claim:
+    duels = []
+    for trial in trials:
+        first, second = trial.by_seed("rejected")
+        test = paired(first, second)
+        broken = sum(not math.isfinite(x) for x in trial.by_seed("score")[1].values())
+        crashed = max(trial.crashed[1] - trial.crashed[0], 0)
+        if broken or crashed:
+            test = test._replace(difference=-math.inf, p=0.0)  # seen once is seen
+        elif test.seeds >= FEWEST_SEEDS and all(second.get(seed, n) == n for seed, n in first.items()):
+            test = test._replace(difference=math.inf, p=0.0)  # the same in every run leaves nothing to test
+        numbers = f"rejected updates: first order {_count(first)}, this one {_count(second)}"
+        numbers += f"; scores that are not finite: {broken}; runs that crashed: {trial.crashed[1]}"
+        duels.append(Duel(trial.data, trial.where, other, "first-order", test, numbers))
+    judged = (
+        "more rejected updates than with the first order, a score that is not finite, or a run that crashed; "
+        "without one of these, and with fewer rejected updates or as many in every run, it is no less stable"
+    )
+    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    words = ("less stable", "no less stable")
+    text = "A second-order expansion is unstable"
+    return Claim(text, judged, judge(duels), "approximations", costs=cost, words=words)
+
+
+def _count(by_seed: Mapping[int, float]) -> str:
+    cell = r.average(by_seed.values())
+    if not cell:
+        return "none"
+    deviation = f" ± {cell.sd:,.0f}" if cell.seeds > 1 else ""
+    return f"{cell.mean:,.0f}{deviation} ({cell.seeds} seed{'s' * (cell.seeds > 1)})"
+
+
+def second_order(found: Sequence[Run], failed: Sequence[Run]) -> list[Claim]:
+    trials = list(_trials(found, failed, "second-order"))
+    text = "A second-order expansion is no better"
+    return [
+        _unstable(found, trials, "second-order"),
+        _no_better(found, text, trials, "second-order"),
+    ]
+
+
+def quadrature(found: Sequence[Run], failed: Sequence[Run]) -> Claim:
+    trials = list(_trials(found, failed, "noise-quadrature"))
+    text = "A better approximation for the noise (quadrature) is no better"
+    return _no_better(found, text, trials, "noise-quadrature")

@@ -1,0 +1,184 @@
+"""A claim and its verdict, from checks: one for each comparison that was run.
+
+A check that compares two methods is a paired t test over their shared seeds, and the tests of a claim are
+corrected together. No method is picked for being the best of several before it is tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from spidertensor_study.report.paired import FEWEST_SEEDS, LEVEL, Paired, holm
+from spidertensor_study.report.runs import average, number
+
+Outcome = Literal["win", "undecided", "loss", "not judged"]
+RULE = (
+    "Two methods are compared over the seeds that both were run with (same split, same order), by a "
+    "two-sided paired t test for each pair of methods at each rank and batch size. Nobody is picked for "
+    "being the best of several beforehand. Where one of the two does not see the batch size, or the rank, "
+    "its runs are compared once and not at every setting. Holm's correction goes over all comparisons of a "
+    f"claim; a difference counts where the corrected p is below {LEVEL}, and is undecided else. Comparisons "
+    f"with fewer than {FEWEST_SEEDS} shared seeds are not judged. A method with a score that is not a number "
+    "loses. A claim about every setting does not hold if it fails in one."
+)
+_MOST_PAIRS = 3  # of methods, whose data sets a sentence names
+
+
+class Check(NamedTuple):
+    """Does the claim hold here (a win) or not (a loss), and by which numbers."""
+
+    data: str
+    where: str
+    outcome: Outcome
+    numbers: str
+    ours: str = ""  # the method that the claim is about
+    theirs: str = ""  # what it is compared with
+
+
+class Duel(NamedTuple):
+    """A check before the correction. The test has a difference below 0 where the claim holds."""
+
+    data: str
+    where: str
+    ours: str
+    theirs: str
+    test: Paired
+    numbers: str
+
+
+def judge(duels: Sequence[Duel]) -> list[Check]:
+    """All comparisons of one claim."""
+    checks = []
+    for duel, p in zip(duels, holm([duel.test.p for duel in duels]), strict=True):
+        outcome: Outcome = "undecided"
+        if math.isnan(p):
+            outcome = "not judged"
+        elif p < LEVEL:
+            outcome = "win" if duel.test.difference < 0 else "loss"
+        said = "" if math.isnan(p) or math.isinf(duel.test.difference) else f", p {_said_p(p)}"
+        checks.append(Check(duel.data, duel.where, outcome, f"{duel.numbers}{said}", duel.ours, duel.theirs))
+    return checks
+
+
+def _said_p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3g}"
+
+
+def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
+    """The means of two methods over the seeds that they share; over all, if there are none."""
+    shared = set.intersection(*(set(values) for values in values_by_name.values()))
+    parts = []
+    for name, values in values_by_name.items():
+        cell = average(value for seed, value in values.items() if seed in shared or not shared)
+        parts.append(f"{name} {number(cell.mean) if cell else 'not run'}")
+    return f"{', '.join(parts)} ({len(shared)} shared seed{'s' * (len(shared) != 1)})"
+
+
+def decided(holds: bool) -> Outcome:
+    """Of a check that needs no test."""
+    return "win" if holds else "loss"
+
+
+def counted(outcomes: Iterable[Outcome]) -> str:
+    """In words."""
+    n = Counter(outcomes)
+    wins = f"{n['win']} win{'s' * (n['win'] != 1)}"
+    losses = f"{n['loss']} loss{'es' * (n['loss'] != 1)}"
+    rest = f", {n['not judged']} not judged" if n["not judged"] else ""
+    return f"{wins}, {n['undecided']} undecided, {losses}{rest}"
+
+
+def against(checks: Sequence[Check]) -> list[str]:
+    """How the comparisons with each of them went."""
+    met: dict[tuple[str, str], list[Outcome]] = {}
+    for check in checks:
+        met.setdefault((check.ours, check.theirs), []).append(check.outcome)
+    return [f"{ours} against {theirs}: {counted(outcomes)}" for (ours, theirs), outcomes in met.items()]
+
+
+class Claim(NamedTuple):
+    text: str
+    judged: str  # how
+    checks: Sequence[Check]
+    section: str  # of the page, where the figure is
+    needed: float = 1.0  # share of the checks
+    every: bool = True  # not reaching that share refutes it; else it may hold in part
+    notes: Sequence[str] = ()
+    costs: str = ""
+    words: tuple[str, str] | None = None  # "better", "worse": a win and a loss, where methods are compared
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Those that were judged."""
+        return [check.outcome for check in self.checks if check.outcome != "not judged"]
+
+    @property
+    def status(self) -> str:
+        outcomes = self.outcomes
+        if not outcomes:
+            return "not judged" if self.checks else "not run"
+        wins, losses, enough = outcomes.count("win"), outcomes.count("loss"), self.needed * len(outcomes)
+        if wins >= enough:
+            return "holds" if len(outcomes) == len(self.checks) or not self.every else "holds where judged"
+        out_of_reach = len(outcomes) - losses < enough
+        if out_of_reach and (self.every or not wins):
+            return "does not hold"
+        return "holds in part" if wins else "undecided"
+
+    @property
+    def sentence(self) -> str:
+        """What a reader takes away."""
+        if not self.outcomes:
+            too_few = f"No comparison has {FEWEST_SEEDS} shared seeds."
+            return too_few if self.checks else "Nothing was run for it."
+        outcomes, n = self.outcomes, len(self.outcomes)
+        wins, losses, open_ones = (outcomes.count(each) for each in ("win", "loss", "undecided"))
+        all_or_some = f"all {n}" if wins == n > 1 else f"{wins or 'none'} of {n}"
+        if self.words:
+            parts = [f"{self.words[0]} in {all_or_some} comparison{'s' * (n > 1)}"]
+            parts += [f"{self.words[1]} in {losses or 'none'}"] if wins < n else []
+            parts += [f"undecided in {open_ones}"] if open_ones else []
+        else:
+            parts = [f"it holds in {all_or_some} check{'s' * (n > 1)}"]
+        missing = len(self.checks) - n
+        parts += [f"{missing} not judged"] if missing else []
+        counts = ", ".join(parts)
+        counts = f"{counts[0].upper()}{counts[1:]}."
+        return f"{self._failures()}. {counts}" if losses else counts
+
+    def _failures(self) -> str:
+        """Which methods lose against which, and on which data, if these are not too many to name."""
+        pairs: dict[tuple[str, str], list[str]] = {}
+        for check in self.checks:
+            if check.outcome == "loss":
+                pairs.setdefault((check.ours, check.theirs), []).append(check.data)
+        if not self.words:
+            each = (f"not {f'{ours} ' * bool(ours)}on {_listed(data)}" for (ours, _), data in pairs.items())
+            return "N" + "; ".join(each)[1:]
+        said = f"is {self.words[1]} than"
+        if len(pairs) <= _MOST_PAIRS:
+            each = (f"{ours} {said} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
+            return "; ".join(each)
+        return "; ".join(
+            f"{name} {said} {_listed(theirs for ours, theirs in pairs if ours == name)}, each on some data"
+            for name in dict.fromkeys(ours for ours, _ in pairs)
+        )
+
+    @property
+    def verdict(self) -> str:
+        """The counts alone."""
+        outcomes: list[Outcome] = [check.outcome for check in self.checks]
+        if not outcomes:
+            return "not run"
+        if self.words:
+            return f"{self.status}: {counted(outcomes)}"
+        return f"{self.status}: {self.outcomes.count('win')} of {len(self.outcomes)} checks"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Each once."""
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} and {last}" if most else last

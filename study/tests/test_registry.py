@@ -1,0 +1,90 @@
+"""Every named method runs, and `spider` is what the estimators do by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_contract import QUICK
+from test_likelihoods import Poisson
+
+from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
+from spidertensor_study import datasets
+from spidertensor_study.registry import FLOORS, METHODS
+
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_and_predicts(name, likelihood):
+    if likelihood is COUNT and not METHODS[name].counts:
+        with pytest.raises(ValueError, match="no count likelihood"):
+            METHODS[name].build(3, 2, likelihood, 64)
+        return
+    data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
+    method = METHODS[name].build(3, 2, likelihood, 64, **QUICK.get(name, {}))
+    assert method.unit == METHODS[name].unit
+    state, update = method.update(method.init(0), data.train)
+    prediction = method.predict(state, data.train.index)
+    assert len(update.mean) == 300
+    assert np.isfinite(prediction.mean).all()
+    assert (prediction.var + prediction.noise > 0).all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_likelihood_that_a_method_has_no_formulas_for_is_refused(name, engine):
+    settings = {"engine": engine} if "engine" in METHODS[name].settings else {}
+    for unknown in ("gaussian", "poisson", 0, None):
+        with pytest.raises(ValueError, match="needs a likelihood object"):
+            METHODS[name].build(3, 2, unknown, 64, **settings)
+    with pytest.raises(ValueError, match="no poisson likelihood, only gaussian and probit"):
+        METHODS[name].build(3, 2, Poisson(), 64, **settings)
+
+
+def test_an_entry_says_all_there_is_to_say():
+    assert all(each.label and each.description for each in METHODS.values())
+    assert len({entry.label for entry in METHODS.values()}) == len(METHODS)
+    for name in FLOORS:
+        entry = METHODS[name]
+        assert (entry.scaled, entry.has_rank, entry.has_batch_size) == (False, False, False)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rank_and_batch_size_change_nothing_where_the_entry_says_so(name):
+    """And something where it does not."""
+    entry, data = METHODS[name], datasets.synthetic((8, 6), 300)
+
+    def means(rank: int, batch_size: int) -> np.ndarray:
+        method = entry.build(rank, 2, GAUSSIAN, batch_size, **QUICK.get(name, {}))
+        state, _ = method.update(method.init(0), data.train)
+        return method.predict(state, data.train.index).mean
+
+    usual = means(3, 64)
+    assert np.array_equal(usual, means(4, 64)) == (not entry.has_rank)
+    assert np.array_equal(usual, means(3, 100)) == (not entry.has_batch_size)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
+@pytest.mark.parametrize(("name", "paper"), [("spider", False), ("spider-paper", True)])
+def test_spider_is_the_estimator(name, paper, likelihood):
+    """One default in two places would drift apart."""
+    data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
+    kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
+    how = {PROBIT: {}, COUNT: {"likelihood": "count"}}.get(likelihood, {"scaling": (0.0, 1.0)})
+    model = (kind.paper if paper else kind)(rank=3, batch_size=64, random_state=5, **how)
+    expected = model.learn(data.train.index, data.train.value)
+    method = METHODS[name].build(3, 2, likelihood, 64)
+    _, update = method.update(method.init(5), _by_appearance(data.train))
+    np.testing.assert_array_equal(update.mean, expected.mean)
+    np.testing.assert_array_equal(update.var, expected.var)
+
+
+def _by_appearance(batch):
+    """Rows as an estimator gives them: in order of first appearance."""
+    columns = []
+    for column in batch.index.T:
+        rows: dict[int, int] = {}
+        columns.append([rows.setdefault(raw, len(rows)) for raw in column.tolist()])
+    return batch._replace(index=np.array(columns, np.int64).T.copy())

@@ -1,0 +1,290 @@
+"""`spider evaluate FILE`: a user's own file, in its order, in time order, or held out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spidertensor import SpiderRegressor, cli
+
+pytestmark = pytest.mark.usefixtures("warm_kernels")
+COLUMNS = ("--modes", "user,movie", "--value", "rating")
+FAST = ("--method", "biases")
+START = datetime(2024, 3, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def spider(folder, capsys):
+    """Run `spider evaluate` in an empty folder: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["evaluate", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return run
+
+
+def table(n=600, seed=0) -> dict[str, list]:
+    """Ratings that grow with the hour, so that the order of the rows matters."""
+    rng = np.random.default_rng(seed)
+    users, movies = rng.integers(20, size=n), rng.integers(15, size=n)
+    ratings = np.round(np.sin(users) + np.cos(movies) + np.linspace(0, 3, n) + 0.2 * rng.normal(size=n), 3)
+    return {"user": users.tolist(), "movie": [f"m{m}" for m in movies], "rating": ratings.tolist()}
+
+
+def csv_text(columns: dict[str, list]) -> str:
+    lines = zip(*columns.values(), strict=True)
+    return ",".join(columns) + "\n" + "".join(",".join(map(str, line)) + "\n" for line in lines)
+
+
+def shuffled(columns: dict[str, list], seed=1) -> dict[str, list]:
+    order = np.random.default_rng(seed).permutation(len(columns["user"]))
+    return {name: [column[i] for i in order] for name, column in columns.items()}
+
+
+def record_of(done) -> dict:
+    code, out, err = done
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_file_is_scored_in_its_order_as_learn_predicts_it(spider, tmp_path):
+    columns = table()
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    record = record_of(spider("r.csv", *COLUMNS, "--method", "spider-single", "--json"))
+    update = SpiderRegressor(committee=1, random_state=0).learn(
+        list(zip(columns["user"], columns["movie"], strict=True)), columns["rating"]
+    )
+    error = np.array(columns["rating"]) - update.mean
+    assert record["score"] == pytest.approx(np.sqrt(np.mean(error[60:] ** 2)), rel=1e-5)
+    assert (record["protocol"], record["skipped"], record["entries"]) == ("prequential", 60, 600)
+    assert record["nodes"] == {"user": 20, "movie": 15}
+    assert set(record["floors"]) == {"mean", "biases"}
+    inside = np.abs(update.below[60:] - 0.5) <= 0.45
+    assert record["calibrated_90"] == pytest.approx(inside.mean())
+    code, out, _ = spider("r.csv", *COLUMNS, "--method", "spider-single")
+    assert code == 0
+    assert f"{record['score']:.4f}" in out
+    assert "600 entries, 20 of user, 15 of movie" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda i: i - 300,
+        lambda i: i / 7,
+        lambda i: 1_700_000_000_000_000_000 + i,
+        lambda i: (START + timedelta(minutes=7 * i)).isoformat(),
+        lambda i: (START + timedelta(hours=i)).strftime("%Y-%m-%d %H:%M:%S"),
+        # later and later, in zones of their own: as texts they are in no order
+        lambda i: (
+            (START + timedelta(minutes=i)).isoformat()[:-6] + "+00:00"
+            if i % 2
+            else (START + timedelta(minutes=i + 120)).isoformat()[:-6] + "+02:00"
+        ),
+    ],
+    ids=["int", "float", "nanoseconds", "iso", "local", "zones"],
+)
+def test_time_orders_the_rows(spider, tmp_path, when):
+    columns = table()
+    columns["when"] = [when(i) for i in range(600)]
+    (tmp_path / "sorted.csv").write_text(csv_text(columns))
+    (tmp_path / "mixed.csv").write_text(csv_text(shuffled(columns)))
+    in_order = record_of(spider("sorted.csv", *COLUMNS, *FAST, "--json"))
+    by_time = record_of(spider("mixed.csv", *COLUMNS, *FAST, "--time", "when", "--json"))
+    as_is = record_of(spider("mixed.csv", *COLUMNS, *FAST, "--json"))
+    assert by_time["score"] == pytest.approx(in_order["score"], rel=1e-9)
+    assert as_is["score"] != pytest.approx(in_order["score"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.date32(), pa.int32()])
+def test_times_of_parquet_and_json(spider, tmp_path, kind):
+    columns = table()
+    days = [(START.replace(tzinfo=None) + timedelta(days=i)) for i in range(600)]
+    columns["when"] = list(range(600)) if pa.types.is_integer(kind) else days
+    in_order = csv_text({name: column for name, column in columns.items() if name != "when"})
+    (tmp_path / "sorted.csv").write_text(in_order)
+    mixed = shuffled(columns)
+    arrays = {name: pa.array(column, kind if name == "when" else None) for name, column in mixed.items()}
+    parquet.write_table(pa.table(arrays), tmp_path / "mixed.parquet")
+    lines = "".join(
+        json.dumps(dict(zip(mixed, map(str if kind != pa.int32() else lambda each: each, row), strict=True))
+                   | {"rating": row[2]}) + "\n"
+        for row in zip(*mixed.values(), strict=True)
+    )  # fmt: skip
+    (tmp_path / "mixed.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    wanted = record_of(spider("sorted.csv", *COLUMNS, *FAST, "--json"))["score"]
+    for name in ("mixed.parquet", "mixed.jsonl.gz"):
+        found = record_of(spider(name, *COLUMNS, *FAST, "--time", "when", "--json"))
+        assert found["score"] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_held_out_tests_a_random_share_or_the_last_in_time(spider, tmp_path):
+    columns = table() | {"when": list(range(600))}
+    (tmp_path / "r.csv").write_text(csv_text(shuffled(columns)))
+    drawn = record_of(spider("r.csv", *COLUMNS, *FAST, "--test", "0.2", "--json"))
+    assert (drawn["protocol"], drawn["n_scored"], drawn["n_entries"]) == ("held-out", 120, 480)
+    assert set(drawn["floors"]) == {"mean", "biases", "static-biases"}
+    tenth = record_of(spider("r.csv", *COLUMNS, *FAST, "--protocol", "held-out", "--json"))
+    assert tenth["n_scored"] == 60
+    future = record_of(spider("r.csv", *COLUMNS, *FAST, "--test", "0.2", "--time", "when", "--json"))
+    assert future["n_scored"] == 120
+    last, before = np.array(columns["rating"][480:]), np.array(columns["rating"][:480])
+    error = np.sqrt(np.mean((last - before.mean()) ** 2))  # of the mean: the ratings have grown since
+    assert future["floors"]["mean"]["score"] == pytest.approx(error, rel=1e-6)
+    assert drawn["floors"]["mean"]["score"] < 0.8 * error
+
+
+def test_binary_values(spider, tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {"user": rng.integers(5, size=300).tolist(), "movie": rng.integers(300, size=300).tolist()}
+    columns["rating"] = [int(user > 2) for user in columns["user"]]
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    record = record_of(spider("r.csv", *COLUMNS, "--binary", *FAST, "--json"))
+    assert (record["metric"], record["coverage_90"]) == ("auc", None)
+    assert record["score"] > 0.9
+    code, _, err = spider("r.csv", "--modes", "user,rating", "--value", "movie", "--binary")
+    assert code == 2
+    assert "is not 0 or 1" in err
+
+
+def test_a_note_where_a_baseline_is_better(spider, tmp_path):
+    """Of noise nothing can be learned but its mean."""
+    columns = table()
+    columns["rating"] = np.random.default_rng(3).normal(size=600).tolist()
+    (tmp_path / "noise.csv").write_text(csv_text(columns))
+    record = record_of(spider("noise.csv", *COLUMNS, "--method", "spider-single", "--json"))
+    assert record["floors"]["mean"]["score"] < record["score"] < record["floors"]["biases"]["score"]
+    assert record["notes"][1:] == ["mean predicts these values better than spider-single"]
+    assert len(record_of(spider("noise.csv", *COLUMNS, *FAST, "--json"))["notes"]) == 1  # itself a baseline
+
+
+def test_bad_rows_stop_or_are_left_out(spider, tmp_path):
+    columns = table(100) | {"when": list(range(100))}
+    broken = csv_text(columns) + "1,m2,high,7\n1,m2,3,\n1,m2,3,2024-01-01\n1,m2,3,noon\n1,m2,3,nan\n"
+    (tmp_path / "r.csv").write_text(broken)
+    arguments = ("r.csv", *COLUMNS, *FAST, "--time", "when")
+    code, _, err = spider(*arguments)
+    assert code == 2
+    assert "r.csv line 102: rating 'high' is not a number" in err
+    record = record_of(spider(*arguments, "--on-bad", "file", "--json"))
+    assert (record["entries"], record["bad_rows"]) == (100, 5)
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / "r.rejects.jsonl").read_text().splitlines()]
+    assert reasons == [
+        "rating 'high' is not a number",
+        "when is missing",
+        "when 2024-01-01 is a time without a zone, where other rows have a number",
+        "when 'noon' is neither a number nor an ISO timestamp",
+        "when nan is not finite",
+    ]
+    assert "bad rows, left out" in spider(*arguments, "--on-bad", "skip")[1]
+
+
+def equal(n, value="1"):
+    return "user,movie,rating\n" + "".join(f"{i % 9},{i % 7},{value}\n" for i in range(n))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything: at least 50"),
+        (("header.csv", *COLUMNS), "header.csv: 0 good rows"),
+        (("equal.csv", *COLUMNS), "rating is 1 in all 60 rows, so there is nothing to predict"),
+        (("none.csv", *COLUMNS), "none.csv: No such file"),
+        (("equal.csv",), "a file needs --modes and --value"),
+        (("equal.csv", "--modes", "user"), "a file needs --modes and --value"),
+        (("equal.csv", *COLUMNS, "--time", "when"), "no column 'when' (there are: user, movie, rating)"),
+        (("equal.csv", *COLUMNS, "--test", "1.5"), "--test takes a share between 0 and 1"),
+        (("equal.csv", *COLUMNS, "--test", "0.1", "--protocol", "prequential"), "every entry is a test"),
+        (("equal.csv", *COLUMNS, "--plot", "out.txt"), "use the ending .png"),
+        (("equal.csv", *COLUMNS, "--plot", "nowhere/out.png"), "its folder must exist"),
+        (("equal.png", *COLUMNS, "--plot", "equal.png"), "are the same file"),
+        (("synthetic", "--time", "when"), "--time is for files"),
+        (("acc", "--test", "0.3"), "has published tests: --test takes paper or clean"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_evaluated(spider, tmp_path, monkeypatch, arguments, reason):
+    from spidertensor_study import datasets
+
+    split = datasets.synthetic((5, 4), 200)
+    monkeypatch.setattr(datasets, "load", lambda name: split)
+    object.__setattr__(split, "tests", {"paper": split.train, "clean": split.train})
+    (tmp_path / "few.csv").write_text(csv_text(table(49)))
+    (tmp_path / "header.csv").write_text("user,movie,rating\n")
+    (tmp_path / "equal.csv").write_text(equal(60))
+    (tmp_path / "equal.png").write_text(equal(60))
+    code, out, err = spider(*arguments)
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("how", [(), ("--test", "0.2"), ("--binary",)])
+def test_picture(spider, tmp_path, how):
+    columns = table(3000)
+    if how == ("--binary",):
+        columns["rating"] = [int(each > 1.5) for each in columns["rating"]]
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    arguments = ("r.csv", *COLUMNS, *how, "--method", "spider-single", "--batch-size", "100")
+    code, out, err = spider(*arguments, "--plot", "out.svg")
+    assert code == 0
+    assert "picture: out.svg" in err
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+    assert out.splitlines()[:5] == spider(*arguments)[1].splitlines()[:5]  # drawn or not, the same scores
+
+
+def test_the_picture_has_a_curve_for_each_method():
+    from spidertensor.evaluation import protocols
+    from spidertensor.evaluation.draw import overview
+    from spidertensor.spider.likelihoods import GAUSSIAN
+    from spidertensor_study import datasets
+    from spidertensor_study.registry import METHODS
+
+    pytest.importorskip("matplotlib")
+    train, test = datasets.synthetic((9, 8), 900).split(0)
+    rows = {}
+    for name in ("biases", "mean"):
+        method = METHODS[name].build(2, 2, GAUSSIAN, 100)
+        rows[name] = list(protocols.held_out(method, train, test, likelihood=GAUSSIAN, batch_size=100, at=4))
+    curves = overview(rows).axes[0]
+    for line, name in zip(curves.lines, rows, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), [row["score"] for row in rows[name]])
+    assert curves.get_ylabel() == "RMSE of the test set"
+
+
+def test_a_text_of_nanoseconds_beside_a_bad_one_keeps_its_order(spider, tmp_path):
+    """One by one, as a block with a bad row is read: a float64 would make equal times of them."""
+    columns = table() | {"when": [1_700_000_000_000_000_000 + i for i in range(600)]}
+    (tmp_path / "sorted.csv").write_text(csv_text(columns))
+    (tmp_path / "mixed.csv").write_text(csv_text(shuffled(columns)) + "1,m2,3,noon\n")
+    wanted = record_of(spider("sorted.csv", *COLUMNS, *FAST, "--json"))["score"]
+    found = record_of(spider("mixed.csv", *COLUMNS, *FAST, "--time", "when", "--on-bad", "skip", "--json"))
+    assert found["score"] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_how_a_file_is_written_missing_ids_and_bins(spider, tmp_path):
+    columns = table()
+    plain = csv_text(columns)
+    (tmp_path / "r.csv").write_text(plain)
+    wanted = record_of(spider("r.csv", *COLUMNS, *FAST, "--json"))
+    german = plain.replace(".", "_").replace(",", ";").replace("_", ",")
+    (tmp_path / "d.csv").write_text(german, encoding="utf-16")
+    how = ("--delimiter", ";", "--decimal", ",", "--encoding", "utf-16")
+    assert record_of(spider("d.csv", *COLUMNS, *FAST, *how, "--json"))["score"] == wanted["score"]
+    (tmp_path / "gap.csv").write_text(plain + ",m1,3\n")
+    assert "user is missing" in spider("gap.csv", *COLUMNS, *FAST)[2]
+    own = record_of(spider("gap.csv", *COLUMNS, *FAST, "--missing-id", "own", "--json"))
+    assert (own["entries"], own["nodes"]["user"]) == (601, 21)
+    skipped = record_of(spider("gap.csv", *COLUMNS, *FAST, "--missing-id", "skip", "--json"))
+    assert skipped["score"] == wanted["score"]
+    binned = record_of(spider("r.csv", *COLUMNS, *FAST, "--bin", "user=width:5", "--json"))
+    assert binned["nodes"]["user"] == 4
+    assert "bins are for a mode" in spider("r.csv", *COLUMNS, "--bin", "rating=width:5")[2]

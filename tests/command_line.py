@@ -1,0 +1,50 @@
+"""The command `spider` as tests run it: in processes of its own, with files of ratings."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
+ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
+
+
+def table(n=1200, seed=0) -> list[tuple[int, str, float]]:
+    rng = np.random.default_rng(seed)
+    users, movies = rng.integers(30, size=n).tolist(), rng.integers(20, size=n).tolist()
+    return [(u, f"m{m}", round(3 + math.sin(u) + math.cos(m) + 0.3 * z, 3)) for u, m, z in
+            zip(users, movies, rng.normal(size=n).tolist(), strict=True)]  # fmt: skip
+
+
+def csv_text(rows, header="user,movie,rating\n") -> str:
+    return header + "".join(f"{u},{m},{r}\n" for u, m, r in rows)
+
+
+def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
+
+
+def started(*arguments) -> subprocess.Popen[bytes]:
+    """A process that reads what the test writes; a shell may have left SIGINT ignored."""
+
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen,
+    )  # fmt: skip
+
+
+def eventually(condition) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within five minutes")

@@ -1,0 +1,181 @@
+"""One estimator, many threads: everybody sees a whole state, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import spidertensor
+from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import GROUP_OF
+from spidertensor.estimator.old_names import OldMethods
+
+SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2}
+BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
+
+
+def stream(kind, n=6_000):
+    """New ids all the way, so that the arrays grow and move."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, np.arange(8, n + 8)[:, None] // [2, 8], (n, 2))
+    y = np.sin(X).sum(axis=1) + 0.1 * rng.standard_normal(n)
+    return X, (y > 0).astype(int) if kind is SpiderClassifier else y
+
+
+def readers(model, X) -> dict:
+    """A call of every method and attribute that reads what was learned."""
+    methods = {
+        "predict": (X[:50],), "predict_parts": (X[:50],), "predict_one": (X[0],), "seen": (X[:50],),
+        "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1),
+        "_parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
+        "score": (X[:4], [0, 1] * 2),
+    }  # fmt: skip
+    own = {"predict_proba": (X[:50],)} if hasattr(model, "predict_proba") else {"predict_interval": (X[:50],)}
+
+    def rate() -> None:
+        with contextlib.suppress(ValueError):  # it is no model of events
+            model.predict_rate(X[:50])
+
+    calls = {
+        name: lambda name=name, args=args: getattr(model, name)(*args)
+        for name, args in (methods | own).items()
+    }
+    of_parameters = ("likelihood", "likelihood_", "learns_events")  # they read nothing learned
+    apart = {*of_parameters, *GROUP_OF, *vars(OldMethods)}  # old names lead to the new ones
+    public = [name for name in dir(type(model)) if not name.startswith("_") and name not in apart]
+    attributes = [name for name in public if isinstance(getattr(type(model), name), property)]
+    calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
+    calls |= {"predict_rate": rate} if hasattr(model, "predict_rate") else {}
+    left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
+    assert left == {
+        "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper",
+        "get_params", "set_params", "get_metadata_routing", "position_",
+        *(["classes_"] if "classes_" in left else []),
+    }  # fmt: skip
+    return calls | {"pickle": lambda: pickle.dumps(model), "copy": lambda: copy.copy(model)}
+
+
+@BOTH
+def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
+    X, y = stream(kind, 200)
+    model = kind(**SMALL).fit(X, y)
+    calls = readers(model, X) | {
+        "fit": lambda: model.fit(X, y),
+        "partial_fit": lambda: model.partial_fit(X, y),
+        "learn": lambda: model.learn(X, y),
+        "forget": lambda: model.forget(0, [3]),
+        "_learn_numbered": lambda: model._learn_numbered(X, y),
+        "learn_one": lambda: model.learn_one(X[0], y[0]),
+        "_warn_at_end": model._warn_at_end,
+        "save": lambda: model.save(tmp_path / "model"),
+    }
+    done = []
+    threads = [
+        threading.Thread(target=lambda name=name, call=call: (call(), done.append(name)))
+        for name, call in calls.items()
+    ]
+    with model._lock:
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        assert done == []
+    for thread in threads:
+        thread.join(60)
+    assert set(done) == set(calls)
+
+
+@pytest.mark.slow
+@BOTH
+def test_learn_predict_save_and_load_at_once(kind, tmp_path):
+    """Without the lock, most files cannot be loaded, ids and arrays differ in length, or it crashes."""
+    X, y = stream(kind)
+    model, alone = (kind(**SMALL).partial_fit(X[:50], y[:50]) for _ in range(2))
+    calls = readers(model, X)
+    path, stop, errors, counts = tmp_path / "model", threading.Event(), [], {}
+
+    def repeat(name, work):
+        def loop():
+            counts[name] = 0
+            while not stop.is_set():
+                try:
+                    work()
+                except BaseException as error:
+                    errors.append((name, error))
+                    return
+                counts[name] += 1
+
+        return threading.Thread(target=loop)
+
+    def saved():
+        model.save(path)
+        back = spidertensor.load(path)
+        assert back.n_entries_ % 50 == 0  # all of a call, or nothing
+        back.predict(X[:10])
+
+    def copied():
+        for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), copy.copy(model)):
+            assert twin.n_entries_ % 50 == 0
+            assert [len(each.ids) for each in twin.factors_] == list(twin.n_nodes_)
+            twin.partial_fit(X[:50], y[:50])
+
+    def read():
+        for call in calls.values():
+            call()
+        for each in model.factors_:
+            assert len(each.ids) == len(each.mean) == len(each.var)
+
+    model.save(path)
+    threads = [
+        repeat(work.__name__, work) for work in (saved, copied, read, calls["predict"], calls["recommend"])
+    ]
+    for thread in threads:
+        thread.start()
+    for start in range(50, len(X), 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50])
+        alone.partial_fit(X[start : start + 50], y[start : start + 50])
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert min(counts.values()) > 0
+    model.save(path)
+    alone.save(tmp_path / "alone")
+    assert path.read_bytes() == (tmp_path / "alone").read_bytes()
+
+
+def test_two_threads_that_learn_lose_nothing():
+    X, y = stream(SpiderRegressor, 4000)
+    model = SpiderRegressor(**SMALL).partial_fit(X[:100], y[:100])
+
+    def learn(part):
+        for start in range(0, 1000, 20):
+            model.learn(X[part][start : start + 20], y[part][start : start + 20])
+
+    threads = [threading.Thread(target=learn, args=(slice(n, n + 1000),)) for n in (0, 1000, 2000, 3000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert model.n_entries_ == 4100
+    assert [len(each.ids) for each in model.factors_] == [len(np.unique(column)) for column in X.T]
+
+
+@BOTH
+def test_every_copy_has_a_lock_of_its_own(kind):
+    model = kind(**SMALL).fit(*stream(kind, 100))
+    twins = [pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model), clone(model), kind()]
+    locks = {id(each._lock) for each in (model, *twins)}
+    assert len(locks) == len(twins) + 1
+
+    class Mine(kind):
+        def __init__(self):
+            pass  # does not call the one above
+
+    assert Mine()._lock is not model._lock

@@ -1,0 +1,478 @@
+"""`spider serve`, the real server in a process of its own: routes, answers, errors, who may ask, limits."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from serving import ARROW, NDJSON, arrow
+
+pytest.importorskip("starlette")
+
+
+import spidertensor
+from serving import RATINGS, Server, lines, rows, serving
+from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.service import openapi
+from spidertensor.service.guard import HEADERS
+
+TOKEN = "a-token-of-many-characters"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, warm_kernels):
+    with serving(tmp_path_factory.mktemp("service"), "--model", "m.spider", *RATINGS) as server:
+        server.learn(rows(300))
+        yield server
+
+
+def entries(server: Server) -> int:
+    return server.get("/v1/model")["entries"]
+
+
+# --- what it answers
+
+
+def test_learning_answers_what_was_predicted_before_as_the_library_does(tmp_path, warm_kernels):
+    first, second = rows(50), rows(40, seed=1)
+    with serving(tmp_path, "--model", "m.spider", *RATINGS) as server:
+        assert server.predict(first[:1], expect=409)["error"]["kind"] == "nothing learned"
+        assert server.http.post("/v1/checkpoint").status_code == 409
+        answers = [server.learn(first), server.learn(second)]
+        asked = server.predict(second[:3], query="?interval=0.8")["predictions"]
+        assert server.stop() == 0
+    model = SpiderRegressor(random_state=1, committee=2)
+    for part, answer in zip([first, second], answers, strict=True):
+        update = model.learn([(row["user"], row["movie"]) for row in part], [row["rating"] for row in part])
+        assert [each["mean"] for each in answer["predictions"]] == update.mean.tolist()
+        assert [each["std"] for each in answer["predictions"]] == np.sqrt(update.var + update.noise).tolist()
+    assert [answer["entries"] for answer in answers] == [50, 90]
+    X = [(row["user"], row["movie"]) for row in second[:3]]
+    mean, std = model.predict(X, return_std=True)
+    low, high = model.predict_interval(X, 0.8)
+    expected = zip(mean.tolist(), std.tolist(), low.tolist(), high.tolist(), strict=True)
+    assert [(each["mean"], each["std"], each["low"], each["high"]) for each in asked] == list(expected)
+    saved = spidertensor.load(tmp_path / "m.spider")
+    assert saved.n_entries_ == 90
+    assert saved.mode_names_ == ["user", "movie"]
+    assert {path.name for path in tmp_path.iterdir()} == {"m.spider", "m.spider.answers"}
+
+
+def test_three_kinds_of_bodies_mean_the_same(server):
+    some = rows(20, seed=5)
+    table = pa.Table.from_pylist(some).set_column(
+        1, "movie", pa.array([row["movie"] for row in some]).dictionary_encode()
+    )
+    asked = [
+        server.http.post("/v1/predict", content=body, headers={"Content-Type": kind})
+        for body, kind in [
+            (json.dumps(some), "application/json; charset=utf-8"),
+            (b"\n" + lines(some) + b"\n\n", NDJSON),
+            (arrow(table), ARROW),
+        ]
+    ]
+    assert [each.status_code for each in asked] == [200, 200, 200], [each.text for each in asked]
+    assert asked[0].json() == asked[1].json() == asked[2].json()
+
+
+def test_ids_keep_their_types(server):
+    big = 2**70
+    server.learn([{"user": 77, "movie": "same", "rating": 3}, {"user": "77", "movie": "same", "rating": 3}])
+    server.learn([{"user": big, "movie": "same", "rating": 3}])
+    seen = server.predict(
+        [{"user": user, "movie": "same"} for user in (77, "77", "078", 77.5, big, big + 1, float(big))]
+    )
+    assert [each["seen"]["user"] for each in seen["predictions"]] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_recommendation(server):
+    answer = server.http.post(
+        "/v1/recommend", json={"given": {"user": 3}, "over": "movie", "n": 4, "interval": 0.9}
+    ).json()
+    assert len(answer["nodes"]) == 4
+    assert answer["seen"] == {"user": True}
+    means = [each["mean"] for each in answer["nodes"]]
+    assert means == sorted(means, reverse=True)
+    pair = {"user": 3, "movie": answer["nodes"][0]["id"]}
+    assert server.predict([pair])["predictions"][0]["mean"] == pytest.approx(means[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "column"),
+    [
+        ({"given": {"user": 3}}, "over"),
+        ({"given": {"user": 3}, "over": "user"}, "given"),
+        ({"given": {}, "over": "movie"}, "given"),
+        ({"given": {"user": [3]}, "over": "movie"}, "given"),
+        ({"given": {"user": 3, "x": 1}, "over": "movie"}, "given"),
+        ({"given": {"user": 3}, "over": "movie", "n": 0}, "n"),
+        ({"given": {"user": 3}, "over": "movie", "n": True}, "n"),
+        ({"given": {"user": 3}, "over": "movie", "explore": "max"}, "explore"),
+        ({"given": {"user": 3}, "over": "movie", "seed": -1}, "seed"),
+        ({"given": {"user": 3}, "over": "movie", "no": 1}, "no"),
+    ],
+)
+def test_an_impossible_recommendation_is_told_by_its_field(server, body, column):
+    answer = server.http.post("/v1/recommend", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["column"] == column
+
+
+def test_a_model_of_0_and_1(tmp_path, warm_kernels):
+    options = ("--model", "b.spider", "--modes", "user,page", "--value", "clicked", "--binary", "--seed", "1")
+    with serving(tmp_path, *options, "--committee", "1") as server:
+        clicks = [{"user": n % 5, "page": "p", "clicked": n % 5 > 2} for n in range(100)]
+        answer = server.learn(clicks)
+        assert set(answer["predictions"][0]) == {"probability"}
+        low, high = (server.predict([{"user": user, "page": "p"}])["predictions"][0] for user in (0, 4))
+        assert low["probability"] < 0.5 < high["probability"]
+        assert server.learn([{"user": 1, "page": "p", "clicked": 2}], expect=422)["error"]["kind"] == "value"
+        assert server.predict(clicks[:1], expect=422, query="?interval=0.9")["error"]["kind"] == "interval"
+        told = server.get("/v1/model")
+        assert told["metric"] == "log_loss"
+        assert 0 < told["error"] < 0.69
+
+
+def test_the_model_tells_about_itself_and_can_be_downloaded(server, tmp_path):
+    told = server.get("/v1/model")
+    assert set(told["nodes"]) == {"user", "movie"}
+    assert sum(each["weight"] for each in told["members"]) == pytest.approx(1)
+    assert told["error"] > 0
+    assert told["floor_mean"] > 0
+    file = server.http.get("/v1/model/file")
+    (tmp_path / "copy.spider").write_bytes(file.content)
+    assert spidertensor.load(tmp_path / "copy.spider").n_entries_ == told["entries"]
+    assert server.http.post("/v1/checkpoint").json()["entries"] == told["entries"]
+    assert server.get("/v1/model")["saved_position"] == server.get("/v1/model")["position"]
+
+
+def test_metrics_are_those_of_the_snapshots_and_count_requests(server):
+    def number(name: str) -> float:
+        text = server.http.get("/metrics").text
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
+
+    before = number('spider_requests_total{path="/v1/learn",status="422"}') if _has_422(server) else 0
+    server.learn([{"user": 1}], expect=422)
+    server.http.get("/../../etc/passwd")
+    assert number('spider_requests_total{path="/v1/learn",status="422"}') == before + 1
+    assert number('spider_requests_total{path="other",status="404"}') >= 1
+    assert number("spider_bad_rows_total") >= 1
+    time.sleep(1.5)  # a snapshot is taken once a second
+    assert number("spider_entries_total") == entries(server)
+    assert number('spider_nodes{mode="movie"}') == server.get("/v1/model")["nodes"]["movie"]
+    assert number('spider_floor_error{floor="biases"}') > 0
+
+
+def _has_422(server: Server) -> bool:
+    return 'path="/v1/learn",status="422"' in server.http.get("/metrics").text
+
+
+def test_events_have_the_history_and_then_move(server):
+    events = []
+    with httpx.stream("GET", f"{server.url}/v1/events", timeout=30) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                events.append((name, json.loads(line[6:])))
+                if len(events) == 2:
+                    strange = {"user": "<b>x</b>", "movie": "strange", "rating": 900.0}
+                    server.learn([*rows(5, seed=9), strange])
+                if len(events) == 4:
+                    break
+    assert [name for name, _ in events] == ["history", "snapshot", "snapshot", "snapshot"]
+    history, first, _, last = (data for _, data in events)
+    assert len({len(column) for column in history.values()}) == 1
+    assert last["entries"] == first["entries"] + 6
+    assert last["surprises"][0]["ids"] == ["<b>x</b>", "strange"]
+    assert last["surprises"][0]["value"] == 900.0
+    assert last["surprises"][0]["z"] > 4
+    assert last["modes"] == ["user", "movie"]
+    assert len(last["members"]) == 2
+
+
+def test_the_description_has_every_route_and_no_other(server):
+    described = server.get("/openapi.json")
+    assert described == json.loads(json.dumps(openapi.DESCRIPTION))
+    for path, operations in described["paths"].items():
+        for method in ("get", "post"):
+            answer = server.http.request(method, path) if path != "/v1/events" else None
+            if answer is not None:
+                assert (answer.status_code == 405) == (method not in operations), (path, method)
+
+
+def test_the_page_is_served_with_a_strict_policy(server):
+    page = server.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    for answer in (page, server.http.get("/v1/model"), server.http.get("/nothing")):
+        for name, text in HEADERS.items():
+            assert answer.headers[name] == text
+        assert "access-control-allow-origin" not in answer.headers
+        assert "server" not in answer.headers
+
+
+# --- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "column", "value"),
+    [
+        ({"movie": "m1", "rating": 3}, "missing", "user", None),
+        ({"user": None, "movie": "m1", "rating": 3}, "missing", "user", None),
+        ({"user": [1], "movie": "m1", "rating": 3}, "id", "user", "[1]"),
+        ({"user": 1, "movie": {"a": 1}, "rating": 3}, "id", "movie", "{'a': 1}"),
+        ({"user": 1, "movie": "m" * 1001, "rating": 3}, "id", "movie", "m" * 200),
+        ({"user": 1, "movie": "m1", "rating": "3"}, "value", "rating", "3"),
+        ({"user": 1, "movie": "m1"}, "missing", "rating", None),
+        ({"user": 1, "movie": "m1", "rating": 10**400}, "value", "rating", None),
+        ({"user": 1, "movie": "m1", "rating": 1e300}, "too far", "rating", 1e300),
+        (5, "not an object", None, 5),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_of_its_request_is_learned(server, row, kind, column, value):
+    before = entries(server)
+    answer = server.http.post(
+        "/v1/learn", content=json.dumps([*rows(3), row]), headers={"content-type": "application/json"}
+    )
+    if row == {"user": 1, "movie": "m1", "rating": 10**400}:  # orjson calls the whole body no JSON
+        assert answer.status_code == 400
+        return
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["error"]
+    assert (error["kind"], error["row"], error["column"], error["value"]) == (kind, 3, column, value)
+    assert error["message"]
+    assert entries(server) == before
+
+
+def test_bad_rows_can_be_skipped_and_are_listed(server):
+    before = entries(server)
+    mixed = [{"user": 1}, *rows(2), {"user": 1, "movie": "m1", "rating": 1e300}, 7, *rows(1)]
+    answer = server.learn(mixed, path="/v1/learn?on_bad=skip")
+    assert answer["learned"] == 3
+    assert [each["row"] for each in answer["skipped"]] == [0, 4, 3]
+    assert [each is None for each in answer["predictions"]] == [True, False, False, True, True, False]
+    assert entries(server) == before + 3
+    asked = server.predict([{"user": 1}, *rows(1)], query="?on_bad=skip")
+    assert asked["predictions"][0] is None
+    assert asked["predictions"][1]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "kind"),
+    [
+        (b"[", {"content-type": "application/json"}, 400, "not json"),
+        (b"{}", {"content-type": "application/json"}, 400, "not a list"),
+        (b"[" * 100_000, {"content-type": "application/json"}, 400, "not json"),
+        (b"[]", {"content-type": "text/plain"}, 415, "media type"),
+        (b"[]", {}, 415, "media type"),
+        (b"[]", {"content-type": "application/json", "content-encoding": "gzip"}, 415, "compressed"),
+        (b"nonsense", {"content-type": ARROW}, 400, "not arrow"),
+        (b"{}\nnonsense", {"content-type": NDJSON}, 422, "missing"),
+        (b"[]", {"content-type": "application/json", "idempotency-key": "x" * 256}, 400, "key"),
+        (json.dumps([{}] * 10_001), {"content-type": "application/json"}, 413, "too many rows"),
+    ],
+)
+def test_a_body_that_is_none_is_refused(server, content, headers, status, kind):
+    before = entries(server)
+    answer = server.http.post("/v1/learn", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind)
+    assert entries(server) == before
+
+
+def test_hostile_arrow_streams_are_refused(server):
+    table = pa.table({"user": [1, 2], "movie": ["a", "b"], "rating": [1.0, 2.0]})
+    long = pa.array(["m" * 5000]).dictionary_encode()
+    cases = {
+        "compressed": arrow(table, compression="zstd"),
+        "id": arrow(
+            table.set_column(1, "movie", pa.DictionaryArray.from_arrays(pa.array([0, 0]), long.dictionary))
+        ),
+        "type": arrow(table.set_column(0, "user", pa.array([[1], [2]]))),
+        "column": arrow(table.select(["user", "rating"])),
+        "missing": arrow(table.set_column(0, "user", pa.array([1, None]))),
+        "value": arrow(table.set_column(2, "rating", pa.array(["1", "2"]))),
+    }
+    for kind, body in cases.items():
+        answer = server.http.post("/v1/learn", content=body, headers={"content-type": ARROW})
+        assert answer.json()["error"]["kind"] == kind, (kind, answer.text)
+    whole = arrow(table)
+    for end in range(0, len(whole) - 8, 37):
+        answer = server.http.post("/v1/learn", content=whole[:end], headers={"content-type": ARROW})
+        assert answer.status_code in (400, 422), (end, answer.text)
+
+
+def test_a_repeated_request_is_learned_once(server):
+    before = entries(server)
+    first = server.learn(rows(4, seed=3), idempotency_key="one")
+    again = server.learn(rows(4, seed=3), idempotency_key="one")
+    assert again == first | {"repeated": True}
+    assert entries(server) == before + 4
+    other = server.learn(rows(4, seed=4), expect=422, idempotency_key="one")
+    assert other["error"]["kind"] == "key"
+    server.learn([{"user": 1}], expect=422, idempotency_key="two")  # nothing was learned, so nothing is known
+    server.learn(rows(1), idempotency_key="two")
+    assert entries(server) == before + 5
+
+
+# --- who may ask
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, warm_kernels):
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text(f"{TOKEN}\n")
+    options = (
+        "--token-file",
+        "token",
+        "--max-rows",
+        "50",
+        "--max-body",
+        "20000",
+        "--allow-origin",
+        "https://a.example",
+    )
+    with serving(folder, "--model", "m.spider", *RATINGS, *options) as server:
+        yield server
+
+
+def test_a_token_is_needed_for_everything_but_health(guarded):
+    for path in [*openapi.DESCRIPTION["paths"], "/"]:
+        method = "POST" if "post" in openapi.DESCRIPTION["paths"].get(path, {}) else "GET"
+        answer = guarded.http.request(method, path)
+        assert (answer.status_code == 401) == (not path.startswith("/health")), path
+    for given in (f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Basic ?", TOKEN):
+        assert guarded.http.get("/v1/model", headers={"Authorization": given}).status_code == 401
+    assert "Basic" in guarded.http.get("/").headers["www-authenticate"]
+    guarded.http.headers["Authorization"] = f"Bearer {TOKEN}"
+    assert guarded.get("/v1/model")["entries"] == 0
+    basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+    assert guarded.http.get("/", headers={"Authorization": f"Basic {basic}"}).status_code == 200
+
+
+def test_limits_of_a_request(guarded):
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    guarded.http.headers.update(headers)
+    assert guarded.learn(rows(51), expect=413)["error"]["kind"] == "too many rows"
+    guarded.learn(rows(50))
+    long = [row | {"more": "x" * 500} for row in rows(50)]
+    assert guarded.learn(long, expect=413)["error"]["kind"] == "too large"
+
+    def parts():
+        for _ in range(50):
+            yield b" " * 1000
+
+    answer = guarded.http.post("/v1/learn", content=parts(), headers={"content-type": "application/json"})
+    assert answer.status_code == 413  # without a Content-Length
+    assert entries(guarded) == 50
+
+
+def test_pages_of_other_origins_are_refused_unless_they_are_allowed(guarded, server):
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    allowed = guarded.http.get("/v1/model", headers=headers | {"Origin": "https://a.example"})
+    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+    refused = guarded.http.get("/v1/model", headers=headers | {"Origin": "https://b.example"})
+    assert refused.status_code == 403
+    assert server.http.post("/v1/checkpoint", headers={"Origin": "https://a.example"}).status_code == 403
+    assert server.http.get("/v1/model", headers={"Origin": server.url}).status_code == 200
+    rebound = server.http.get("/v1/model", headers={"Host": "evil.example:8080"})
+    assert (rebound.status_code, rebound.json()["error"]["kind"]) == (403, "host")
+
+
+def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm_kernels):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("short")
+    SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0]).save(tmp_path / "unnamed.spider")
+    binned = SpiderRegressor(committee=1).partial_fit([[1, 2]] * 3, [1.0, 2.0, 3.0])
+    binned.save(tmp_path / "binned.spider", {"value": "v", "bins": [{"rule": "width:1"}, None]})
+    labelled = SpiderClassifier(committee=1).partial_fit([[1, 2]] * 3, ["no", "yes", "no"])
+    labelled.save(tmp_path / "labelled.spider", {"value": "v"})
+    cases = [
+        (("--model", "labelled.spider"), "has labels of its own, which are not served"),
+        (("--follow", "labelled.spider"), "has labels of its own, which are not served"),
+        (("--model", "binned.spider"), "has modes of bins, which are not served"),
+        (("--follow", "binned.spider"), "has modes of bins, which are not served"),
+        (("--model", "m.spider"), "a new one needs --modes and --value"),
+        ((), "use one of --model, --follow and --demo"),
+        (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "give a token with --token-file"),
+        (("--model", "m.spider", *RATINGS, "--token-file", "short"), "a token is one line of 16"),
+        (("--model", "m.spider", *RATINGS, "--token-file", "none"), "none: No such file"),
+        (("--model", "m.spider", "--modes", "a,a", "--value", "v"), "named twice"),
+        (("--model", "m.spider", *RATINGS, "--checkpoint-every", "often"), "30s, 5m, 1h or never"),
+        (("--model", "none/m.spider", *RATINGS), "its folder must exist"),
+        (("--follow", "none.spider"), "none.spider: No such file"),
+        (("--model", "unnamed.spider"), "does not say which column has the value"),
+        (("--model", "unnamed.spider", "--value", "v", "--modes", "a,b"), "has modes"),
+    ]
+    for options, text in cases:
+        assert text in fails("serve", *options, "--port", "0"), options
+
+
+# --- others do not suffer
+
+
+def test_slow_clients_and_huge_bodies_do_not_stop_others(server):
+    slow = []
+    for _ in range(20):
+        at = socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+        at.sendall(b"POST /v1/learn HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        at.sendall(b"Content-Length: 1000\r\n\r\n[")
+        slow.append(at)
+    huge = json.dumps([*rows(2), {"user": 1, "movie": "m1", "more": "x" * 7_000_000}]).encode()
+    answers: list[int] = []
+
+    def send() -> None:
+        headers = {"content-type": "application/json"}
+        answers.append(
+            httpx.post(f"{server.url}/v1/learn", content=huge, headers=headers, timeout=60).status_code
+        )
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(5):
+        server.learn(rows(1, seed=number))
+        server.predict(rows(1))
+    for thread in threads:
+        thread.join()
+    assert set(answers) <= {422, 429}
+    for at in slow:
+        at.close()
+    server.predict(rows(1))
+
+
+def test_a_full_queue_is_told(tmp_path, warm_kernels):
+    with serving(tmp_path, "--model", "m.spider", *RATINGS, "--max-queue", "1") as server:
+        server.learn(rows(100))
+        codes: list[tuple[int, str]] = []
+
+        def send(seed: int) -> None:
+            answer = httpx.post(f"{server.url}/v1/learn", json=rows(2000, seed), timeout=60)
+            codes.append((answer.status_code, answer.headers.get("retry-after", "")))
+
+        threads = [threading.Thread(target=send, args=(seed,)) for seed in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {code for code, _ in codes} == {200, 429}
+        assert {wait for code, wait in codes if code == 429} == {"1"}
+        assert entries(server) == 100 + 2000 * sum(code == 200 for code, _ in codes)

@@ -1,0 +1,324 @@
+"""Ranks of nodes and their scores, the protocols for events, and data sets as events."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spidertensor.evaluation import floors, last_out, ranking_metrics
+from spidertensor.evaluation.last_out import as_they_come, prequential_ranks, rank_held, split_last
+from spidertensor.evaluation.popularity import popularity
+from spidertensor.method import Batch, Method, Prediction
+from spidertensor.spider.likelihoods import PROBIT
+from spidertensor_study import datasets
+
+
+def events(*index: tuple[int, ...]) -> Batch:
+    return Batch(np.array(index, np.int64), np.ones(len(index)))
+
+
+def random_events(n: int = 400, shape: tuple[int, ...] = (12, 30), seed: int = 0) -> Batch:
+    """No event twice; some nodes are liked more than others."""
+    rng = np.random.default_rng(seed)
+    drawn = np.stack([(size * rng.random(4 * n) ** 1.5).astype(np.int64) for size in shape], axis=1)
+    once = np.sort(np.unique(drawn, axis=0, return_index=True)[1])[:n]
+    return Batch(drawn[once], np.ones(len(once)))
+
+
+# --- metrics
+
+
+def slow_rank(scores: list[float], wanted: int, candidates: set[int]) -> float:
+    """The mean place of the wanted node over all orders that sort the scores."""
+    greater = sum(scores[node] > scores[wanted] for node in candidates - {wanted})
+    tied = [node for node in candidates | {wanted} if scores[node] == scores[wanted]]
+    return sum(range(greater + 1, greater + len(tied) + 1)) / len(tied)
+
+
+def test_ranks_are_those_of_a_slow_count():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(5, size=(50, 9)).astype(float)
+    candidates, wanted = rng.random((50, 9)) < 0.6, rng.integers(9, size=50)
+    slow = [
+        slow_rank(list(row), node, set(np.flatnonzero(taking_part)))
+        for row, node, taking_part in zip(scores, wanted, candidates, strict=True)
+    ]
+    assert ranking_metrics.ranks(scores, wanted, candidates).tolist() == slow
+
+
+def test_scores_of_ranks_are_those_of_a_list():
+    ranks = [1.0, 2.0, 10.0, 10.5, 11.0, 20.0, 21.0, math.inf]
+    scores = ranking_metrics.scores_of(ranks)
+    assert scores["hr_10"] == 3 / 8
+    assert scores["recall_20"] == 6 / 8
+    assert scores["ndcg_10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 8)
+    assert scores["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 10 + 1 / 10.5 + 1 / 11 + 1 / 20 + 1 / 21) / 8)
+    assert all(math.isnan(score) for score in ranking_metrics.scores_of([]).values())
+    with pytest.raises(ValueError, match="begin at 1"):
+        ranking_metrics.mrr([0.5])
+
+
+def test_one_score_for_all_is_no_hit():
+    rank = ranking_metrics.ranks(np.zeros((1, 100)), [3], np.ones((1, 100)))
+    assert rank == [50.5]
+
+
+def test_a_score_that_is_not_a_number_has_no_rank():
+    for broken in (0, 1):
+        scores = np.array([[1.0, 2.0]])
+        scores[0, broken] = math.nan
+        with pytest.raises(ValueError, match="not a number"):
+            ranking_metrics.ranks(scores, [0], [[True, True]])
+    assert ranking_metrics.ranks([[1.0, math.nan]], [0], [[True, False]]) == [1]  # takes no part
+
+
+def test_the_best_are_candidates_and_never_more_than_there_are():
+    scores = np.array([[5.0, 4.0, 3.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+    candidates = np.array([[False, True, True, True], [True, False, False, False]])
+    assert ranking_metrics.best(scores, candidates, 2).tolist() == [0, 1, 2]
+    assert ranking_metrics.best(scores, np.zeros((2, 4), bool), 9).tolist() == []
+
+
+# --- popularity
+
+
+def test_popularity_ranks_by_events_in_every_mode():
+    method = popularity(2)
+    state, update = method.update(method.init(0), events((0, 2), (1, 2), (2, 2), (0, 1), (1, 1), (0, 0)))
+    assert update.mean.tolist() == [0.0] * 6
+    for mode in (0, 1):
+        index = np.zeros((4, 2), np.int64)
+        index[:, mode] = [0, 1, 2, 7]
+        mean = method.predict(state, index).mean
+        counts = [3, 2, 1, 0] if mode == 0 else [1, 2, 3, 0]
+        assert np.argsort(mean).tolist() == np.argsort(counts).tolist()
+    again, _ = method.update(method.init(0), events((0, 2), (1, 2), (2, 2)))
+    again, _ = method.update(again, events((0, 1), (1, 1), (0, 0)))
+    for one, other in zip(state.modes, again.modes, strict=True):
+        n = min(len(one.so_far), len(other.so_far))
+        assert np.array_equal(one.so_far[:n], other.so_far[:n])
+
+
+def test_popularity_of_no_events():
+    method = popularity(3)
+    state, update = method.update(method.init(0), Batch(np.empty((0, 3), np.int64), np.empty(0)))
+    assert len(update.mean) == 0
+    assert method.predict(state, np.array([[-1, 0, 5]])).mean == [0]
+
+
+# --- the last event of each user
+
+
+def test_the_last_event_of_each_user_is_held_out():
+    stream = events((0, 5), (1, 5), (0, 6), (2, 1), (1, 7), (0, 7))
+    split = split_last(stream, 1)
+    assert sorted(split.held.tolist()) == [[0, 7], [1, 7]]  # user 2 has one event alone
+    assert split.train.index.tolist() == [[0, 5], [1, 5], [0, 6], [2, 1]]
+    before = split_last(split.train, 1)  # and the one before it, to choose settings by
+    assert before.held.tolist() == [[0, 6]]
+
+
+def test_a_last_event_that_repeats_an_earlier_one_is_learned():
+    split = split_last(events((0, 5), (0, 6), (0, 5), (1, 5), (1, 6)), 1)
+    assert split.held.tolist() == [[1, 6]]
+    assert len(split.train.value) == 4
+
+
+def test_shuffling_changes_the_order_and_not_what_is_held_out():
+    stream = random_events()
+    split, shuffled = split_last(stream, 1), split_last(stream, 1, shuffled_by=3)
+    assert np.array_equal(split.held, shuffled.held)
+    assert not np.array_equal(split.train.index, shuffled.train.index)
+    assert sorted(split.train.index.tolist()) == sorted(shuffled.train.index.tolist())
+
+
+def test_over_the_first_mode_the_user_is_in_the_second():
+    stream = random_events()
+    split = split_last(stream, 1)
+    turned = split_last(Batch(stream.index[:, ::-1], stream.value), 0)
+    assert np.array_equal(turned.held[:, ::-1], split.held)
+
+
+@pytest.mark.parametrize("block", [1, 70, 2**20])
+def test_ranks_of_held_out_events_are_those_of_a_slow_count(monkeypatch, block):
+    monkeypatch.setattr(last_out, "BLOCK", block)
+    stream = random_events(shape=(6, 30, 4), n=300)
+    table = np.random.default_rng(1).integers(8, size=(6, 30, 4)).astype(float)
+    split = split_last(stream, 1)
+    ranked = rank_held(lambda held: table[held[:, 0], :, held[:, 2]], split, 1, 30, others=5)
+    learned = set(map(tuple, split.train.index.tolist()))
+    slow, listed = [], set()
+    for user, node, hour in split.held.tolist():
+        candidates = {other for other in range(30) if (user, other, hour) not in learned}
+        assert node in candidates
+        scores = list(table[user, :, hour])
+        slow.append(slow_rank(scores, node, candidates))
+        listed |= {other for other in candidates if slow_rank(scores, other, candidates) <= 5}
+    assert ranked.full.tolist() == slow
+    assert set(split.train.index[:, 1]) == set(range(30))
+    assert len(listed) / 30 <= ranked.coverage <= 1
+    assert len(ranked.sampled) == len(slow)
+    assert ranked.sampled.max() <= 6
+    again = rank_held(lambda held: table[held[:, 0], :, held[:, 2]], split, 1, 30, others=5)
+    assert np.array_equal(ranked.sampled, again.sampled)
+
+
+def test_sampled_others_are_drawn_from_what_the_user_has_not_had():
+    others = [(1, 3), (2, 4), (3, 5)]
+    split = split_last(events(*others, (0, 0), (0, 1), (0, 2), (0, 3)), 1)  # held out: 3; left: 4 and 5
+    scores = np.array([[9.0, 9, 9, 2, 1, 3, 9]])  # 6 was never learned
+    ranked = rank_held(lambda held: scores, split, 1, 7)
+    assert ranked.sampled == ranked.full == [2.0]
+    assert ranked.coverage == 3 / 6
+
+
+def test_a_node_that_was_never_learned_is_never_found():
+    split = split_last(events((0, 0), (1, 1), (1, 0), (0, 2)), 1)
+    scores = np.array([[1.0, 2.0, 9.0]])
+    ranked = rank_held(lambda held: np.repeat(scores, len(held), axis=0), split, 1, 3)
+    assert split.held.tolist() == [[1, 0], [0, 2]]
+    assert ranked.full.tolist() == ranked.sampled.tolist() == [1.0, math.inf]
+
+
+def oracle(truth: set[tuple[int, ...]]) -> Method:
+    """Knows all events, future ones as well."""
+
+    def predict(state, index):
+        f = np.array([1.0 if tuple(each) in truth else 0.0 for each in index.tolist()])
+        return Prediction(f, np.full(len(f), 1e-9), np.zeros(len(f)))
+
+    return popularity(2)._replace(predict=predict)
+
+
+def test_who_knows_the_future_finds_everything_and_a_constant_nothing():
+    stream = random_events(300, (10, 60))
+    split = split_last(stream, 1)
+    numbers = as_they_come(split.train.index[:, 1], 60)
+    knows = oracle({(user, int(numbers[node])) for user, node in stream.index.tolist()})
+    full, sampled = last_out.last_out(knows, stream, over=1, n_nodes=60)
+    assert (full["test"], sampled["test"]) == ("full", "sampled")
+    assert full["hr_10"] == full["ndcg_10"] == full["mrr"] == sampled["mrr"] == 1.0
+    assert full["n_scored"] == 10
+    assert full["n_entries"] == 290
+    wide = random_events(300, (30, 200))
+    nothing, _ = last_out.last_out(floors.mean(PROBIT), wide, over=1, n_nodes=200)
+    assert nothing["hr_10"] == 0
+    assert nothing["mrr"] > 0
+
+
+def test_last_out_scores_popularity_as_a_slow_count_does():
+    stream = random_events()
+    full, sampled = last_out.last_out(popularity(2), stream, over=1, n_nodes=30, shuffled=True)
+    split = split_last(stream, 1)
+    counts = np.bincount(split.train.index[:, 1], minlength=30)
+    had = {user: set(split.train.index[split.train.index[:, 0] == user, 1]) for user in range(12)}
+    assert (counts > 0).all()
+    slow = [slow_rank(list(counts), node, set(range(30)) - had[user]) for user, node in split.held.tolist()]
+    assert full["hr_10"] == np.mean([rank <= 10 for rank in slow])
+    assert full["mrr"] == pytest.approx(np.mean([1 / rank for rank in slow]))
+    assert full["mrr"] == sampled["mrr"]  # all candidates are fewer than 99
+    assert full["members"] is None
+    assert full.keys() == sampled.keys()
+
+
+def test_nodes_are_numbered_as_they_come():
+    assert as_they_come(np.array([4, 1, 4, 0]), 6).tolist() == [2, 1, 3, 4, 0, 5]
+
+
+# --- prequentially
+
+
+def test_prequential_ranks_are_those_of_a_slow_count():
+    stream = random_events(n=300)
+    (row,) = prequential_ranks(popularity(2), stream, over=1, every=7)
+    slow = []
+    for number in range(7, 300, 7):
+        if number < 30:  # the first tenth
+            continue
+        past, (user, node) = stream.index[:number], stream.index[number].tolist()
+        had = set(past[past[:, 0] == user, 1].tolist())
+        candidates = set(past[:, 1].tolist()) - had
+        counts = np.bincount(past[:, 1], minlength=31)
+        slow.append(slow_rank(list(counts), node, candidates) if node in candidates else math.inf)
+    assert math.inf in slow  # a node that is new then
+    assert row["n_scored"] == len(slow)
+    assert row["recall_20"] == np.mean([rank <= 20 for rank in slow])
+    assert row["mrr"] == pytest.approx(np.mean([1 / rank for rank in slow]))
+
+
+def test_repeats_are_not_scored_in_time_order():
+    once = random_events(n=200)
+    twice = Batch(np.concatenate([once.index, once.index]), np.ones(400))
+    (row,) = prequential_ranks(popularity(2), twice, over=1, every=10)
+    assert row["n_scored"] == 16  # 40 to 190; from 200 on, everything has been there
+    assert row["n_entries"] == 400
+
+
+def test_static_methods_have_no_prequential_ranks():
+    with pytest.raises(ValueError, match="static"):
+        next(prequential_ranks(floors.static_biases(2, PROBIT), random_events(), over=1))
+
+
+# --- data sets as events
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "over", "in_time"),
+    [
+        ("movielens-1m-events", 1_000_209, "movie", True),
+        ("movielens-100k-events", 100_000, "movie", True),
+        ("anime-events", 254_581, "anime", False),
+        ("dblp-events", 155_185, "conference", False),
+    ],
+)
+def test_data_sets_as_events(data_folder, monkeypatch, name, n, over, in_time):
+    monkeypatch.setenv("SPIDER_DATA", str(data_folder))
+    data = datasets.load(name)
+    assert len(data.train.value) == n
+    assert (data.train.value == 1).all()
+    assert data.events_over == over
+    assert over in data.modes
+    assert not data.tests
+    assert (data.time_order is not None) == in_time
+
+
+def test_entries_of_0_are_no_events_and_time_is_kept(tmp_path, monkeypatch):
+    index = np.array([[0, 0], [1, 0], [0, 1], [1, 1], [2, 0]], np.uint32)
+    np.savez(
+        tmp_path / "movielens-100k.npz", indices=index, values=np.array([3.0, 0, 1, 5, 2]),
+        shape=np.array([3, 2]), time_order=np.array([4, 1, 3, 0, 2]),
+    )  # fmt: skip
+    monkeypatch.setenv("SPIDER_DATA", str(tmp_path))
+    data = datasets.load("movielens-100k-events")
+    assert data.train.index.tolist() == [[0, 0], [0, 1], [1, 1], [2, 0]]
+    assert data.in_time_order().index.tolist() == [[2, 0], [1, 1], [0, 0], [0, 1]]
+    assert datasets.load("movielens-100k").train.value.tolist() == [3, 0, 1, 5, 2]
+
+
+# --- what the page says
+
+
+def test_the_table_of_rankings_is_what_was_measured():
+    root = Path(__file__).parents[2]
+    rows = map(json.loads, (root / "benchmarks/peers_ranking.jsonl").read_text().splitlines())
+    measured = {row["data"]: row["methods"] for row in rows}
+    page = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
+    section = page.split("## Rankings of events")[1].split("\n## ")[0]
+    tables = [part.split("\n\n")[0] for part in section.split("\n| | HR@10")[1:]]
+    for name, table in zip(("movielens-1m-events", "movielens-100k-events"), tables, strict=True):
+        lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+        _is_what_was_measured({label.split(" (")[0]: cells for label, *cells in lines}, measured[name])
+
+
+def _is_what_was_measured(shown: dict, measured: dict) -> None:
+    assert shown.keys() == measured.keys() - {"events", "ranked"}
+    for name, cells in shown.items():
+        full, sampled = measured[name]["full"], measured[name]["sampled (flatters)"]
+        wanted = [full[key] for key in ("hr_10", "ndcg_10", "recall_20", "mrr")]
+        wanted += [sampled["hr_10"], sampled["ndcg_10"]]
+        told = [*cells[:4], *cells[5].split(" / ")]
+        assert [float(text) for text in told] == pytest.approx(wanted, abs=0.00051), name
