@@ -174,8 +174,9 @@ def fit(
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
 
     Rows are learned in their order, in one pass and in constant memory. Ctrl-C saves and stops; the same
-    command with --resume continues with the first row that was not learned. Beside the score stand two floors:
-    the mean of the values so far, and one number per node. Notes on standard error say what looks wrong.
+    command with --resume continues with the first row that was not learned. Beside the score stand two
+    floors: the mean of the values so far, and one number per node. Notes on standard error
+    say what looks wrong.
 
     More about files in docs/your-data.md, about --binary, --counts and --events in docs/which-values.md,
     about streams in docs/streams.md, about --workers in docs/cluster.md.
