@@ -7,6 +7,7 @@ import copy
 import json
 import pickle
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -198,7 +199,7 @@ def test_after_an_error_no_id_has_the_factors_of_another():
     ids = np.repeat(np.arange(100, 106), 2)
     index = np.stack([each.find_or_add(ids) for each in fitted.nodes], axis=1)
     pieces = eviction.segments(fitted.nodes, index, 40, 8)
-    broken = fitted.model._replace(method=fitted.model.method._replace(update=update))
+    broken = fitted.model._replace(method=replace(fitted.model.method, update=update))
     with pytest.raises(MemoryError):
         eviction.learn(broken, fitted.state, Batch(index, np.ones(len(ids))), pieces)
     assert calls == [4, 4]  # two ids fit at a time
