@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 import spidertensor
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
-from spidertensor.estimator import eviction
+from spidertensor.estimator import eviction, running_floors
+from spidertensor.estimator import fitted as fitted_part
 from spidertensor.estimator.eviction import BoundedIndex
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN
 from test_cli import fails, folder, spider  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "stress"))
@@ -365,3 +367,30 @@ def test_the_command_evicts_and_says_so(folder, spider, fails):
         assert "--max-nodes takes a number" in fails(
             "fit", "all.csv", *fit[:4], "--max-nodes", wrong, "--model", "new"
         )
+
+
+def test_without_a_limit_nothing_of_eviction_runs(monkeypatch):
+    """Neither learning nor predicting, in many entries or one by one, nor the floors beside a model."""
+
+    def crossed(*_, **__):
+        raise AssertionError("eviction ran without max_nodes")
+
+    own = [
+        name for name, each in vars(eviction).items() if getattr(each, "__module__", "") == eviction.__name__
+    ]
+    left = {"Segment", "Numbered"}  # plain tuples
+    for name in set(own) - left:
+        monkeypatch.setattr(eviction, name, crossed)
+    for module in (fitted_part, running_floors):
+        for name in (set(own) - left) & vars(module).keys():
+            monkeypatch.setattr(module, name, crossed)
+    X, y = stream(60, 20)
+    model = SpiderRegressor(**SMALL).fit(X[:40], y[:40])
+    numbered = model.learn_numbered(X[40:50], y[40:50])
+    running_floors.RunningFloors(GAUSSIAN, X.shape[1]).learn(y[40:50], numbered, 0.0)
+    model.learn_one(tuple(X[50].tolist()), float(y[50]))
+    model.partial_fit(X[50:], y[50:])
+    assert np.isfinite(model.predict(X)).all()
+    assert np.isfinite(model.predict_one(("new", X[0, 1]))).all()
+    with pytest.raises(AssertionError, match="eviction ran"):  # the test can fail
+        SpiderRegressor(**SMALL, max_nodes=5).fit(X, y)

@@ -21,7 +21,7 @@ from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
-from spidertensor.estimator.ids import to_index
+from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.labels import Classes
@@ -44,7 +44,7 @@ from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import CommitteeState
+from spidertensor.spider.committee import CommitteeState, interrupts_wait
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
@@ -329,7 +329,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
-        with eviction.unbroken(fitted.nodes):
+        if not fitted.bounded:  # an interrupted call leaves at worst ids that have learned nothing
+            return self._learn(fitted, columns, value)
+        with interrupts_wait():  # it must not come between an id and the row that was another's
             return self._learn(fitted, columns, value)
 
     def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
@@ -345,7 +347,10 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         try:
             with remembering(fitted, index):
                 batch = Batch(index, batch_value)
-                state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
+                if segments:
+                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
+                else:
+                    state, update = fitted.model.method.update(fitted.state, batch)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -365,7 +370,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         params = self._resolved(checked(self.get_params(deep=False)), columns.names, n_modes)
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
-        nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
+        max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
+        nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and a number needs it not

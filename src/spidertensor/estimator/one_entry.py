@@ -118,7 +118,7 @@ def learn_rows(
 
 def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
     """What was told of the entry, in the units of the values, and its nodes."""
-    if fitted.params["max_nodes"] is not None:
+    if fitted.bounded:
         return None  # a node that is seen becomes the last to be evicted
     if fitted.pairs is not None:
         return None  # which have to be remembered
