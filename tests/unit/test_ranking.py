@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +192,7 @@ def oracle(truth: set[tuple[int, ...]]) -> Method:
         f = np.array([1.0 if tuple(each) in truth else 0.0 for each in index.tolist()])
         return Prediction(f, np.full(len(f), 1e-9), np.zeros(len(f)))
 
-    return popularity(2)._replace(predict=predict)
+    return replace(popularity(2), predict=predict)
 
 
 def test_who_knows_the_future_finds_everything_and_a_constant_nothing():
