@@ -4,7 +4,7 @@ A `Method` is three functions over a plain state: a tuple of arrays, nested in N
 there is to know. The engines and every baseline are Methods, so the evaluation, the command line and the
 report handle all of them in the same way.
 
-What every Method promises (tests/test_contract.py checks it for every method in the registry):
+What every Method promises (spidertensor.testing.check_method checks it):
 
 - `init(seed)` depends on nothing but the seed and the settings the method was built with.
 - `update(state, batch)` learns the entries of the batch and returns the new state. Do not use the old state
