@@ -15,16 +15,12 @@ from __future__ import annotations
 import contextlib
 import doctest
 import glob
-import gzip
 import io
-import json
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import CodeType
@@ -36,7 +32,6 @@ import typer
 
 import spidertensor
 from spidertensor import cli
-from spidertensor_study import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -242,122 +237,6 @@ def test_the_readme_is_short_and_names_how_to_try_it():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     named = set(re.findall(r"\bmake ([a-z]+)\b", text))
     assert {"demo", "test"} <= named <= set(targets)
-
-
-# Figures
-
-
-def table(page: Path, first_column: str) -> dict[str, list[str]]:
-    """The table with this line: cells by the name in the first column, without a note in brackets."""
-    text = page.read_text(encoding="utf-8")
-    found = next(each for each in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if first_column in each)
-    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found.splitlines()[2:]]
-    return {re.sub(r"\*|\(.*\)", "", name).strip(): cells for name, *cells in rows}
-
-
-METHODS = {entry.label: name for name, entry in registry.METHODS.items()}
-COLUMNS = [
-    ("movielens-1m", "paper"),
-    ("acc", "paper", "clean"),
-    ("anime", "paper"),
-    ("dblp", "paper", "clean"),
-    ("flights", "stream"),
-]
-
-
-Scores = dict[tuple[str, str, str], list[float]]
-
-
-def result_rows(*names: str) -> Iterator[dict]:
-    for name in names:
-        with gzip.open(ROOT / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-
-
-def scores_of(rows: Iterable[dict], metric: str = "score") -> Scores:
-    """(method, data, test set) -> score of each seed, at rank 8 and batches of 256, all entries."""
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
-    for row in rows:
-        how = row["settings"]
-        if row["error"] or (how["rank"], how["batch_size"], how["entries"]) != (8, 256, None):
-            continue
-        for test, score in row["scores"].items():
-            found.setdefault((how["method"], how["data"], test), {})[how["seed"]] = score[metric]
-    return {key: list(seeds.values()) for key, seeds in found.items()}
-
-
-def number(cell: str) -> float:
-    return float(cell.replace("−", "-"))
-
-
-AGAINST = {
-    "movielens-1m, RMSE": ("movielens-1m", "paper"),
-    "acc, published test, RMSE": ("acc", "paper"),
-    "acc, clean test, RMSE": ("acc", "clean"),
-    "anime, AUC": ("anime", "paper"),
-    "dblp, published test, AUC": ("dblp", "paper"),
-    "dblp, clean test, AUC": ("dblp", "clean"),
-    "flights, RMSE": ("flights", "stream"),
-}
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/benchmarks.md"])
-def test_the_accuracy_tables_are_what_the_result_rows_say(name):
-    scores = scores_of(result_rows("results/grid", "results/svb", "results/prequential"))
-    shown = table(ROOT / name, "| **spidertensor default** |")
-    assert "spidertensor default" in shown
-    for label, cells in shown.items():
-        for (data, *tests), cell in zip(COLUMNS, cells, strict=True):
-            where = f"{label} on {data}: {cell!r}"
-            numbers = [scores[key] for test in tests if (key := (METHODS[label], data, test)) in scores]
-            assert bool(cell) == bool(numbers), where
-            digits = 1 if data == "flights" else 3
-            for text, seeds in zip(cell.split(" / ") if cell else [], numbers, strict=False):
-                assert abs(float(text) - statistics.mean(seeds)) <= 0.51 * 10**-digits, where
-
-
-def test_committee_and_one_model_are_what_the_result_rows_say():
-    rows = list(result_rows("results/grid", "results/prequential"))
-    scores, densities = scores_of(rows), scores_of(rows, "log_density")
-    shown = table(ROOT / "docs" / "benchmarks.md", "| score: committee |")
-    assert set(shown) == set(AGAINST)
-    for label, (committee, one, _, density, density_of_one, _) in shown.items():
-        for cell, seeds, method in (
-            (committee, scores, "spider"),
-            (one, scores, "spider-single"),
-            (density, densities, "spider"),
-            (density_of_one, densities, "spider-single"),
-        ):
-            found = seeds[method, *AGAINST[label]]
-            digits = len(cell.partition(".")[2])
-            assert abs(number(cell) - statistics.mean(found)) <= 0.51 * 10**-digits, (label, cell)
-
-
-def test_what_memory_is_worth_is_what_the_result_rows_say():
-    rows = [row for row in result_rows("benchmarks/choose_defaults") if row["data"] == "flights"]
-    halves = {
-        row["setting"].get("memory"): [f"{row[name]:.2f}" for name in ("score", "score_second_half")]
-        for row in rows
-        if row["sweep"] in ("default", "memory")
-    }
-    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-    assert all(each in text for each in halves[1000] + halves[None])
-
-
-def test_the_speed_table_is_what_the_result_rows_say():
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"^\| spidertensor default \| SPIDER-ReLU \|.*\n.*\n.*", text, re.M)
-    names, _, times = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines.split("\n"))
-    shown = {METHODS[name]: number for name, number in zip(names, times, strict=True)}
-    for row in result_rows("results/time"):
-        how = row["settings"]
-        if (how["data"], how["rank"], how["batch_size"]) == ("movielens-1m", 8, 256):
-            entries = next(iter(row["scores"].values()))["n_entries"]
-            shown_time = shown.pop(how["method"], None)  # the other floors are not shown
-            if shown_time is not None:
-                microseconds = 1e6 * row["seconds"] / entries
-                assert float(shown_time.replace(",", "")) == pytest.approx(microseconds, rel=0.03)
-    assert not shown
 
 
 def test_the_files_on_the_map_exist():
