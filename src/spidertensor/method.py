@@ -5,7 +5,7 @@ there is to know. Two facts stand beside them: how a stream may be cut (`unit`) 
 calibrated, the quantiles they are made of (`quantile`). The engines and every baseline are Methods, so the
 evaluation, the command line and the report handle all of them in the same way.
 
-What every Method promises (tests/test_contract.py checks it for every method in the registry):
+What every Method promises (spidertensor.testing.check_method checks it):
 
 - `init(seed)` depends on nothing but the seed and the settings the method was built with.
 - `update(state, batch)` learns the entries of the batch and returns the new state. Do not use the old state

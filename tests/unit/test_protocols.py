@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from spidertensor.demo.synthetic import synthetic
 from spidertensor.evaluation import floors, metrics, protocols
+from spidertensor.evaluation.methods import METHODS
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
 from spidertensor.spider.committee import committee
@@ -15,8 +17,6 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
-from spidertensor_study import datasets
-from spidertensor_study.registry import METHODS
 
 PERCENTS = (50, 80, 90, 95, 99)
 CALIBRATED = [f"calibrated_{percent}" for percent in PERCENTS]
@@ -411,7 +411,7 @@ def test_binary_values_have_members_but_no_intervals():
 
 @pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(likelihood):
-    dataset = datasets.synthetic((20, 15), 15_000, likelihood=likelihood)
+    dataset = synthetic((20, 15), 15_000, likelihood=likelihood)
     train, test = dataset.split(0)
     methods = {
         "mean": (floors.mean(likelihood), False),
