@@ -19,9 +19,10 @@ import spidertensor
 from model_files import saved
 from naive_ids import NaiveMode
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
-from spidertensor.estimator import eviction, running_floors
+from spidertensor.estimator import eviction
 from spidertensor.estimator import fitted as fitted_part
 from spidertensor.estimator.eviction import BoundedIndex
+from spidertensor.learner import floors as running_floors
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN
 
