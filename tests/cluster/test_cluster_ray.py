@@ -55,7 +55,7 @@ def same(a, b) -> None:
 
 def in_this_process(model, X, y, how: Rounds):
     """What `split` makes of the same entries, without Ray."""
-    model = type(model)(**model.get_params())
+    model = type(model)(**model.get_params(deep=False))
 
     class Placed:
         def start(self, fitted):

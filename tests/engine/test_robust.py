@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "stress"))
 import values
 
 from spidertensor import Inference, SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
+from spidertensor.estimator.groups import paths
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.spider.network import Network
@@ -182,7 +183,7 @@ def test_changes_are_told_and_counted():
     ],
 )
 def test_parameters_out_of_range_are_one_error(name, bad):
-    model = SpiderRegressor(**{name: bad})
+    model = SpiderRegressor().set_params(**paths({name: bad}))
     with pytest.raises(ValueError, match=name):
         model.fit([(1, 2)], [3.0])
     assert not hasattr(model, "n_features_in_")

@@ -120,7 +120,7 @@ def test_going_on_in_a_watched_window(changes):
     assert sum(facts[-1][2]) >= 1
     wanted = file_bytes(model)
     cuts = {max(n + off, 20) for n in [*changed, watched[len(watched) // 2]] for off in (-1, 0, 1)}
-    model = SpiderRegressor(**model.get_params()).partial_fit(X[:20], y[:20])
+    model = SpiderRegressor(**model.get_params(deep=False)).partial_fit(X[:20], y[:20])
     at = 20
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
