@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
 import signal
 import sys
 import threading
-from typing import Any
+import warnings
+from multiprocessing import forkserver
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import IO, Any
 
+import pytest
+
+import spidertensor
+
+HERE, SRC = Path(__file__).resolve().parent, Path(spidertensor.__file__).resolve().parents[1]
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        *("spidertensor.cli.fit_loop", "spidertensor.cli.run_start", "spidertensor.service.server"),
-        *("confluent_kafka", "redis", "nats"),
-    ]
-)
+_context.set_forkserver_preload(["warmed"])
 
 
 def start(*arguments: str, most: int = 8192, kill: tuple[int, float] | None = None) -> Any:
@@ -25,9 +30,104 @@ def start(*arguments: str, most: int = 8192, kill: tuple[int, float] | None = No
     most: messages of a stream that it reads at once
     kill: (n, seconds): it gets a SIGKILL so long after it has saved n times
     """
-    process = _context.Process(target=_run, args=(arguments, os.getcwd(), most, kill))
+    return _begin(_run, arguments, os.getcwd(), most, kill)
+
+
+def _begin(target: Any, *arguments: Any) -> Any:
+    """The first time, this starts the process that all others are forked from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(SRC)]))
+        forkserver.ensure_running()
+    process = _context.Process(target=target, args=arguments)
     process.start()
     return process
+
+
+class Spider:
+    """`spider` with these arguments, as subprocess.Popen would run it: pipes for its input and output."""
+
+    def __init__(self, *arguments: Any, folder: Any = ".", text: bool = False, strict: bool = False) -> None:
+        ends = [_context.Pipe(duplex=False) for _ in range(3)]
+        (child_in, self_in), (self_out, child_out), (self_err, child_err) = ends
+        words = tuple(map(str, arguments))
+        standard = (child_in, child_out, child_err)
+        how = (words, os.path.abspath(folder), dict(os.environ), strict)
+        self._process = _begin(_run_as_process, standard, *how)
+        self.pid = self._process.pid
+        for connection in standard:
+            connection.close()
+        mode = "" if text else "b"
+        self.stdin: IO[Any] = os.fdopen(os.dup(self_in.fileno()), f"w{mode}")
+        self.stdout: IO[Any] = os.fdopen(os.dup(self_out.fileno()), f"r{mode}")
+        self.stderr: IO[Any] = os.fdopen(os.dup(self_err.fileno()), f"r{mode}")
+        for connection in (self_in, self_out, self_err):
+            connection.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise TimeoutExpired("spider", timeout or 0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, given: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        said: dict[str, Any] = {}
+        readers = [
+            threading.Thread(target=lambda name=name: said.update({name: getattr(self, name).read()}))
+            for name in ("stdout", "stderr")
+        ]
+        for reader in readers:
+            reader.start()
+        with contextlib.suppress(BrokenPipeError):
+            if given:
+                self.stdin.write(given)
+            self.stdin.close()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        self.close()
+        return said["stdout"], said["stderr"]
+
+    def close(self) -> None:
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+    def __enter__(self) -> Spider:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self.wait()
+
+
+def _run_as_process(standard: Any, words: tuple[str, ...], folder: str, environ: Any, strict: bool) -> None:
+    from spidertensor import cli
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    for number, connection in enumerate(standard):
+        os.dup2(connection.fileno(), number)
+        connection.close()
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+    sys.argv = ["spider", *words]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    warnings.simplefilter("error" if strict else "default")
+    cli.main(list(words))
 
 
 def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, float] | None) -> None:

@@ -431,7 +431,7 @@ def test_rejects_that_cannot_be_written_are_named(model, folder):
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize(
     "command",
-    [("predict", "m.spider", "ratings.csv"), ("info", "m.spider", "--json"), ("methods",), ("--version",)],
+    [("predict", "m.spider", "ratings.csv"), ("info", "m.spider", "--json"), ("docs",), ("--version",)],
     ids=lambda command: command[0],
 )
 def test_standard_output_is_named(model, command, buffered, monkeypatch):
