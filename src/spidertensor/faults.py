@@ -1,7 +1,7 @@
 """What is wrong with an input, in parts, so that whoever shows it can word it.
 
 The library shows a fault in Python's terms: `str(error)`. The command takes the same parts and names its own
-options as the remedy (`cli/errors.py`). Nothing edits the text of another module.
+options as the remedy (`learner/remedies.py`). Nothing edits the text of another module.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The contract of everything that learns.
 
 A `Method` is three functions over a plain state: a tuple of arrays, nested in NamedTuples, that holds all
-there is to know. The engines and every baseline are Methods, so the evaluation, the command line and the
-report handle all of them in the same way.
+there is to know. Two facts stand beside them: how a stream may be cut (`unit`) and, where intervals are
+calibrated, the quantiles they are made of (`quantile`). The engines and every baseline are Methods, so the
+evaluation, the command line and the report handle all of them in the same way.
 
-What every Method promises (tests/test_contract.py checks it for every method in the registry):
+What every Method promises (spidertensor.testing.check_method checks it):
 
 - `init(seed)` depends on nothing but the seed and the settings the method was built with.
 - `update(state, batch)` learns the entries of the batch and returns the new state. Do not use the old state
@@ -24,6 +25,7 @@ What every Method promises (tests/test_contract.py checks it for every method in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -114,26 +116,17 @@ class QuantileFunction(Protocol):
         ...
 
 
-class RecordFunction(Protocol):
-    def __call__(self, state: Any, /) -> Any:
-        """The state as the compiled loop of the sequential engine wants it (spider/sequential_record.py)."""
-        ...
+@dataclass(frozen=True)
+class Method:
+    """Three functions, the unit in which they learn, and the quantiles of the residuals: all that a caller
+    needs. The sequential engine and the committee add one field each (`SequentialMethod`, `CommitteeMethod`),
+    by which calls of few entries are fast: spider/few_entries.py says why."""
 
-
-class SingleFunction(Protocol):
-    def __call__(self, state: Any, /) -> Any:
-        """What learns and predicts one entry of this state, without arrays (spider/single.py), or None."""
-        ...
-
-
-class Method(NamedTuple):
     init: InitFunction
     update: UpdateFunction
     predict: PredictFunction
     unit: Unit = "entry"
     quantile: QuantileFunction | None = None  # None: its residuals are taken as normal
-    record: RecordFunction | None = None  # None: it can only be run by its own update and predict
-    single: SingleFunction | None = None
 
 
 def check_batch(batch: Batch, n_modes: int) -> None:

@@ -33,6 +33,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,7 +156,7 @@ def ours(label: str, data: Dataset, seed: int, train: Batch, tests: dict[str, Ba
         last[0] = after[0]
         return after
 
-    timed = method._replace(update=update)
+    timed = replace(method, update=update)
     if tests is None:
         *_, row = protocols.prequential(timed, train, **how)
         rows = {"stream": row}

@@ -24,6 +24,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -181,7 +182,7 @@ def ours(data: Dataset, events: Batch, name: str, *, shuffled: bool) -> dict[str
         return after
 
     how: dict[str, Any] = {"over": OVER, "n_nodes": data.shape[OVER], "shuffled": shuffled}
-    full, sampled = last_out(method._replace(update=update), events, batch_size=CALL, **how)
+    full, sampled = last_out(replace(method, update=update), events, batch_size=CALL, **how)
     names = ranking_metrics.scores_of([])
     return {
         "cpu_seconds": round(sum(seconds[1:]), 2),  # the first call is made twice, because it compiles

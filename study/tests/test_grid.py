@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import multiprocessing
@@ -569,3 +570,12 @@ def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_pa
     rows = lines(out)
     assert rows[: len(kept)] == kept
     assert len({identity(each["settings"]) for each in rows}) == len(rows) == 60, done.stderr
+
+
+def test_results_of_an_experiment_that_cannot_be_written_are_named():
+    full = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115 (closing it fails, too)
+    with pytest.raises(OSError, match="No space") as caught:
+        rows.Results([], full).append({"settings": {}})
+    with contextlib.suppress(OSError):
+        full.close()
+    assert caught.value.filename == "/dev/full"

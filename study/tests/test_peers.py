@@ -31,7 +31,7 @@ def small(shape: tuple[int, ...] = (12, 9), n_entries: int = ENTRIES, **settings
 
 def needs(label: str) -> None:
     if label in peers.PEERS:
-        pytest.importorskip(peers.PEERS[label].package, reason=f"{label}: pip install 'spidertensor[peers]'")
+        pytest.importorskip(peers.PEERS[label].package, reason=f"{label}: pip install './study[peers]'")
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_in_time_order_no_value_is_seen_before_it_is_predicted():
 
 
 def test_the_mean_over_samples_is_what_myfm_predicts():
-    myfm = pytest.importorskip("myfm", reason="pip install 'spidertensor[peers]'")
+    myfm = pytest.importorskip("myfm", reason="pip install './study[peers]'")
     data = small((8, 7, 6))
     fitted = peer_models.myfm(data.train, data, rank=3, n_iter=20, n_kept_samples=15)
     assert isinstance(fitted.model, myfm.MyFMGibbsRegressor)
@@ -122,7 +122,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, caps
 
 # --- what the pages say
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "study" / "docs" / "benchmarks.md"
 FIRST = "movielens-100k RMSE ↓"  # column of the table of scores
 COLUMNS = [  # of that table: data set, test sets, which score, digits
     ("movielens-100k", ("paper",), "score", 3),

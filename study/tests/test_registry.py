@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_contract import QUICK
-from test_likelihoods import Poisson
 
+from poisson import Poisson
+from quick_settings import QUICK
 from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor_study import datasets

@@ -25,10 +25,10 @@ from spidertensor_study.datasets import synthetic
 from spidertensor_study.registry import METHODS as NAMED
 from spidertensor_study.report import (
     claims,
-    draw,
     insight,
     markdown,
     page,
+    panels,
     runs,
     scores,
     standing,
@@ -695,14 +695,14 @@ def test_the_members_of_a_committee_in_time_order_have_a_figure(tmp_path):
 
 
 def test_a_method_looks_the_same_in_every_figure():
-    known = draw.method_styles(["POST", "SPIDER-ReLU", "mean"])
-    assert known["POST"] == draw.method_styles(["POST"])["POST"]
+    known = panels.method_styles(["POST", "SPIDER-ReLU", "mean"])
+    assert known["POST"] == panels.method_styles(["POST"])["POST"]
     styles = [entry.style for entry in registry.METHODS.values()]
     assert len(set(styles)) == len(styles)
-    others = draw.method_styles(["POST", "POST, epochs 50", "another one"])
+    others = panels.method_styles(["POST", "POST, epochs 50", "another one"])
     assert len({(style["color"], style["marker"]) for style in others.values()}) == 3
     assert others["POST, epochs 50"]["color"] == known["POST"]["color"]
-    first, second = draw.method_styles(["POST, epochs 5", "POST, epochs 50"]).values()
+    first, second = panels.method_styles(["POST, epochs 5", "POST, epochs 50"]).values()
     assert first == known["POST"]
     assert (second["color"], second["marker"]) != (first["color"], first["marker"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,6 @@ from spidertensor.cluster.parts import recipes_of
 from spidertensor.cluster.rounds import Rounds, split
 from spidertensor.estimator import fitted_file
 from spidertensor.spider.committee import committee
-from spidertensor_study.rows import identity
 
 ray = pytest.importorskip("ray", reason="several workers need Ray: pip install 'spidertensor[ray]'")
 
@@ -193,25 +191,6 @@ def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     assert a.n_entries_ == 8000
     same(a, b)
     assert (a.position_["row"], a.position_["bad"]) == (b.position_["row"], b.position_["bad"])
-
-
-@pytest.mark.slow
-def test_a_grid_has_the_same_rows_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = '[[grid]]\nmethod = ["mean", "biases"]\ndata = "synthetic"\nseed = [0, 1]\nentries = 600\n'
-    Path("tiny.toml").write_text(text)
-
-    def rows(folder: str, *more: str) -> dict[str, dict]:
-        with pytest.raises(SystemExit) as ended:
-            main(["experiment", "tiny.toml", "--out", folder, *more])
-        assert ended.value.code == 0
-        lines = [json.loads(line) for line in Path(folder, "tiny.jsonl").read_text().splitlines()]
-        return {identity(row["settings"]): row["scores"]["paper"]["score"] for row in lines}
-
-    assert len(rows("a", "--seeds", "1")) == 2
-    first = Path("a", "tiny.jsonl").read_text()
-    assert rows("a", "--cluster", "auto") == rows("b")
-    assert Path("a", "tiny.jsonl").read_text().startswith(first)
 
 
 def test_runs_of_a_grid():

@@ -33,7 +33,7 @@ from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.learner.scores import Scores
 from spidertensor.method import Update
 from spidertensor.sources import lines, parquet_file
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
+from spidertensor.spider.likelihoods import GAUSSIAN
 
 pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 
@@ -1106,11 +1106,8 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("recommend", "m.spider", "--given", "user", "--over", "movie"), "takes mode=id"),
         (("recommend", "m.spider", "--given", "who=1", "--over", "movie"), "has no mode 'who'"),
         (("recommend", "m.spider", "--given", "user=1", "--over", "user"), "cannot be both given and ranked"),
-        (("evaluate", "netflix"), "unknown data set 'netflix'"),
-        (("evaluate", "synthetic", "--method", "magic"), "choose one of spider-paper, spider-pa"),
         (("evaluate", "synthetic", "--method", "static-biases", "--protocol", "prequential"), "no prequ"),
         (("evaluate", "synthetic", "--test", "clean"), "has no test 'clean'"),
-        (("data", "info", "netflix"), "unknown data set"),
     ]:  # fmt: skip
         assert reason in fails(*arguments), arguments
     assert spidertensor.load("m.spider").n_entries_ == 1200
@@ -1190,7 +1187,7 @@ def test_evaluate(spider):
 
 def test_evaluate_shows_calibrated_coverage_beside_the_plain_one(spider, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    arguments = ("evaluate", "synthetic", "--method", "spider-single", "--protocol", "prequential")
+    arguments = ("evaluate", "synthetic", "--protocol", "prequential")
     record, (code, out, _) = json.loads(spider(*arguments, "--json")[1]), spider(*arguments)
     assert code == 0
     for percent in (50, 90):
@@ -1205,48 +1202,6 @@ def test_evaluate_shows_calibrated_coverage_beside_the_plain_one(spider, monkeyp
     assert "worst windows" not in out
 
 
-def test_notes_beside_figures_that_need_them(spider, monkeypatch):
-    from spidertensor_study import datasets
-
-    small, binary = datasets.synthetic((5, 4), 200), datasets.synthetic((5, 4, 3), 200, likelihood=PROBIT)
-    monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)
-    _, out, _ = spider("evaluate", "movielens-1m", "--protocol", "prequential", "--method", "mean", "--json")
-    assert "gives some ratings away" in json.loads(out)["notes"][1]
-    _, out, _ = spider("evaluate", "dblp", "--method", "biases", "--json")
-    assert "measure that shift" in json.loads(out)["notes"][0]
-    _, out, _ = spider("evaluate", "dblp", "--method", "biases")
-    assert "that shift" in " ".join(out.split())
-    assert "AUC" in out
-
-
-def here(spider) -> dict[str, str]:
-    """The data sets on this machine, and where."""
-    found = json.loads(spider("data", "list", "--json")[1])
-    shown = [line.split()[0] for line in spider("data", "list")[1].splitlines() if line[:1].strip()]
-    assert shown == [each["name"] for each in found]
-    return {each["name"]: each["path"] for each in found if each["path"]}
-
-
-def test_data(spider, monkeypatch, folder):
-    monkeypatch.setenv("SPIDER_DATA", str(folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    done = process("data", "list")
-    for name in ("movielens-1m", "acc", "flights", "synthetic"):
-        assert name in done.stdout
-    assert len(json.loads(spider("data", "list", "--json")[1])) == 11
-    assert "acc" not in here(spider)
-    (folder / "acc.mat").write_bytes(b"")
-    assert here(spider)["acc"] == str(folder / "acc.mat")
-    (folder / "acc.mat").unlink()
-    assert "CC0" in spider("data", "info", "anime")[1]
-    code, _, err = spider("data", "get", "acc")
-    assert code == 2
-    assert "Get it from" in err
-    code, out, err = spider("data", "get", "synthetic")
-    assert (code, out) == (0, "generated, no file\n")
-
-
-@pytest.mark.slow
 def test_demo():
     done = process("demo", "--entries", "2000", "--out", "shown")
     assert done.returncode == 0, done.stderr
@@ -1265,7 +1220,7 @@ def test_help_version_and_no_arguments(spider):
         assert f" spider {command} " in out.partition("Options")[0].partition("Usage")[2].partition("\n")[2]
 
 
-@pytest.mark.parametrize("command", [*cli.COMMANDS, "data list", "data info", "data get"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_fits_a_terminal_and_names_no_types(spider, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = spider(*command.split(), "--help")
@@ -1280,15 +1235,6 @@ def test_every_command_is_listed_with_a_whole_sentence(spider, monkeypatch):
     for command in cli.COMMANDS:
         assert (f"\n  {command} " in listed) == (command != "docs")
     assert "..." not in listed
-
-
-def test_methods(spider):
-    from spidertensor_study.registry import METHODS
-
-    shown = json.loads(spider("methods", "--json")[1])
-    assert list(shown) == list(METHODS)
-    assert all(shown.values())
-    assert all(name in spider("methods")[1] for name in METHODS)
 
 
 def test_counted():

@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 import spidertensor
+from spidertensor.demo import load
 from spidertensor.demo import race as demo
 from spidertensor.estimator import SpiderRegressor
-from spidertensor_study import datasets
-from spidertensor_study.datasets import Dataset, DatasetError
+from spidertensor.evaluation.dataset import Dataset, DatasetError
 
 SKIPPED = 0.1
 
@@ -110,7 +110,7 @@ def test_every_member_is_named_by_what_it_has_of_its_own():
 @pytest.mark.slow
 def test_flights(tmp_path):
     try:
-        dataset = datasets.load("flights")
+        dataset = load("flights")
     except DatasetError:
         pytest.skip("the flights are not here")
     n = 20_000
@@ -128,20 +128,19 @@ def test_flights(tmp_path):
 
 @pytest.fixture
 def no_flights(monkeypatch):
-    def load(name: str) -> Dataset:
+    def only_synthetic(name: str) -> Dataset:
         if name == "flights":
             raise DatasetError("no file of flights")
-        return real(name)
+        return load(name)
 
-    real = datasets.load
-    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(demo, "load", only_synthetic)
 
 
 @pytest.mark.usefixtures("no_flights")
 def test_without_the_flights_a_synthetic_stream(tmp_path):
     n = 10_000
     text = printed(tmp_path, n)
-    dataset = datasets.load("synthetic")
+    dataset = load("synthetic")
     assert text.splitlines()[0].endswith("this is a synthetic stream.")
     assert "minutes" not in text
     check_scores(text, dataset, n)

@@ -59,8 +59,8 @@ def record_of(done) -> dict:
 def test_a_file_is_scored_in_its_order_as_learn_predicts_it(spider, tmp_path):
     columns = table()
     (tmp_path / "r.csv").write_text(csv_text(columns))
-    record = record_of(spider("r.csv", *COLUMNS, "--method", "spider-single", "--json"))
-    update = SpiderRegressor(committee=1, random_state=0).learn(
+    record = record_of(spider("r.csv", *COLUMNS, "--json"))
+    update = SpiderRegressor(random_state=0).learn(
         list(zip(columns["user"], columns["movie"], strict=True)), columns["rating"]
     )
     error = np.array(columns["rating"]) - update.mean
@@ -70,7 +70,7 @@ def test_a_file_is_scored_in_its_order_as_learn_predicts_it(spider, tmp_path):
     assert set(record["floors"]) == {"mean", "biases"}
     inside = np.abs(update.below[60:] - 0.5) <= 0.45
     assert record["calibrated_90"] == pytest.approx(inside.mean())
-    code, out, _ = spider("r.csv", *COLUMNS, "--method", "spider-single")
+    code, out, _ = spider("r.csv", *COLUMNS)
     assert code == 0
     assert f"{record['score']:.4f}" in out
     assert "600 entries, 20 of user, 15 of movie" in " ".join(out.split())
@@ -161,9 +161,9 @@ def test_a_note_where_a_baseline_is_better(spider, tmp_path):
     columns = table()
     columns["rating"] = np.random.default_rng(3).normal(size=600).tolist()
     (tmp_path / "noise.csv").write_text(csv_text(columns))
-    record = record_of(spider("noise.csv", *COLUMNS, "--method", "spider-single", "--json"))
+    record = record_of(spider("noise.csv", *COLUMNS, "--json"))
     assert record["floors"]["mean"]["score"] < record["score"] < record["floors"]["biases"]["score"]
-    assert record["notes"][1:] == ["mean predicts these values better than spider-single"]
+    assert record["notes"][1:] == ["mean predicts these values better than spider"]
     assert len(record_of(spider("noise.csv", *COLUMNS, *FAST, "--json"))["notes"]) == 1  # itself a baseline
 
 
@@ -208,15 +208,9 @@ def equal(n, value="1"):
         (("equal.csv", *COLUMNS, "--plot", "nowhere/out.png"), "its folder must exist"),
         (("equal.png", *COLUMNS, "--plot", "equal.png"), "are the same file"),
         (("synthetic", "--time", "when"), "--time is for files"),
-        (("acc", "--test", "0.3"), "has published tests: --test takes paper or clean"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_evaluated(spider, tmp_path, monkeypatch, arguments, reason):
-    from spidertensor_study import datasets
-
-    split = datasets.synthetic((5, 4), 200)
-    monkeypatch.setattr(datasets, "load", lambda name: split)
-    object.__setattr__(split, "tests", {"paper": split.train, "clean": split.train})
+def test_what_cannot_be_evaluated(spider, tmp_path, arguments, reason):
     (tmp_path / "few.csv").write_text(csv_text(table(49)))
     (tmp_path / "header.csv").write_text("user,movie,rating\n")
     (tmp_path / "equal.csv").write_text(equal(60))
@@ -233,7 +227,7 @@ def test_picture(spider, tmp_path, how):
     if how == ("--binary",):
         columns["rating"] = [int(each > 1.5) for each in columns["rating"]]
     (tmp_path / "r.csv").write_text(csv_text(columns))
-    arguments = ("r.csv", *COLUMNS, *how, "--method", "spider-single", "--batch-size", "100")
+    arguments = ("r.csv", *COLUMNS, *how, "--batch-size", "100")
     code, out, err = spider(*arguments, "--plot", "out.svg")
     assert code == 0
     assert "picture: out.svg" in err
@@ -242,14 +236,14 @@ def test_picture(spider, tmp_path, how):
 
 
 def test_the_picture_has_a_curve_for_each_method():
+    from spidertensor.demo.synthetic import synthetic
     from spidertensor.evaluation import protocols
     from spidertensor.evaluation.draw import overview
+    from spidertensor.evaluation.methods import METHODS
     from spidertensor.spider.likelihoods import GAUSSIAN
-    from spidertensor_study import datasets
-    from spidertensor_study.registry import METHODS
 
     pytest.importorskip("matplotlib")
-    train, test = datasets.synthetic((9, 8), 900).split(0)
+    train, test = synthetic((9, 8), 900).split(0)
     rows = {}
     for name in ("biases", "mean"):
         method = METHODS[name].build(2, 2, GAUSSIAN, 100)

@@ -26,7 +26,6 @@ from spidertensor.cli.run import Run
 from spidertensor.file_lock import LockedError, held
 from spidertensor.sources import lines
 from spidertensor.writing import replacing
-from spidertensor_study import rows
 
 pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 ADD = ("--modes", "user,movie", "--value", "rating", "--add")
@@ -450,12 +449,3 @@ def test_errors_of_reading_name_the_file(model, folder, monkeypatch):
     with pytest.raises(OSError, match="Input/output error") as caught:
         spidertensor.load("m.spider")
     assert caught.value.filename == "m.spider"
-
-
-def test_results_of_an_experiment_that_cannot_be_written_are_named(folder):
-    full = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115 (closing it fails, too)
-    with pytest.raises(OSError, match="No space") as caught:
-        rows.Results([], full).append({"settings": {}})
-    with contextlib.suppress(OSError):
-        full.close()
-    assert caught.value.filename == "/dev/full"

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -266,7 +267,8 @@ def test_members_out_of_step_are_refused():
     def fails(state: Any, batch: Batch) -> tuple[Any, Update]:
         raise MemoryError
 
-    method = committee([inner[0], inner[1]._replace(update=fails, record=None), inner[2]], GAUSSIAN)
+    failing = Method(inner[1].init, fails, inner[1].predict)
+    method = committee([inner[0], failing, inner[2]], GAUSSIAN)
     state = method.init(0)
     grown = [
         posterior.grow(each, NETWORK, prior, np.array([20, 15]))
@@ -280,7 +282,7 @@ def test_members_out_of_step_are_refused():
 
 
 def test_a_committee_learns_in_batches_if_one_of_its_members_does():
-    batches = members()[1]._replace(unit="batch")
+    batches = replace(members()[1], unit="batch")
     assert committee([members()[0], batches], GAUSSIAN).unit == "batch"
 
 
@@ -308,7 +310,7 @@ def test_ctrl_c_waits_until_all_members_have_learned(n, number):
         os.kill(os.getpid(), number)
         return inner[1].update(state, batch)
 
-    method = committee([inner[0], inner[1]._replace(update=interrupted), inner[2]], GAUSSIAN)
+    method = committee([inner[0], replace(inner[1], update=interrupted), inner[2]], GAUSSIAN)
     state = method.init(0)
     grown = tuple(
         posterior.grow(each, NETWORK, prior, np.array([20, 15]))

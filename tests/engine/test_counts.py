@@ -15,10 +15,10 @@ import spidertensor
 from model_files import SPECIAL, file_bytes
 from spidertensor import CheckpointError, EntryError, SpiderRegressor, checkpoint
 from spidertensor.cli import app
+from spidertensor.demo.synthetic import synthetic
 from spidertensor.evaluation import floors, protocols
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import COUNT
-from spidertensor_study import datasets
 
 SMALL = {"rank": 2, "hidden": (6,), "multilinear": 3, "batch_size": 16, "likelihood": "count"}
 
@@ -263,7 +263,7 @@ def test_floors_of_counts():
 
 
 def test_protocols_score_counts():
-    data = datasets.synthetic((12, 9), 4000, likelihood=COUNT)
+    data = synthetic((12, 9), 4000, likelihood=COUNT)
     assert COUNT.allows(data.train.value).all()
     for rows in (
         protocols.prequential(floors.biases(2, COUNT), data.in_time_order(), likelihood=COUNT),

@@ -16,10 +16,10 @@ from sklearn.base import clone
 
 from spidertensor import CheckpointError, CustomNetwork, SpiderClassifier, SpiderRegressor, checkpoint, load
 from spidertensor.estimator import look
+from spidertensor.evaluation.methods import spider as build
 from spidertensor.method import Batch
 from spidertensor.spider.engine import ENGINES
 from spidertensor.spider.likelihoods import GAUSSIAN
-from spidertensor_study.registry import METHODS
 
 jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 
@@ -62,28 +62,21 @@ def test_an_unknown_engine_is_refused():
         SpiderRegressor(engine="steam").fit([(1, 2)], [1.0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("spider")])
-def test_every_spider_runs_on_both_engines(name):
+@pytest.mark.parametrize("settings", [{}, {"paper": True}], ids=["default", "paper"])
+def test_what_evaluate_builds_runs_on_both_engines(settings):
     """And learns: nearly the same, exactly so but for rounding where both go entry by entry."""
     index, value = stream(640)
     means = []
     for engine in ENGINES:
-        method = METHODS[name].build(2, 2, GAUSSIAN, 32, engine=engine)
-        assert method.unit == ("batch" if engine == "vectorized" and "paper" not in name else "entry")
+        method = build(2, 2, GAUSSIAN, 32, engine=engine, **settings)
+        assert method.unit == ("batch" if engine == "vectorized" and not settings else "entry")
         state, _ = method.update(method.init(0), Batch(index, value))
         means.append(method.predict(state, index).mean)
         assert np.mean((means[-1] - value) ** 2) < np.var(value)
-    close = 2e-3 if "paper" in name else 0.5
+    close = 2e-3 if settings else 0.5
     np.testing.assert_allclose(means[0], means[1], rtol=0, atol=close)
 
 
-def test_only_spider_has_engines():
-    with_engines = {name for name, entry in METHODS.items() if "engine" in entry.settings}
-    assert with_engines == {name for name in METHODS if name.startswith("spider")}
-
-
-@pytest.mark.slow
 def test_the_command_takes_an_engine():
     def spider(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "spidertensor", "evaluate", "synthetic", *words]

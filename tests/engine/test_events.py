@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,7 +192,7 @@ def test_an_interrupt_leaves_draws_and_entries_in_step(learned_first):
     grown = tuple(posterior.grow(each, network, posterior.Prior(), wanted) for each in state.members)
     state = state._replace(members=grown, draws=events.with_room(state.draws, rule, wanted))
     with pytest.raises(KeyboardInterrupt):
-        events.events(base._replace(update=interrupted), rule).update(state, Batch(X[40:], np.ones(20)))
+        events.events(replace(base, update=interrupted), rule).update(state, Batch(X[40:], np.ones(20)))
     assert int(state.draws.events) == (60 if learned_first else 40)
     if not learned_first:
         state, _ = learned.update(state, Batch(X[40:], np.ones(20)))
@@ -215,7 +216,7 @@ def test_an_interrupted_model_can_be_saved_and_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(
         model,
         "_learned",
-        fitted._replace(model=fitted.model._replace(method=fitted.model.method._replace(update=interrupted))),
+        fitted._replace(model=fitted.model._replace(method=replace(fitted.model.method, update=interrupted))),
     )
     with pytest.raises(KeyboardInterrupt):
         model.learn(X[10:])

@@ -6,7 +6,6 @@ JAX computes in the dtype of the state: under `x64` a state in float64 shows the
 from __future__ import annotations
 
 import copy
-import inspect
 import subprocess
 import sys
 from functools import partial
@@ -21,7 +20,6 @@ from threadpoolctl import threadpool_limits
 
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
-import test_contract as contract  # noqa: E402
 
 import naive  # noqa: E402
 from cases import (  # noqa: E402
@@ -54,6 +52,11 @@ from spidertensor.spider.vectorized_evidence import evidence, mills  # noqa: E40
 from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, add  # noqa: E402
 from spidertensor.spider.vectorized_updates import Sites, learn, refine  # noqa: E402
+from spidertensor.testing import Case as Checked  # noqa: E402
+from spidertensor.testing import Traits, checks_of  # noqa: E402
+from spidertensor.testing.case import everything, part  # noqa: E402
+from spidertensor.testing.case import stream as entries  # noqa: E402
+from spidertensor.testing.states import bits, leaves  # noqa: E402
 
 # The widths of CASES beyond this are for the words of the compiled kernel: to JAX an array is an array.
 WIDEST = 50
@@ -124,7 +127,7 @@ def test_float32_equals_the_sequential_engine(case, update):
     wanted, wanted_update, _ = learn_in_pieces(case.method(16), start(case, np.float32), batch, range(60))
     state, got, _ = learn_in_pieces(build(case, update), start(case, np.float32), batch, range(60))
     np.testing.assert_allclose(got, wanted_update, rtol=2e-3, atol=2e-4)
-    for a, b in zip(contract.leaves(state.posterior), contract.leaves(wanted.posterior), strict=True):
+    for a, b in zip(leaves(state.posterior), leaves(wanted.posterior), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
@@ -202,7 +205,7 @@ def test_order_inside_a_joint_batch_does_not_matter(case):
         for entries in (batch, Batch(batch.index[order], batch.value[order])):
             state, update = build(case, "joint").update(start(case), entries)
             states.append((*state.posterior, update.log_evidence.sum()))
-    for a, b in zip(*map(contract.leaves, states), strict=True):
+    for a, b in zip(*map(leaves, states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
@@ -341,7 +344,7 @@ def test_custom_network():
     with algorithm():
         for method, cuts in zip(methods, (range(80), (0,)), strict=True):
             states.append(learn_in_pieces(method, as_float64(method.init(0)), batch, cuts)[0])
-    for a, b in zip(*(contract.leaves(posterior.trim(state)) for state in states), strict=True):
+    for a, b in zip(*(leaves(posterior.trim(state)) for state in states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
     assert [weight.mean.shape for weight in states[0].posterior.weights] == [(4, 3, 3), (5, 4), (5, 4)]
 
@@ -360,7 +363,7 @@ def test_built_in_network_as_a_custom_one():
         for network in (own, built_in):
             method = vectorized(network, GAUSSIAN, refine_every=16)
             states.append(method.update(method.init(0), batch)[0])
-    for a, b in zip(*map(contract.leaves, states), strict=True):
+    for a, b in zip(*map(leaves, states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -420,7 +423,7 @@ def test_joint_calls_cut_between_batches():
     with algorithm():
         method = build(case, "joint", batch_size=8)
         runs = [learn_in_pieces(method, start(case), batch, cuts) for cuts in ((0,), (0, 8, 64, 72, 160))]
-    for a, b in zip(*(contract.leaves((run[0], run[1])) for run in runs), strict=True):
+    for a, b in zip(*(leaves((run[0], run[1])) for run in runs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
@@ -437,7 +440,7 @@ def test_entry_without_finite_evidence_is_refused(bad, update):
     assert (int(state.counts.entries), int(state.counts.refused)) == (21, 1)
     assert not np.isfinite(said.log_evidence[9])
     assert np.isfinite(np.delete(said.log_evidence, 9)).all()
-    for a, b in zip(contract.leaves(state.posterior), contract.leaves(good.posterior), strict=True):
+    for a, b in zip(leaves(state.posterior), leaves(good.posterior), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -468,53 +471,59 @@ def test_long_stream(likelihood):
     assert update.log_evidence[-1000:].mean() > update.log_evidence[:1000].mean()
 
 
-def cases() -> dict[str, contract.Case]:
+PLAIN = Network((2, 3, 4), (7, 5))
+HYBRID = Network((2, 3, 4), (7, 5), "tanh", bias=True, multilinear=3)
+
+
+def cases() -> dict[str, Checked]:
     found = {}
     for update, likelihood, network, settings in (
-        ("joint", "gaussian", contract.HYBRID, {}),
-        ("joint", "probit", contract.PLAIN, {}),
-        ("scan", "gaussian", contract.PLAIN, {}),
-        ("joint", "gaussian", contract.HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
+        ("joint", "gaussian", HYBRID, {}),
+        ("joint", "probit", PLAIN, {}),
+        ("scan", "gaussian", PLAIN, {}),
+        ("joint", "gaussian", HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
     ):
         make = partial(vectorized, network, named(likelihood), update=update, refine_every=16, **settings)
-        found[f"{update}-{likelihood}{'-robust' if settings else ''}"] = contract.Case(
+        found[f"{update}-{likelihood}{'-robust' if settings else ''}"] = Checked(
             make,
             named(likelihood),
-            "batch" if update == "joint" else "entry",
-            equal_starts=network is contract.PLAIN,
+            unit="batch" if update == "joint" else "entry",
+            traits=Traits(equal_starts=network is PLAIN),
         )
     return found
 
 
-CONTRACT = {
-    key: check
-    for key, check in vars(contract).items()
-    if key.startswith("test_") and list(inspect.signature(check).parameters) == ["case"]
-}
 NOT_HERE = {
-    "test_entry_by_entry_is_one_call",  # the same bits from functions compiled for other numbers of entries:
-    "test_predict_takes_any_number_of_entries",  # see below for both, but for rounding
-    "test_cuts_between_two_batches_change_nothing",
-    "test_a_second_batch_does_not_recompile",  # counts what numba compiles: see test_few_compilations
-    "test_memory_is_constant_on_a_long_stream",  # once is enough, see below
+    # the same bits from functions compiled for other numbers of entries: see below for all, but for rounding
+    "entry_by_entry_is_one_call",
+    "how_calls_are_cut_does_not_matter",
+    "predict_takes_any_number_of_entries",
+    "cuts_between_two_batches_change_nothing",
+    "a_second_batch_does_not_recompile",  # counts what numba compiles: see test_few_compilations
+    "memory_is_constant_on_a_long_stream",  # once is enough, see below
+}
+CHECKS = {
+    f"{promise}-{name}": check
+    for name, case in cases().items()
+    for promise, check in checks_of(case).items()
+    if promise not in NOT_HERE
 }
 
 
-@pytest.mark.parametrize("case", cases().values(), ids=cases())
-@pytest.mark.parametrize("check", [key for key in CONTRACT if key not in NOT_HERE])
+@pytest.mark.parametrize("name", CHECKS)
 @algorithm(x64=False)
-def test_contract(check, case):
-    CONTRACT[check](case)
+def test_contract(name):
+    CHECKS[name]()
 
 
 @pytest.mark.slow
 def test_memory_is_constant_on_a_long_stream():
-    CONTRACT["test_memory_is_constant_on_a_long_stream"](cases()["joint-gaussian"])
+    checks_of(cases()["joint-gaussian"])["memory_is_constant_on_a_long_stream"]()
 
 
 def test_predict_takes_any_number_of_entries():
-    method, state = contract.learned(cases()["joint-probit"])
-    index = contract.everything()
+    method, state = cases()["joint-probit"].learned()
+    index = everything()
     whole = np.array(method.predict(state, np.tile(index, (12, 1))))  # more than one block
     close = {"rtol": 1e-5, "atol": 1e-6}
     np.testing.assert_allclose(whole[:, 1320:], np.array(method.predict(state, index)), **close)
@@ -528,33 +537,33 @@ def test_predict_takes_any_number_of_entries():
 )
 def test_how_calls_are_cut_does_not_matter_to_scan(likelihood, settings):
     """Bit for bit; and each update says what predict said just before, but for rounding."""
-    method = vectorized(contract.PLAIN, named(likelihood), update="scan", refine_every=16, **settings)
-    batch = contract.stream(named(likelihood))
+    method = vectorized(PLAIN, named(likelihood), update="scan", refine_every=16, **settings)
+    batch = entries(named(likelihood))
     whole, update = method.update(method.init(0), batch)
     for edges in ([0, 1, 2, 16, 17, 40, 60], [0, 33, 33, 60]):
         state, said = method.init(0), []
         for first, last in pairwise(edges):
-            piece = contract.part(batch, slice(first, last))
+            piece = part(batch, slice(first, last))
             before = np.array(method.predict(state, piece.index[:1]))[:, : last - first]
-            state, part = method.update(state, piece)
-            said.append(part[:4])
-            np.testing.assert_allclose(np.array(part[:3])[:, :1], before, rtol=1e-4, atol=1e-5)
-        assert contract.bits(state) == contract.bits(whole)
+            state, update_again = method.update(state, piece)
+            said.append(update_again[:4])
+            np.testing.assert_allclose(np.array(update_again[:3])[:, :1], before, rtol=1e-4, atol=1e-5)
+        assert bits(state) == bits(whole)
         np.testing.assert_array_equal(np.concatenate(said, axis=1), np.array(update[:4]))
 
 
 def test_state_is_shared_with_the_sequential_engine():
     """One engine continues what the other began."""
-    batch = contract.stream(GAUSSIAN)
-    first, second = contract.part(batch, slice(0, 33)), contract.part(batch, slice(33, 60))
+    batch = entries(GAUSSIAN)
+    first, second = part(batch, slice(0, 33)), part(batch, slice(33, 60))
     engines = [
-        sequential(contract.HYBRID, GAUSSIAN, refine_every=16),
-        vectorized(contract.HYBRID, GAUSSIAN, update="scan", refine_every=16),
+        sequential(HYBRID, GAUSSIAN, refine_every=16),
+        vectorized(HYBRID, GAUSSIAN, update="scan", refine_every=16),
     ]
     wanted, _ = engines[0].update(engines[0].update(engines[0].init(0), first)[0], second)
     for a, b in (engines, engines[::-1]):
         state, _ = b.update(a.update(a.init(0), first)[0], second)
-        for got, leaf in zip(contract.leaves(state), contract.leaves(wanted), strict=True):
+        for got, leaf in zip(leaves(state), leaves(wanted), strict=True):
             assert got.dtype == leaf.dtype
             np.testing.assert_allclose(got, leaf, rtol=1e-3, atol=1e-4)
 
@@ -593,8 +602,8 @@ def test_nothing_imports_jax_unless_asked():
 def test_prior_is_the_default_of_the_state():
     """The engines start from the same state."""
     seq, vec = (
-        sequential(contract.PLAIN, likelihoods.PROBIT, Prior()),
-        vectorized(contract.PLAIN, likelihoods.PROBIT, Prior()),
+        sequential(PLAIN, likelihoods.PROBIT, Prior()),
+        vectorized(PLAIN, likelihoods.PROBIT, Prior()),
     )
-    assert contract.bits(seq.init(3)) == contract.bits(vec.init(3))
+    assert bits(seq.init(3)) == bits(vec.init(3))
     assert copy.deepcopy(vec.init(3)).seed == 3

@@ -10,7 +10,6 @@ from threadpoolctl import threadpool_limits
 
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
-import test_contract as contract  # noqa: E402
 
 from exact import algorithm  # noqa: E402
 from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor  # noqa: E402
@@ -21,6 +20,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_updates import _inverse, evaluate, learn  # noqa: E402
+from spidertensor.testing.states import bits  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,5 +93,5 @@ def test_threads_change_nothing():
     for threads in (1, 4):
         method = committee(members, GAUSSIAN, threads=threads)
         state, update = method.update(method.init(0), Batch(X, y))
-        results.append((contract.bits(state), update.mean.tobytes(), method.predict(state, X).var.tobytes()))
+        results.append((bits(state), update.mean.tobytes(), method.predict(state, X).var.tobytes()))
     assert results[0] == results[1]

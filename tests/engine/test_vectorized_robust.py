@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
-import test_contract as contract  # noqa: E402
 
 import following  # noqa: E402
 import naive  # noqa: E402
@@ -32,6 +31,7 @@ from spidertensor.spider.posterior import node_noise_var  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, Settings, sums_after  # noqa: E402
+from spidertensor.testing.states import bits, leaves  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,11 +98,11 @@ def test_cuts_change_nothing_while_the_scale_is_followed(change, update):
         cut, cut_said, _ = learn_in_pieces(method, copy.deepcopy(start), batch, edges)
     assert whole.stream.followed.any()
     if update == "scan":
-        assert contract.bits(whole) == contract.bits(cut)
+        assert bits(whole) == bits(cut)
         np.testing.assert_array_equal(said, cut_said)
     else:
         np.testing.assert_allclose(said, cut_said, rtol=1e-5, atol=1e-6)
-        for a, b in zip(*(contract.leaves(posterior.trim(each)) for each in (whole, cut)), strict=True):
+        for a, b in zip(*(leaves(posterior.trim(each)) for each in (whole, cut)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -229,7 +229,7 @@ def test_a_joint_batch_clips_by_the_variance_before_it():
         )
         plain, other = vectorized(network, GAUSSIAN, **settings).update(state, Batch(batch.index, by_hand))
     assert said.clipped == int(got.counts.clipped) == np.count_nonzero(by_hand != value) >= 2
-    for a, b in zip(contract.leaves(got.posterior[:2]), contract.leaves(plain.posterior[:2]), strict=True):
+    for a, b in zip(leaves(got.posterior[:2]), leaves(plain.posterior[:2]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(np.array(said[:3]), np.array(other[:3]), rtol=1e-8, atol=1e-10)
     # the noise learns from true values, unless they are wild
@@ -285,7 +285,7 @@ def test_a_refused_entry_changes_nothing(bad, update):
             states.append(build(case, update).update(state, Batch(index, value))[0])
     assert [int(state.counts.refused) for state in states] == [0, 1]
     good, other = states
-    for a, b in zip(contract.leaves(good.posterior), contract.leaves(other.posterior), strict=True):
+    for a, b in zip(leaves(good.posterior), leaves(other.posterior), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert other.posterior.log_noise[0].var[89] == node_noise_var(2)
     np.testing.assert_allclose(good.stream.var, other.stream.var, rtol=1e-4)

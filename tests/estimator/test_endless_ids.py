@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from model_files import saved
 from naive_ids import NaiveMode
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.estimator import eviction
+from spidertensor.estimator import fitted as fitted_part
 from spidertensor.estimator.eviction import BoundedIndex
+from spidertensor.learner import floors as running_floors
 from spidertensor.method import Batch
+from spidertensor.spider.likelihoods import GAUSSIAN
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "stress"))
 import endless_ids
@@ -174,7 +178,7 @@ def test_after_an_error_no_id_has_the_factors_of_another():
     ids = np.repeat(np.arange(100, 106), 2)
     index = np.stack([each.find_or_add(ids) for each in fitted.nodes], axis=1)
     pieces = eviction.segments(fitted.nodes, index, 40, 8)
-    broken = fitted.model._replace(method=fitted.model.method._replace(update=update))
+    broken = fitted.model._replace(method=replace(fitted.model.method, update=update))
     with pytest.raises(MemoryError):
         eviction.learn(broken, fitted.state, Batch(index, np.ones(len(ids))), pieces)
     assert calls == [4, 4]  # two ids fit at a time
@@ -341,3 +345,30 @@ def test_the_command_evicts_and_says_so(folder, spider, fails):
         assert "--max-nodes takes a number" in fails(
             "fit", "all.csv", *fit[:4], "--max-nodes", wrong, "--model", "new"
         )
+
+
+def test_without_a_limit_nothing_of_eviction_runs(monkeypatch):
+    """Neither learning nor predicting, in many entries or one by one, nor the floors beside a model."""
+
+    def crossed(*_, **__):
+        raise AssertionError("eviction ran without max_nodes")
+
+    own = [
+        name for name, each in vars(eviction).items() if getattr(each, "__module__", "") == eviction.__name__
+    ]
+    left = {"Segment", "Numbered"}  # plain tuples
+    for name in set(own) - left:
+        monkeypatch.setattr(eviction, name, crossed)
+    for module in (fitted_part, running_floors):
+        for name in (set(own) - left) & vars(module).keys():
+            monkeypatch.setattr(module, name, crossed)
+    X, y = stream(60, 20)
+    model = SpiderRegressor(**SMALL).fit(X[:40], y[:40])
+    numbered = model.learn_numbered(X[40:50], y[40:50])
+    running_floors.RunningFloors(GAUSSIAN, X.shape[1]).learn(y[40:50], numbered, 0.0)
+    model.learn_one(tuple(X[50].tolist()), float(y[50]))
+    model.partial_fit(X[50:], y[50:])
+    assert np.isfinite(model.predict(X)).all()
+    assert np.isfinite(model.predict_one(("new", X[0, 1]))).all()
+    with pytest.raises(AssertionError, match="eviction ran"):  # the test can fail
+        SpiderRegressor(**SMALL, max_nodes=5).fit(X, y)

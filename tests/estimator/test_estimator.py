@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import threading
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -709,7 +710,7 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
         elif moment == "growth":
             patch.setattr(posterior, "start_rows", stopped)
         else:
-            method = model._learned.model.method._replace(update=stopped)
+            method = replace(model._learned.model.method, update=stopped)
             model._learned = model._learned._replace(model=model._learned.model._replace(method=method))
         with pytest.raises(KeyboardInterrupt):
             model.partial_fit(*more)

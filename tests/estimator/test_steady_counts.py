@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from counts import acc, flights
-
 from spidertensor import SpiderRegressor, SpiderWarning
 from spidertensor.cli import app
 from spidertensor.estimator import steady_counts
-from spidertensor_study import datasets
 
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1, "likelihood": "count"}
 N = 3_000
@@ -84,15 +77,6 @@ def test_a_timetable_is_noted():
     """0, 1 or 2 flights, by route; a tenth of them is cancelled."""
     rng, X, _ = rates(0.0)
     assert kinds(lambda: fitted(X, rng.binomial(X[:, 0] % 3, 0.9))) == ["steady"]
-
-
-def test_real_flights_are_noted_and_accesses_are_not():
-    for data, told in ((flights, ["steady"]), (acc, [])):
-        try:
-            index, value = data(30_000)
-        except datasets.DatasetError:
-            pytest.skip("the data are not here")
-        assert kinds(lambda index=index, value=value: fitted(index, value)) == told
 
 
 @pytest.mark.parametrize("level", [-3.0, 0.0, 1.0, 5.0])

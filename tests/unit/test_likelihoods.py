@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import norm
 
+from poisson import Poisson
 from spidertensor.spider import likelihoods
 from spidertensor.spider.likelihoods import LIKELIHOODS, check, named
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
@@ -169,26 +170,6 @@ def test_another_likelihood_is_refused():
     for wrong in ("gaussian", 0, None):
         with pytest.raises(ValueError, match="this needs a likelihood object"):
             check(wrong, LIKELIHOODS.values(), "this")
-
-
-class Poisson(likelihoods.Likelihood):
-    """One that nothing in the package knows."""
-
-    name, code = "poisson", 7
-    allowed, scaled = "a whole number that is not negative", False
-    metric, metrics = "rmse", ()
-
-    def allows(self, value):
-        return (value >= 0) & (value == np.floor(value))
-
-    def log_evidence(self, value, mean, var, noise):
-        raise NotImplementedError
-
-    def noise_var(self, shape, rate):
-        return 0.0
-
-    def expected(self, mean, var):
-        return np.exp(mean)
 
 
 def test_forgetting():

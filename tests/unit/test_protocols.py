@@ -1,12 +1,15 @@
 import json
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from spidertensor.demo.synthetic import synthetic
 from spidertensor.evaluation import floors, metrics, protocols
+from spidertensor.evaluation.methods import METHODS
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
 from spidertensor.spider.committee import committee
@@ -14,8 +17,6 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
-from spidertensor_study import datasets
-from spidertensor_study.registry import METHODS
 
 PERCENTS = (50, 80, 90, 95, 99)
 CALIBRATED = [f"calibrated_{percent}" for percent in PERCENTS]
@@ -159,7 +160,7 @@ def test_auc_ranks_by_the_probability_even_where_phi_is_1_for_all():
     def predict(state, index):
         return Prediction(np.array([20.0, 30.0, 40.0]), np.array([0.0, 0.0, 1e4]), np.zeros(3))
 
-    method = fake([], binary=True)._replace(predict=predict)
+    method = replace(fake([], binary=True), predict=predict)
     test = Batch(np.zeros((3, 2), np.int64), np.array([0.0, 1.0, 0.0]))
     (row,) = protocols.held_out(method, entries(5, binary=True), test, likelihood=PROBIT)
     assert row["score"] == 1
@@ -189,7 +190,7 @@ def test_prequential_makes_no_second_pass():
     def predict(state, index):
         raise AssertionError("prequential scores come from the update")
 
-    list(protocols.prequential(fake([])._replace(predict=predict), entries(50), likelihood=GAUSSIAN))
+    list(protocols.prequential(replace(fake([]), predict=predict), entries(50), likelihood=GAUSSIAN))
 
 
 def test_prequential_scaled_is_in_the_users_units():
@@ -210,7 +211,7 @@ def test_prequential_log_density_is_what_the_update_says():
 
     stream = entries(100)
     (row,) = protocols.prequential(
-        fake([])._replace(update=update), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True
+        replace(fake([]), update=update), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True
     )
     assert row["log_density"] == pytest.approx(-3 - math.log(stream.value[:10].std()))
 
@@ -312,7 +313,7 @@ def test_calibrated_intervals_of_held_out_values_have_the_quantiles_of_the_state
         states.append(state)
         return float(SKEWED.ppf(probability))
 
-    method = knows_its_residuals()._replace(quantile=quantile)
+    method = replace(knows_its_residuals(), quantile=quantile)
     train, test = skewed_entries(1_000), skewed_entries(40_000, seed=1)
     (row,) = protocols.held_out(method, train, test, likelihood=GAUSSIAN)
     for percent in PERCENTS:
@@ -328,7 +329,7 @@ def test_calibrated_intervals_of_held_out_values_have_the_quantiles_of_the_state
 def test_calibrated_intervals_of_scaled_values_are_in_the_users_units():
     train, test = skewed_entries(100), skewed_entries(500, seed=1)
     train, test = (Batch(each.index, 40 + 7 * each.value) for each in (train, test))
-    method = knows_its_residuals()._replace(quantile=lambda state, probability: 3 * probability - 1)
+    method = replace(knows_its_residuals(), quantile=lambda state, probability: 3 * probability - 1)
     (row,) = protocols.held_out(method, train, test, likelihood=GAUSSIAN, scaled=True)
     shift, scale = train.value.mean(), train.value.std()
     low, high = shift + scale * (3 * 0.05 - 1), shift + scale * (3 * 0.95 - 1)
@@ -410,7 +411,7 @@ def test_binary_values_have_members_but_no_intervals():
 
 @pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(likelihood):
-    dataset = datasets.synthetic((20, 15), 15_000, likelihood=likelihood)
+    dataset = synthetic((20, 15), 15_000, likelihood=likelihood)
     train, test = dataset.split(0)
     methods = {
         "mean": (floors.mean(likelihood), False),
@@ -437,6 +438,6 @@ def test_timing_leaves_out_the_compilation(monkeypatch):
         clock[0] += costs.pop() if costs else 1.0
         return fake([]).update(state, batch)
 
-    method = fake([])._replace(update=update)
+    method = replace(fake([]), update=update)
     (row,) = protocols.held_out(method, entries(20), entries(5), likelihood=GAUSSIAN, batch_size=5)
     assert row["seconds"] == 4  # of four batches

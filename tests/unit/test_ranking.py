@@ -1,10 +1,9 @@
-"""Ranks of nodes and their scores, the protocols for events, and data sets as events."""
+"""Ranks of nodes and their scores, and the protocols for events."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from spidertensor.evaluation.last_out import as_they_come, prequential_ranks, ra
 from spidertensor.evaluation.popularity import popularity
 from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider.likelihoods import PROBIT
-from spidertensor_study import datasets
 
 
 def events(*index: tuple[int, ...]) -> Batch:
@@ -191,7 +189,7 @@ def oracle(truth: set[tuple[int, ...]]) -> Method:
         f = np.array([1.0 if tuple(each) in truth else 0.0 for each in index.tolist()])
         return Prediction(f, np.full(len(f), 1e-9), np.zeros(len(f)))
 
-    return popularity(2)._replace(predict=predict)
+    return replace(popularity(2), predict=predict)
 
 
 def test_who_knows_the_future_finds_everything_and_a_constant_nothing():
@@ -261,64 +259,3 @@ def test_repeats_are_not_scored_in_time_order():
 def test_static_methods_have_no_prequential_ranks():
     with pytest.raises(ValueError, match="static"):
         next(prequential_ranks(floors.static_biases(2, PROBIT), random_events(), over=1))
-
-
-# --- data sets as events
-
-
-@pytest.mark.parametrize(
-    ("name", "n", "over", "in_time"),
-    [
-        ("movielens-1m-events", 1_000_209, "movie", True),
-        ("movielens-100k-events", 100_000, "movie", True),
-        ("anime-events", 254_581, "anime", False),
-        ("dblp-events", 155_185, "conference", False),
-    ],
-)
-def test_data_sets_as_events(data_folder, monkeypatch, name, n, over, in_time):
-    monkeypatch.setenv("SPIDER_DATA", str(data_folder))
-    data = datasets.load(name)
-    assert len(data.train.value) == n
-    assert (data.train.value == 1).all()
-    assert data.events_over == over
-    assert over in data.modes
-    assert not data.tests
-    assert (data.time_order is not None) == in_time
-
-
-def test_entries_of_0_are_no_events_and_time_is_kept(tmp_path, monkeypatch):
-    index = np.array([[0, 0], [1, 0], [0, 1], [1, 1], [2, 0]], np.uint32)
-    np.savez(
-        tmp_path / "movielens-100k.npz", indices=index, values=np.array([3.0, 0, 1, 5, 2]),
-        shape=np.array([3, 2]), time_order=np.array([4, 1, 3, 0, 2]),
-    )  # fmt: skip
-    monkeypatch.setenv("SPIDER_DATA", str(tmp_path))
-    data = datasets.load("movielens-100k-events")
-    assert data.train.index.tolist() == [[0, 0], [0, 1], [1, 1], [2, 0]]
-    assert data.in_time_order().index.tolist() == [[2, 0], [1, 1], [0, 0], [0, 1]]
-    assert datasets.load("movielens-100k").train.value.tolist() == [3, 0, 1, 5, 2]
-
-
-# --- what the page says
-
-
-def test_the_table_of_rankings_is_what_was_measured():
-    root = Path(__file__).parents[2]
-    rows = map(json.loads, (root / "benchmarks/peers_ranking.jsonl").read_text().splitlines())
-    measured = {row["data"]: row["methods"] for row in rows}
-    page = (root / "docs/benchmarks.md").read_text(encoding="utf-8")
-    section = page.split("## Rankings of events")[1].split("\n## ")[0]
-    tables = [part.split("\n\n")[0] for part in section.split("\n| | HR@10")[1:]]
-    for name, table in zip(("movielens-1m-events", "movielens-100k-events"), tables, strict=True):
-        lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-        _is_what_was_measured({label.split(" (")[0]: cells for label, *cells in lines}, measured[name])
-
-
-def _is_what_was_measured(shown: dict, measured: dict) -> None:
-    assert shown.keys() == measured.keys() - {"events", "ranked"}
-    for name, cells in shown.items():
-        full, sampled = measured[name]["full"], measured[name]["sampled (flatters)"]
-        wanted = [full[key] for key in ("hr_10", "ndcg_10", "recall_20", "mrr")]
-        wanted += [sampled["hr_10"], sampled["ndcg_10"]]
-        told = [*cells[:4], *cells[5].split(" / ")]
-        assert [float(text) for text in told] == pytest.approx(wanted, abs=0.00051), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -397,7 +398,7 @@ def _watched(method: Method, n_entries: int, progress: Any) -> Method:
         progress(learned / n_entries)
         return after
 
-    return method._replace(update=update)
+    return replace(method, update=update)
 
 
 def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:

@@ -95,6 +95,26 @@ BatchSize = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
+GROUPS = {
+    "Data": (
+        "modes", "value", "format", "columns", "delimiter", "encoding", "decimal", "missing_id", "bin",
+        "on_bad", "rejects",
+    ),
+    "Values": (
+        "binary", "labels", "counts", "events", "over", "negatives", "remember_seen", "scaling", "clip",
+    ),
+    "Model": (
+        "rank", "hidden", "activation", "network", "committee", "memory", "max_nodes", "engine", "paper",
+        "batch_size", "seed",
+    ),
+    "Model file": (
+        "model", "resume", "add", "again", "force", "checkpoint_every", "keep", "predictions",
+    ),
+    "Stream": ("until_end", "on_gap", "dead_letter", "broker_config"),
+    "Workers": ("workers", "cluster", "part"),
+}  # fmt: skip
+
+
 def fit(
     source: options.SourceName,
     modes: Modes = None,
@@ -148,68 +168,18 @@ def fit(
 ) -> None:
     """Learn the rows of a source and write a model.
 
-    Rows are learned in their order, in one pass and in constant memory.
-
     \b
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
-    spider fit calls.csv --modes cell,hour --value calls --counts
-    spider fit b.csv --modes user,shop --value bought --binary --labels no,yes
-    spider fit plays.csv --modes user,song --events --over song
-    spider fit tuesday.parquet --model week.spider --add
-    spider fit a.csv --modes user,movie --value rating --network networks:costco
-    spider fit a.csv --modes user,price --value sold --bin price=quantiles:20
-    spider fit a.zip --modes user,movie --value rating --delimiter ';' --decimal ,
-    zcat log.gz | spider fit - --modes host,port --value bytes --model l.spider
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
-    spider fit years.parquet --modes user,movie --value rating --workers 8
 
-    Values have to differ: clicked above is 1 for a page that was clicked and 0 for one that was shown and not
-    clicked. A log of clicks alone has no value to learn: with --events every row is something that happened,
-    and after each the model learns some that did not, with another node of the mode --over. What it predicts
-    then ranks the nodes of that mode; how probable one is among all of them tells predict_rate in Python.
+    Rows are learned in their order, in one pass and in constant memory. Ctrl-C saves and stops; the same
+    command with --resume continues with the first row that was not learned. Beside the score stand two
+    floors: the mean of the values so far, and one number per node. Notes on standard error
+    say what looks wrong.
 
-    Beside the score stand two floors, which begin with this run: the mean of the values so far, and online
-    biases, one number per node. A note says so if the model is worse than a floor in the last 10,000 entries,
-    or the latter half of a shorter run: by 1 % and three standard errors. Other notes are about values that
-    are all equal, far off or clipped, counts that vary less than random ones, and many bad rows. Each is one
-    line on standard error, and in the list notes of --json.
-
-    Ctrl-C and SIGTERM save and stop. After a signal, a crash, or new rows at the end of SOURCE, the same
-    command with --resume continues with the first row that was not learned. The model is the same as without
-    the stop, except that --engine vectorized may have its batches cut differently.
-
-    A model knows the files that it has learned, by how they begin. --add refuses one of them, because its
-    rows would count twice, unless --again says so. --resume continues each of them, also after an --add that
-    was stopped.
-
-    Rows of standard input are learned as they come, and saved also while no more come. The first of a new
-    model wait until there are --batch-size of them, for their scale, or for five seconds in which nothing
-    comes. A compressed pipe is learned a mebibyte at a time: use zcat.
-
-    SOURCE may be a stream: kafka://host:9092/topic, redis://host:6379/stream or nats://host:4222/STREAM. It
-    is followed until a signal comes, or with --until-end to its current end. A connection that breaks is made
-    again. How far it was read is stored in the model, not in the broker, so --resume learns no message twice
-    and leaves none out.
-
-    --keep 5 keeps the model as it was before each of the last five runs that learned something, beside it;
-    spider rollback goes back to one.
-
-    --predictions writes what was predicted for each row before it was learned: row, ids, value, mean, std,
-    and below, the share of the calibrated prediction below the value; for binary values the probability.
-    --resume cuts the file to the rows that the model knows, and appends.
-
-    --workers 8 learns with eight threads or, with --cluster, with eight processes of Ray. The first four take
-    a member of the committee each, and the model is the same as without them. More share the rows of each
-    member, and learn nearly as well; --part 4096 makes them fast (docs/cluster.md). If a process dies that
-    has a part of the model, the command stops, and --resume continues from the last save.
-
-    One command at a time writes a model: a second one stops at once and says which process has it.
-
-    The model keeps --missing-id and the bins of --bin for --resume, --add and spider predict. How a file is
-    written (--format, --columns, --delimiter, --encoding, --decimal) has to be said each time.
-
-    A last line without a line end is learned as it is. If that line has changed since, --resume refuses.
+    More about files in docs/your-data.md, about --binary, --counts and --events in docs/which-values.md,
+    about streams in docs/streams.md, about --workers in docs/cluster.md.
     """
     if resume + add + force > 1:
         raise CommandError("use only one of --resume, --add and --force")

@@ -16,7 +16,7 @@ SHOWN = 5  # unknown ids that a note names
 
 def forget(
     model: options.ModelFile,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids to forget.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids to forget.")] = None,
     mode: Annotated[str, typer.Option(metavar="NAME", help="The mode that the ids belong to.")] = "",
     ids_file: Annotated[
         Path | None, typer.Option("--ids", metavar="FILE", help="A text file of more ids, one on each line.")

@@ -87,7 +87,9 @@ Scaling = Annotated[
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(metavar="N", help="A node forgets over so many entries of its own; by default never."),
+    typer.Option(
+        metavar="N", help="Not RAM: a node forgets over so many entries of its own; by default never."
+    ),
 ]
 Committee = Annotated[
     int | None,

@@ -11,11 +11,13 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
+from typer.core import TyperArgument, TyperCommand
 
 from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.output import note
@@ -46,6 +48,53 @@ def empty_app(name: str) -> typer.Typer:
     )
 
 
+class GroupedCommand(TyperCommand):
+    """A command whose --help shows its options in groups, and its arguments as one writes them.
+
+    groups: the names of options by the title they stand under; the others come last, under "Options"
+    """
+
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for title, parameters in sections(self).items():
+            with formatter.section(title):
+                formatter.write_dl([_record(each, ctx) for each in parameters])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return usage(self)
+
+
+def sections(command: Any) -> dict[str, list[Any]]:
+    """The parameters of a command that --help shows, by the title of their group."""
+    shown = {each.name: each for each in command.params if not getattr(each, "hidden", False)}
+    arguments = [each for each in shown.values() if isinstance(each, TyperArgument)]
+    found = {"Arguments": arguments}
+    found |= {
+        title: [shown[name] for name in names] for title, names in getattr(command, "groups", {}).items()
+    }
+    placed = [each for parameters in found.values() for each in parameters]
+    found["Options"] = [each for each in shown.values() if each not in placed]
+    return {title: parameters for title, parameters in found.items() if parameters}
+
+
+def _record(parameter: Any, ctx: Any) -> tuple[str, str]:
+    if isinstance(parameter, TyperArgument):
+        return argument_name(parameter), parameter.help or ""
+    return parameter.get_help_record(ctx)
+
+
+def usage(command: Any) -> list[str]:
+    """What is written behind the name of a command."""
+    arguments = [each for each in command.params if isinstance(each, TyperArgument)]
+    names = {each: argument_name(each) for each in arguments}
+    return ["[OPTIONS]", *(name if each.required else f"[{name}]" for each, name in names.items())]
+
+
+def argument_name(argument: TyperArgument) -> str:
+    return (argument.metavar or (argument.name or "").upper()) + ("..." if argument.nargs == -1 else "")
+
+
 def register(app: typer.Typer, package: str, name: str) -> None:
     """A command is the function, or the Typer group, with the name of its module."""
     module = import_module(f"{package}.{name}")
@@ -53,7 +102,8 @@ def register(app: typer.Typer, package: str, name: str) -> None:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False))(command)
+        shown = type(f"{name.title()}Command", (GroupedCommand,), {"groups": getattr(module, "GROUPS", {})})
+        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False), cls=shown)(command)
 
 
 def _help(function: Callable[..., None]) -> str:

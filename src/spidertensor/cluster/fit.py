@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -156,7 +157,7 @@ class InThreads:
                 self._torn = True
                 raise
 
-        return method._replace(update=update)
+        return replace(method, update=update)
 
     def _check_whole(self) -> None:
         if self._torn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
-from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
-from spidertensor.estimator.ids import to_index
+from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.known import Known
 from spidertensor.estimator.labels import Classes
-from spidertensor.estimator.notes import Notes, Noting
+from spidertensor.estimator.notes import Notes
 from spidertensor.estimator.one_entry import EntryUpdate
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
@@ -34,9 +32,8 @@ from spidertensor.estimator.parameters import (
     checked,
     is_whole,
     model_of,
-    plain,
 )
-from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes, seen_with
+from spidertensor.estimator.recommender import Recommender
 from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.estimator.threads import locked
@@ -44,7 +41,7 @@ from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import CommitteeState
+from spidertensor.spider.committee import CommitteeState, interrupts_wait
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
@@ -85,7 +82,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Known, Noting, ScikitLearn):
+class Spider(Parameters, Recommender, ScikitLearn):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -164,72 +161,6 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         self._notes.at_end(self._fitted())
 
     @locked
-    def recommend(
-        self,
-        given: Mapping[str | int, Any],
-        over: str | int,
-        n: int = 10,
-        explore: str = "mean",
-        seed: int | None = None,
-        coverage: float | None = None,
-        candidates: Any = None,
-        exclude: Any = None,
-    ) -> list[Recommendation]:
-        """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
-
-        A mode is named by its column or its number.
-
-        explore: "mean" ranks by the expected value; "ucb" by the mean of f plus two standard deviations;
-                 "thompson" by one joint draw of all weights and factors, of a member drawn by its weight
-        seed:    of that draw
-        coverage: add the interval that holds an observation with this probability, as predict_interval does
-        candidates: the ids to rank; by default all that were learned. Where other modes depend on the
-                 candidate, a dict of columns or a frame: {"product": [...], "category": [...]}; `given` then
-                 leaves these modes out. An id that was never learned is predicted from the prior
-        exclude: ids not to recommend; or a dict of columns or a frame, such as {"user": [...], "movie":
-                 [...]}: a movie is left out for its user only
-        """
-        rows = {mode: [raw] for mode, raw in given.items()}
-        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude)[0]
-
-    @locked
-    def recommend_many(
-        self,
-        given: Any,
-        over: str | int,
-        n: int = 10,
-        explore: str = "mean",
-        seed: int | np.random.Generator | None = None,
-        coverage: float | None = None,
-        candidates: Any = None,
-        exclude: Any = None,
-    ) -> list[list[Recommendation]]:
-        """`recommend` for each row of a table: one list for each row, in their order.
-
-        given: a dict of columns of ids, or a frame: {"user": [1, 2], "hour": [8, 17]}. All else is as in
-               recommend; with "thompson" each row has a draw of its own
-        """
-        fitted, mode = self._fitted(), self._mode(over)
-        columns = given_columns(given, self._mode)
-        ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
-        if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
-            reason = "the mode of remember_seen must be given, not in the candidates: what it had is left out"
-            raise ValueError(reason)
-        excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
-        check_modes(fitted, columns, ranked)
-        rng = np.random.default_rng(seed)
-        how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
-        rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
-        rows = rows if columns else [{}]  # the candidates name all modes
-        best = []
-        for ids in rows:
-            left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
-            best.append(best_nodes(fitted, ranked, ids, ranked.places(left_out), **how))
-        numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
-        self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
-        return best
-
-    @locked
     def predict_parts(self, X: Any) -> Prediction:
         """Mean and variance of f at each row of X, and the variance that an observation adds."""
         return self._predict(X)
@@ -297,15 +228,6 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         """How negatives are drawn, for modes of these names; None without events."""
         return None
 
-    def _mode(self, mode: str | int) -> int:
-        """Number of a mode that is named by its column or by that number."""
-        names, mode = list(getattr(self, "feature_names_in_", ())), plain(mode)
-        if mode in names:
-            return names.index(mode)
-        if is_whole(mode) and 0 <= int(mode) < len(self._fitted().nodes):
-            return int(mode)
-        raise ValueError(f"no mode {mode!r}: there are {', '.join(names) or len(self._fitted().nodes)}")
-
     def _columns(self, X: Any) -> Columns:
         width = None if self._learned is None else len(self._learned.nodes)
         return inputs.columns(X, getattr(self, "feature_names_in_", None), width)
@@ -329,7 +251,9 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
-        with eviction.unbroken(fitted.nodes):
+        if not fitted.bounded:  # an interrupted call leaves at worst ids that have learned nothing
+            return self._learn(fitted, columns, value)
+        with interrupts_wait():  # it must not come between an id and the row that was another's
             return self._learn(fitted, columns, value)
 
     def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
@@ -345,7 +269,10 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         try:
             with remembering(fitted, index):
                 batch = Batch(index, batch_value)
-                state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
+                if segments:
+                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
+                else:
+                    state, update = fitted.model.method.update(fitted.state, batch)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -365,7 +292,8 @@ class Spider(Parameters, Known, Noting, ScikitLearn):
         params = self._resolved(checked(self.get_params(deep=False)), columns.names, n_modes)
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
-        nodes = eviction.empty_nodes(params["max_nodes"], n_modes)
+        max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
+        nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and a number needs it not

@@ -6,13 +6,14 @@ node that goes is forgotten: its id is unknown, and its row is again what it was
 Ids are mapped for a whole call before its first entry is learned, and a row may have one id in the first
 entries of a call and another in later ones. So a call is learned in segments: the rows that change their ids
 are started afresh where a segment begins, and no row has two ids inside one.
+
+Learning comes here only if the model has a limit (`Fitted.bounded`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.parameters import Model
 from spidertensor.method import Batch, Update, joined
 from spidertensor.spider import events, posterior
-from spidertensor.spider.committee import CommitteeState, interrupts_wait
+from spidertensor.spider.committee import CommitteeState
 
 State = TypeVar("State")
 
@@ -147,14 +148,6 @@ def empty_nodes(max_nodes: int | list[int | None] | None, n_modes: int) -> list[
     return [NodeIndex() if limit is None else BoundedIndex(limit) for limit in limits]
 
 
-def unbroken(nodes: Sequence[NodeIndex]) -> AbstractContextManager[None]:
-    """For a call that learns: Ctrl-C must not come between an id and the row that was another's.
-
-    Without limits an interrupted call leaves at worst ids that have learned nothing.
-    """
-    return interrupts_wait() if any(isinstance(each, BoundedIndex) for each in nodes) else nullcontext()
-
-
 class Segment(NamedTuple):
     """Entries of a call from `start` to the next segment; `reused`: per mode, the rows that get new ids."""
 
@@ -223,7 +216,7 @@ def _previous(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def learn(
     model: Model, state: CommitteeState, batch: Batch, parts: Sequence[Segment]
 ) -> tuple[CommitteeState, Update]:
-    """The update of a model by the entries of a call, in these segments."""
+    """The update of a model by the entries of a call, in these segments, of which there is at least one."""
     return in_segments(model.method.update, partial(_start_afresh, model), state, batch, parts)
 
 
@@ -238,8 +231,6 @@ def in_segments(
 
     start_afresh: makes rows, given per mode, what they were before any entry
     """
-    if not parts:
-        return update_by(state, batch)
     updates, waiting = [], deque(parts)
     try:
         while waiting:

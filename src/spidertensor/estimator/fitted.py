@@ -35,6 +35,11 @@ class Fitted(NamedTuple):
     pairs: SeenPairs | None = None  # of `remember_seen`
 
     @property
+    def bounded(self) -> bool:
+        """Whether a mode has a limit of nodes (eviction.py)."""
+        return self.params["max_nodes"] is not None
+
+    @property
     def leading(self) -> int:
         """The member of the greatest weight."""
         return int(self.state.weights.argmax())
@@ -97,9 +102,10 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
             posterior.grow(state, member.network, member.prior, wanted)
             for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
         )
-        size, entries, rule = fitted.params["batch_size"], fitted.state.counts.entries, fitted.model.rule
-        parts = segments(nodes, index, int(entries), size, at_once=rule is not None)
-        draws = fitted.state.draws
+        parts, rule, draws = [], fitted.model.rule, fitted.state.draws
+        if fitted.bounded:
+            size, entries = fitted.params["batch_size"], int(fitted.state.counts.entries)
+            parts = segments(nodes, index, entries, size, at_once=rule is not None)
         if rule and draws:
             draws = events.with_room(draws, rule, wanted)
     except BaseException:  # out of memory, or Ctrl-C

@@ -5,12 +5,12 @@ it remembers these, the pairs of nodes that were seen. The section "committee" h
 learned, and what the draws of a model of events depend on. The section "classes" has the labels of a
 classifier that are not 0 and 1. The section "position" is the caller's.
 
-Kernels do not validate: everything in a file is checked here, part against part, before it is used.
+Kernels do not validate: everything in a file is checked before it is used, part against part: what it says
+about the model here, what the model has learned in file_checks.py.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,12 +23,12 @@ from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator import event_rule, labels
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
+from spidertensor.estimator.file_checks import check, check_learned, check_sizes
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import (
     OF_MEMBERS,
-    Member,
     Model,
     checked,
     is_list,
@@ -39,20 +39,14 @@ from spidertensor.estimator.parameters import (
     model_of,
     network_of,
 )
-from spidertensor.estimator.reach import Reach, reach
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.scaling import Scaling
 from spidertensor.spider import committee, events, posterior
-from spidertensor.spider.committee import CommitteeCounts, CommitteeState, member_seed
-from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
+from spidertensor.spider.committee import CommitteeCounts, CommitteeState
+from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
-from spidertensor.spider.follow import DECIDE, WATCH
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood
-from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
-from spidertensor.spider.network import Network
-from spidertensor.spider.popularity import UNIT, of_times
-from spidertensor.spider.posterior import State, Stream
-from spidertensor.spider.robust import LARGEST_LOG_NOISE
+from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
+from spidertensor.spider.posterior import State
 
 KEYS = {"estimator", "params", "modes", "names", "shift", "scale", "product"}
 # What files of version 1 do not say: the values of parameters that they may lack. They have no "product"
@@ -75,14 +69,7 @@ ADDED: dict[str, Any] = {
 }
 # Files without a section "committee" are those of one model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
-MOST_ENTRIES = 2**53  # so that more can be counted
 MOST_PARAMS = 1000  # values in the params of a file, and more for each array
-LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
-LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
-LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
-LARGEST_LEVEL = 1e3  # of f for counts, whose logarithms it is
-LARGEST_SUM = 2.0**62  # of popularity
-WIDER = 1e6  # times its prior a variance may be: wild values with curvature were seen to widen one 500 times
 
 
 @contextmanager
@@ -219,26 +206,13 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
     arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
     for m, own in enumerate(members):
-        _check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
+        check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
     model = model_of(params, likelihood, len(nodes), members=members, product=product, runs=runs)
     state = _state(file, arrays, model, params)
     scaling = Scaling(float(shift), float(scale))
-    for m, member in enumerate(state.members):
-        _check_state(member, member_seed(params["random_state"], m), n_nodes)
-        _check_stream(member.stream, follows=params.get("clip") is not None)
-        if likelihood is COUNT:
-            _check_counts(member)
-        _check_reach(member, model.members[m], scaling)
-    _check_committee(state)
-    if model.rule:
-        _check_draws(state, model.rule, n_nodes)
+    check_learned(state, model, params, n_nodes, scaling)
     pairs = _pairs(file.arrays, params, model.rule, n_nodes)
     return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood), pairs)
-
-
-def check(condition: Any, reason: str) -> None:
-    if not condition:
-        raise CheckpointError(reason)
 
 
 def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
@@ -296,18 +270,6 @@ def _alone(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name.replace(old, new) if name.startswith(old) else name: a for name, a in arrays.items()}
 
 
-def _check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, n_nodes: list[int]) -> None:
-    """Before anything is allocated: the sizes must be those of arrays that are in the file."""
-    check(n_nodes, "there are no modes")
-    for part, shapes in (
-        ("weights", network.layers),
-        ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
-    ):
-        for number, shape in enumerate(shapes):
-            name = f"committee/members/{member}/posterior/{part}/{number}/mean"
-            check(name in arrays and arrays[name].shape == shape, f"array {name!r} is not of shape {shape}")
-
-
 def _state(
     file: Checkpoint, arrays: dict[str, NDArray[Any]], model: Model, params: dict[str, Any]
 ) -> CommitteeState:
@@ -342,34 +304,6 @@ def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
     return counts | checkpoint.flatten(start.stream, f"{member}/stream")
 
 
-def _check_committee(state: CommitteeState) -> None:
-    counts, weights, residuals = state.counts, state.weights, state.residuals
-    shares = ((weights > 0) & (weights <= 1)).all() and abs(weights.sum() - 1) < 1e-9
-    check(shares, "the members' weights are impossible")
-    check(min(counts[:3]) >= 0 and counts.entries < MOST_ENTRIES, "a count is impossible")
-    check(all(each.counts.entries == counts.entries for each in state.members), "its members are out of step")
-    check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
-    if residuals:
-        possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()
-        check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is impossible")
-
-
-def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
-    draws = state.draws
-    assert draws
-    check(0 < draws.events <= state.counts.entries, "the number of events is impossible")
-    for place, mode in enumerate(rule.over):
-        # fewer if a call was interrupted, before which its nodes are added
-        check(0 <= draws.seen[place] <= n_nodes[mode], "the nodes of the events are not those of the model")
-        if draws.popularity:
-            of = draws.popularity[place]
-            good = of.times.shape == (n_nodes[mode],) and ((of.times >= 0) & (of.times <= draws.events)).all()
-            good = good and float((of.times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
-            check(good and of.tree.shape == of.times.shape, "the popularity of nodes is impossible")
-            same = np.array_equal(of.tree, of_times(of.times, rule.power).tree)
-            check(same, "the sums of the popularity are wrong")
-
-
 def _pairs(
     arrays: dict[str, NDArray[Any]], params: dict[str, Any], rule: Rule | None, n_nodes: list[int]
 ) -> SeenPairs | None:
@@ -383,72 +317,3 @@ def _pairs(
     known = first.max(initial=0) < n_nodes[whose] and second.max(initial=0) < n_nodes[rule.over[0]]
     check(known or not len(stored), "a pair has a node that is not known")
     return SeenPairs(stored)
-
-
-def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
-    """Whatever could make a prediction that is not a number, now or after learning more."""
-    for name, leaf in checkpoint.flatten(state, "state").items():
-        check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
-    post, counts = state.posterior, state.counts
-    gaussians = (*post.factors, *post.weights, *post.log_noise)
-    same = all(each.mean.shape == each.var.shape for each in gaussians)
-    same = same and all(len(each.mean) == n for each, n in zip(post.log_noise, n_nodes, strict=False))
-    check(same and counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
-    positive = (*(each.var for each in gaussians), *post.noise, counts.entries)
-    check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    # initial: a mode has no nodes if all were forgotten
-    largest = max(max(np.abs(each.mean).max(initial=0), each.var.max(initial=0)) for each in gaussians)
-    possible = largest <= LARGEST and float(post.noise.rate) / float(post.noise.shape) < math.inf
-    check(possible, "a mean or a variance is too large")
-    certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
-    small = all((np.abs(each.mean) <= LARGEST_LOG_NOISE).all() for each in post.log_noise)
-    small = small and (np.abs(state.stream.log_noise) <= LARGEST_LOG_NOISE).all()
-    check(certain and small, "the noise of a node is impossible")
-    whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
-    check(min(whole) >= 0 and state.seed == seed, "count or seed impossible")
-
-
-def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
-    """That no product of the numbers of a state overflows."""
-    network, prior, post = member.network, member.prior, state.posterior
-    allowed = [
-        *(posterior.factor_prior_var(network, prior, mode).max() for mode in range(network.n_modes)),
-        *(prior.slab_var for _ in post.weights),
-    ]
-    parts = zip((*post.factors, *post.weights), allowed, strict=True)
-    check(
-        all(part.var.max(initial=0) <= WIDER * var for part, var in parts),
-        "a variance is far above its prior's",
-    )
-    far = Reach(0.0, 0.0)  # of a custom network nothing is known
-    if not isinstance(network, CustomSizes):
-        far = reach(state, network, prior)
-    check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
-    log_noise = math.log(float(post.noise.rate)) - math.log(float(post.noise.shape))
-    log_noise += sum(np.abs(each.mean).max(initial=0) for each in post.log_noise)
-    log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
-    log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
-    shift = scaling.shift + scaling.scale * float(state.stream.shift)
-    possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
-    check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in the units of the values overflow")
-
-
-def _check_counts(state: State) -> None:
-    """The level and the noise of counts (likelihoods/count.py)."""
-    stream, noise = state.stream, state.posterior.noise
-    still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
-    level = 0 < stream.var <= COUNT.level_var and abs(stream.mean) <= LARGEST_LEVEL
-    check(still and level, "the level of the counts is impossible")
-    noise_var = float(noise.rate) / float(noise.shape)
-    possible = LEAST_NOISE / 2 <= noise_var <= 2 * LARGEST_NOISE  # rounding
-    check(possible, "the noise of the counts is impossible")
-
-
-def _check_stream(stream: Stream, *, follows: bool) -> None:
-    """`follows`: the model follows the level and the scale of its values (follow.py)."""
-    n, squares, _, _, var, f_var, _ = stream.window
-    positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0
-    check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
-    check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "what is watched is impossible")
-    still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
-    check(follows or still, "follows the values, which this model does not")

@@ -181,6 +181,15 @@ class Known(Shared):
         learned = self.n_entries_ - int(counts.refused)
         return float(counts.log_evidence) - learned * math.log(self._fitted().scaling.scale)
 
+    def _mode(self, mode: str | int) -> int:
+        """Number of a mode that is named by its column or by that number."""
+        names, mode = list(getattr(self, "feature_names_in_", ())), plain(mode)
+        if mode in names:
+            return names.index(mode)
+        if is_whole(mode) and 0 <= int(mode) < len(self._fitted().nodes):
+            return int(mode)
+        raise ValueError(f"no mode {mode!r}: there are {', '.join(names) or len(self._fitted().nodes)}")
+
     def _member(self, member: int | None) -> int:
         fitted = self._fitted()
         if member is None:

@@ -34,7 +34,7 @@ def encoded(y: Any, n: int, classes: Classes | None) -> tuple[NDArray[np.float64
     if isinstance(labels, list):
         number = {classes[0]: 0.0, classes[1]: 1.0}
         value = np.array([number.get(label, math.nan) for label in labels], np.float64)
-    elif _is_text(classes[0]):
+    elif isinstance(classes[0], str):
         value = np.full(len(labels), np.nan)
     else:
         value = np.where(labels == classes[1], 1.0, np.where(labels == classes[0], 0.0, np.nan))
@@ -152,10 +152,6 @@ def _with_one(distinct: list[Any]) -> Classes:
 def _of_one_type(labels: Iterable[Any]) -> Classes:
     """True beside 2 is 1."""
     negative, positive = labels
-    if _is_text(negative) or isinstance(negative, bool) == isinstance(positive, bool):
+    if isinstance(negative, str) or isinstance(negative, bool) == isinstance(positive, bool):
         return negative, positive
     return int(negative), int(positive)
-
-
-def _is_text(label: Label) -> bool:
-    return isinstance(label, str)

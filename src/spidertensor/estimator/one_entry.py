@@ -22,7 +22,6 @@ from spidertensor.estimator.notes import Notes
 from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.spider.likelihoods import COUNT, Likelihood
-from spidertensor.spider.single import Single
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 
@@ -119,7 +118,7 @@ def learn_rows(
 
 def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
     """What was told of the entry, in the units of the values, and its nodes."""
-    if fitted.params["max_nodes"] is not None:
+    if fitted.bounded:
         return None  # a node that is seen becomes the last to be evicted
     if fitted.pairs is not None:
         return None  # which have to be remembered
@@ -147,17 +146,14 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
 def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
     """The numbers of the method's Update, in its units; None if the general way has to learn the entry."""
     state, method = fitted.state, fitted.model.method
-    if fitted.model.rule is None and (single := _single(fitted)) is not None:  # an event is several entries
-        return single.learn(nodes, scaled)
+    if (
+        fitted.model.rule is None and (ready := method.ready(state)) is not None
+    ):  # an event is several entries
+        return ready.learn_one(nodes, scaled)
     if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # where the prior is refined a member may follow a change, which is told
     _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
     return numbers_of(update, fitted.model.likelihood)
-
-
-def _single(fitted: Fitted) -> Single | None:
-    single = fitted.model.method.single
-    return None if single is None else single(fitted.state)
 
 
 def _number(fitted: Fitted, value: Any) -> Any:
@@ -177,10 +173,11 @@ def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | No
     nodes = plain_numbers(fitted.nodes, ids)
     if nodes is None or -1 in nodes:
         return None
-    if (single := _single(fitted)) is not None:
-        predicted: Any = single.predict(nodes)
+    state, method = fitted.state, fitted.model.method
+    if (ready := method.ready(state)) is not None:
+        predicted: Any = ready.predict_one(nodes)
     else:
-        parts = fitted.model.method.predict(fitted.state, np.array([nodes], np.int64))
+        parts = method.predict(state, np.array([nodes], np.int64))
         predicted = [part.item() for part in parts]
     in_units: Any = fitted.scaling.user_units(*predicted)
     return in_units

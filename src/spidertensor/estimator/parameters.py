@@ -12,7 +12,7 @@ import numpy as np
 from spidertensor.estimator.event_rule import rule_of
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
-from spidertensor.spider.committee import committee
+from spidertensor.spider.committee import CommitteeMethod, committee
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.events import Rule, events
@@ -86,7 +86,7 @@ class Model(NamedTuple):
 
     members: tuple[Member, ...]
     likelihood: Likelihood
-    method: Method
+    method: CommitteeMethod
     rule: Rule | None = None  # of a model of events
 
 
@@ -258,11 +258,11 @@ def model_of(
             size, engine = settings["batch_size"], settings["engine"]
             method = build(engine, network, likelihood, prior, batch_size=size, **inference)
         built.append(Member(own, network, prior, method))
-    together, rule = LEFT_OUT, rule_of(params)
+    whole, rule = LEFT_OUT, rule_of(params)
     if runs:
-        together = committee([member.method for member in built], likelihood, clip=params.get("clip"))
-        together = together if rule is None else events(together, rule)
-    return Model(tuple(built), likelihood, together, rule)
+        whole = committee([member.method for member in built], likelihood, clip=params.get("clip"))
+        whole = whole if rule is None else events(whole, rule)
+    return Model(tuple(built), likelihood, whole, rule)
 
 
 def check_alone(params: dict[str, Any]) -> None:
@@ -276,4 +276,4 @@ def left_out(*_: Any) -> NoReturn:
     raise RuntimeError("this model was opened with `look`, without its engine: use `load` to run it")
 
 
-LEFT_OUT = Method(left_out, left_out, left_out)
+LEFT_OUT = CommitteeMethod(left_out, left_out, left_out, ready=left_out)

@@ -101,17 +101,13 @@ def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats
 
     def moments(member: Member, state: State) -> tuple[Floats, Floats, Floats, Floats]:
         f, low, high = quick_moments(state, member.network, member.prior, numbers)
-        square = float(state.stream.scale) ** 2
-        return *_in_units(state, f), square * (1 - ERROR) * _double(low), square * (1 + ERROR) * _double(high)
+        square, low, high = float(state.stream.scale) ** 2, low.astype(np.float64), high.astype(np.float64)
+        return *_in_units(state, f), square * (1 - ERROR) * low, square * (1 + ERROR) * high
 
     return moments
 
 
-def _double(array: NDArray[np.floating]) -> Floats:
-    return array.astype(np.float64)
-
-
 def _in_units(state: State, f: NDArray[np.floating]) -> tuple[Floats, Floats]:
     """A member's means in the units of the committee, and how far those of `predict` may be from them."""
-    f, scale = _double(f), float(state.stream.scale)
+    f, scale = f.astype(np.float64), float(state.stream.scale)
     return float(state.stream.shift) + scale * f, scale * ERROR * (1 + np.abs(f))

@@ -6,6 +6,9 @@ likelihood says by name which of them it is scored by. The functions before them
 of an observation. Binary values are 0 or 1 and are scored by the probability of a 1. Without entries every
 score is NaN.
 
+Not scikit-learn's, though tests compare with them: these raise without entries, take 2 to 60 times as long
+and a second to import, and scikit-learn's reliability curve does not count the entries of its bins.
+
 An interval is plain if its ends are quantiles of the normal distribution. Those of a method that calibrates
 are quantiles of its own (`Method.quantile`), or are known by what it said lay below a value (`Update.below`).
 """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.posterior import with_room
 
@@ -37,13 +37,16 @@ def popularity(n_modes: int) -> Method:
         check_batch(batch, n_modes)
         before = predict(state, batch.index)
         log_evidence = PROBIT.log_evidence(batch.value, *before)
+        good = np.abs(batch.value) < HUGE
+        refused = int((~good).sum())
         needed = batch.index.max(axis=0, initial=-1) + 1
         modes = with_room(state.modes, needed, lambda mode, first, last: NodeEvents(np.zeros(last - first)))
         counted = [
-            NodeEvents(each.so_far + np.bincount(nodes, batch.value, len(each.so_far)))
+            NodeEvents(each.so_far + np.bincount(nodes, np.where(good, batch.value, 0.0), len(each.so_far)))
             for each, nodes in zip(modes, batch.index.T, strict=True)
         ]
-        return PopularityState(tuple(counted)), Update(*before, log_evidence, rejected=0)
+        update = Update(*before, log_evidence, rejected=refused, refused=refused)
+        return PopularityState(tuple(counted)), update
 
     def predict(state: PopularityState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, n_modes)

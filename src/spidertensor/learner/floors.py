@@ -56,9 +56,12 @@ class RunningFloors:
         """
         batch, is_new = Batch(learned.nodes, value), not _inner(self._of_biases).counts.entries
         self._of_mean, of_mean = self._mean.update(self._of_mean, batch)
-        self._of_biases, of_biases = in_segments(
-            self._biases.update, self._start_afresh, self._of_biases, batch, learned.parts
-        )
+        if learned.parts:
+            self._of_biases, of_biases = in_segments(
+                self._biases.update, self._start_afresh, self._of_biases, batch, learned.parts
+            )
+        else:
+            self._of_biases, of_biases = self._biases.update(self._of_biases, batch)
         if is_new and len(value):
             of_mean.mean[0] = of_biases.mean[0] = first
         return np.array([self._losses(value, each) for each in (learned.update, of_mean, of_biases)])

@@ -49,13 +49,13 @@ class Metrics:
         told = self._latest()
         if not told:
             return
-        yield _one(CounterMetricFamily, "spider_entries", "entries learned", told["entries"])
+        yield CounterMetricFamily("spider_entries", "entries learned", value=told["entries"])
         for field, (name, about) in GAUGES.items():
             if told[field] is not None:
-                yield _one(GaugeMetricFamily, name, about, told[field])
+                yield GaugeMetricFamily(name, about, value=told[field])
         if not self._served.read_only:
             clipped = int(self._served.learner.scores.sums.n_clipped)
-            yield _one(CounterMetricFamily, "spider_clipped_entries", "entries that were clipped", clipped)
+            yield CounterMetricFamily("spider_clipped_entries", "entries that were clipped", value=clipped)
         if told["stream"] is not None:
             yield from _of_stream(told["stream"])
         floors = {name: told[f"floor_{name}"] for name in ("mean", "biases")}
@@ -70,17 +70,13 @@ class Metrics:
 def _of_stream(told: dict[str, Any]) -> Iterator[Any]:
     if told["lag"] is not None:
         about = "messages of the stream that are still to be read"
-        yield _one(GaugeMetricFamily, "spider_stream_lag", about, told["lag"])
+        yield GaugeMetricFamily("spider_stream_lag", about, value=told["lag"])
     about = "whether the broker of the stream can be reached"
-    yield _one(GaugeMetricFamily, "spider_stream_connected", about, int(told["connected"]))
+    yield GaugeMetricFamily("spider_stream_connected", about, value=int(told["connected"]))
     about = "connections to the broker that were made again"
-    yield _one(CounterMetricFamily, "spider_stream_reconnects", about, told["reconnects"])
+    yield CounterMetricFamily("spider_stream_reconnects", about, value=told["reconnects"])
     about = "messages of the stream that could not be learned"
-    yield _one(CounterMetricFamily, "spider_stream_bad_messages", about, told["bad"])
-
-
-def _one(family: Any, name: str, about: str, value: float) -> Any:
-    return family(name, about, value=value)
+    yield CounterMetricFamily("spider_stream_bad_messages", about, value=told["bad"])
 
 
 def _each(name: str, about: str, label: str, values: dict[str, Any]) -> Any:

@@ -75,10 +75,10 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Journa
 
 def served_learner(estimator: Estimator, path: Path, value: str | None = None) -> Learner:
     """The learner of a model from a file, if requests can tell its ids and values."""
-    learner = reopened(estimator, path, value, memory=MEMORY)
-    if any(learner.bins):
+    if isinstance(estimator.position_, dict) and estimator.position_.get("bins"):
         remedy = "make the bins before the entries are sent, and fit the model with them as ids"
         raise LearnerError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
+    learner = reopened(estimator, path, value, memory=MEMORY)
     if learner.classes not in (None, ZERO_ONE):
         remedy = "fit a model with the labels 0 and 1"
         reason = f"{path}: has labels of its own, which are not served"

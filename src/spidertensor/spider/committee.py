@@ -17,20 +17,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update
-from spidertensor.spider import calibration, together
-from spidertensor.spider.calibration import Histogram, note
+from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider import calibration
+from spidertensor.spider.calibration import Histogram
+from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
-from spidertensor.spider.single import Single
-from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, conclude, mass_of
-from spidertensor.spider.together import Together
+from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
 
 ENOUGH = 512  # entries of a call from which on threads pay for being started
 BLOCK = 2**16  # entries predicted at once, which bounds what all members' predictions take
@@ -44,6 +44,13 @@ OUT_OF_STEP = (
 )
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitteeMethod(Method):
+    """A Method of CommitteeStates, which can be made ready for few entries: None if they cannot."""
+
+    ready: Callable[[CommitteeState], ReadyCommittee | None]
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -72,7 +79,7 @@ def committee(
     *,
     clip: float | None = None,
     threads: int | None = None,
-) -> Method:
+) -> CommitteeMethod:
     """The mixture of `members`, which have the same likelihood, as a Method.
 
     clip:    of its members; an entry counts as clipped if the mixture's own prediction would clip it
@@ -90,18 +97,10 @@ def committee(
         entries = int(state.counts.entries)
         if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
             raise RuntimeError(OUT_OF_STEP)
-        if len(batch.value) < ENOUGH and (ready := prepared(state)) is not None:
-            parts = np.empty((len(members), 4, len(batch.value)))
-            # An interrupt takes effect when a compiled call has ended: never between two members, but
-            # perhaps between them and the committee. (To make it wait takes longer than an entry.)
-            try:
-                rejected = together.learn(ready, batch, entries, parts)
-                if rejected is not None:
-                    return state, concluded(state, batch, parts, rejected)
-            except BaseException:
-                if int(state.members[0].counts.entries) != int(state.counts.entries):
-                    concluded(state, batch, parts, 0)
-                raise
+        if len(batch.value) < ENOUGH and (found := ready(state)) is not None:
+            learned = found.learn(batch)
+            if learned is not None:
+                return state, learned
         with interrupts_wait():  # no member may learn less than the others
             return learn(state, batch)
 
@@ -109,68 +108,31 @@ def committee(
         results = run(lambda m: members[m].update(state.members[m], batch), len(batch.value))
         state = state._replace(members=tuple(after for after, _ in results))
         parts = np.array([update[:4] for _, update in results])
-        batch = batch._replace(value=np.require(batch.value, np.float64, LAYOUT))
-        return state, concluded(state, batch, parts, sum(update.rejected for _, update in results))
+        rejected = sum(update.rejected for _, update in results)
+        value = np.require(batch.value, np.float64, LAYOUT)
+        return state, update_of_members(state, likelihood, clip, value, parts, rejected)
 
-    def concluded(state: CommitteeState, batch: Batch, parts: NDArray[np.float64], rejected: int) -> Update:
-        """The Update of entries that all members have learned. parts (M, 4, n): what they reported."""
-        n = len(batch.value)
-        told, weights = np.empty((6, n)), np.empty((len(parts), n))
-        first = int(state.counts.entries)
-        refused, clipped = conclude(
-            state.weights,
-            tuple(state.counts),
-            mass_of(state, likelihood),
-            parts,
-            batch.value,
-            clip,
-            weights,
-            told,
-        )
-        mean, var, noise, log_evidence, below, _ = told
-        if not state.residuals:
-            below, (mean, var, noise) = None, mixed(weights, parts)
-        elif not likelihood.normal:
-            predicted = mixed(weights, parts)
-            mean, var, noise = predicted
-            good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
-            residual = likelihood.residual(batch.value, predicted, first)
-            note(state.residuals[0], residual, good, below)
-            clipped = int(np.count_nonzero(good & likelihood.clipped(batch.value, predicted, residual, clip)))
-            state.counts.clipped[()] += clipped
-        return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
+    known: Any = None, None  # a state, and the same ready for few entries
 
-    known: Any = (), None  # states of members, and the same for compiled calls: see `together`
-
-    def prepared(state: CommitteeState) -> Together | None:
+    def ready(state: CommitteeState) -> ReadyCommittee | None:
         nonlocal known
-        of, ready = known
-        if not (of and all(map(is_, of, state.members))):
-            ready = together.together(members, state.members)
-            known = state.members, ready
-        return ready
-
-    known_single: Any = None, None
-
-    def single(state: CommitteeState) -> Single | None:
-        nonlocal known_single
-        of, found = known_single
+        of, found = known
         if of is not state:
-            ready = prepared(state)
-            found = Single(state, ready, likelihood, clip) if ready is not None and ready.writable else None
-            known_single = state, found
+            if of is None or not _same_arrays(of, state):
+                found = ready_committee(members, state, likelihood, clip)
+            known = state, found
         return found
 
     def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
-        if len(index) < ENOUGH and (ready := prepared(state)) is not None:
-            parts = together.predict(ready, index)
-            if parts is not None:
-                return mixed(state.weights[:, None], parts)
+        if len(index) < ENOUGH and (found := ready(state)) is not None:
+            prediction = found.predict(index)
+            if prediction is not None:
+                return prediction
         predicted = []
         for start in range(0, max(len(index), 1), BLOCK):
             rows = index[start : start + BLOCK]
             parts = run(lambda m, rows=rows: members[m].predict(state.members[m], rows), len(rows))
-            predicted.append(mixed(state.weights[:, None], parts))
+            predicted.append(mixed(likelihood, state.weights[:, None], parts))
         return Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
 
     def quantile(state: CommitteeState, probability: float) -> float:
@@ -180,13 +142,14 @@ def committee(
         n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
         return in_threads(work, len(members), n)
 
-    def mixed(weights: NDArray[np.float64], parts: Sequence[Prediction] | NDArray[np.float64]) -> Prediction:
-        return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)
-
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
-    compiled = likelihood.normal or not likelihood.intervals  # `conclude` does all that an entry needs
     calibrated = quantile if likelihood.intervals else None
-    return Method(init, update, predict, unit, calibrated, single=single if compiled else None)
+    return CommitteeMethod(init, update, predict, unit, calibrated, ready=ready)
+
+
+def _same_arrays(a: CommitteeState, b: CommitteeState) -> bool:
+    """Whether two states are of the same arrays, whatever their draws."""
+    return all(map(is_, (*a.members, *a[1:4]), (*b.members, *b[1:4])))
 
 
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:

@@ -12,7 +12,8 @@ events at a time, so memory does not grow with the length of a call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.keyed import uniform
 from spidertensor.spider.popularity import Popularity, before, node_at, set_times
+
+M = TypeVar("M", bound=Method)
 
 BLOCK = 9216  # entries that are made at once: events and their negatives
 
@@ -84,7 +87,7 @@ def trimmed(draws: Draws, rule: Rule, nodes: Sequence[int]) -> Draws:
     return draws._replace(popularity=tuple(cut))
 
 
-def events(method: Method, rule: Rule) -> Method:
+def events(method: M, rule: Rule) -> M:
     """`method` is a committee of probit models. The values of a batch are all 1.
 
     An Update tells of each event what was predicted for it; its log evidence is that of the event and of its
@@ -109,8 +112,7 @@ def events(method: Method, rule: Rule) -> Method:
                 _commit(state.draws, rule, index)
         return after, _of_events(update, made.first)
 
-    # `single` predicts; an event is several entries, so it cannot learn one
-    return Method(init, update, method.predict, method.unit, method.quantile, single=method.single)
+    return replace(method, init=init, update=update)
 
 
 class Around(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -221,6 +223,13 @@ LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # an array of another layout is ano
 SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequentialMethod(Method):
+    """A Method whose states the kernel can run beside those of others, without its `update` and `predict`."""
+
+    record: Callable[[State], Record]  # of a state, for `run_models`
+
+
 def _told(state: State) -> NDArray[np.int64]:
     """The counts that an Update reports."""
     return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
@@ -237,7 +246,7 @@ def sequential(
     clip: float | None = None,
     node_noise: bool = False,
     memory: float | None = None,
-) -> Method:
+) -> SequentialMethod:
     """SPIDER as a Method.
 
     curvature:    differentiate log Z through beta as well (the paper); without it, cheaper and mostly better
@@ -328,4 +337,4 @@ def sequential(
         run(False, state, 0, index, np.empty(0), out)
         return Prediction(*out[:3])
 
-    return Method(init, update, predict, record=record)
+    return SequentialMethod(init, update, predict, record=record)

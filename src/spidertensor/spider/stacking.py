@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE
+from spidertensor.method import HUGE, Prediction, Update
 from spidertensor.spider.calibration import Histogram, note
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.events import Draws
@@ -39,7 +40,7 @@ _NO_HISTOGRAM = np.empty(0)
 
 
 def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64]:
-    """The histogram as `conclude` wants it: it knows normal residuals only."""
+    """The histogram as `mix_and_weigh` wants it: it knows normal residuals only."""
     return state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
 
 
@@ -84,27 +85,67 @@ def stack(weights, counts, log_p, before, log_evidence, good):
 
 
 @kernel(**COMPILE | {"fastmath": False})
-def conclude(weights, counts, mass, parts, value, clip, before, told):
-    """What the committee makes of the entries of a call after its members have learned them.
+def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
+    """Mix what the members predicted for entries that they have learned, and move the weights.
 
     counts: of the committee, as a plain tuple: to look at a NamedTuple takes numba a microsecond
     parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
-    see `stack`; told (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
+    see `stack`; out (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
     distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
     evidence. Returns how many entries were refused, and how many clipped.
     """
     n, counts = len(value), CommitteeCounts(*counts)
     good, clipped = np.empty(n, np.bool_), 0
-    stack(weights, counts, parts[:, 3], before, told[3], good)
+    stack(weights, counts, parts[:, 3], before, out[3], good)
     refused = n
     for i in range(n):
         refused -= good[i]
     if len(mass):
-        moments(before, parts, told)
+        moments(before, parts, out)
         for i in range(n):
-            residual = (value[i] - told[0, i]) / math.sqrt(told[1, i] + told[2, i])
+            residual = (value[i] - out[0, i]) / math.sqrt(out[1, i] + out[2, i])
             clipped += good[i] and abs(residual) > clip
-            told[5, i] = residual
-        note(mass, told[5], good, told[4])
+            out[5, i] = residual
+        note(mass, out[5], good, out[4])
         counts.clipped[()] += clipped
     return refused, clipped
+
+
+def update_of_members(
+    state: CommitteeState,
+    likelihood: Likelihood,
+    clip: float,
+    value: NDArray[np.float64],
+    parts: NDArray[np.float64],
+    rejected: int,
+) -> Update:
+    """The Update of entries that all members have learned; changes what the committee itself has learned.
+
+    parts (M, 4, n): what the members reported. rejected: how many elements they rejected
+    """
+    n, first = len(value), int(state.counts.entries)
+    out, before, mass = np.empty((6, n)), np.empty((len(parts), n)), mass_of(state, likelihood)
+    refused, clipped = mix_and_weigh(
+        state.weights, tuple(state.counts), mass, parts, value, clip, before, out
+    )
+    mean, var, noise, log_evidence, below, _ = out
+    if not state.residuals:
+        below, (mean, var, noise) = None, mixed(likelihood, before, parts)
+    elif not likelihood.normal:
+        predicted = mixed(likelihood, before, parts)
+        mean, var, noise = predicted
+        good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
+        residual = likelihood.residual(value, predicted, first)
+        note(state.residuals[0], residual, good, below)
+        clipped = int(np.count_nonzero(good & likelihood.clipped(value, predicted, residual, clip)))
+        state.counts.clipped[()] += clipped
+    return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
+
+
+def mixed(
+    likelihood: Likelihood,
+    weights: NDArray[np.float64],
+    parts: Sequence[Prediction] | NDArray[np.float64],
+) -> Prediction:
+    """What a committee predicts: the mixture of its members' predictions. weights (M, n) or (M, 1)."""
+    return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)

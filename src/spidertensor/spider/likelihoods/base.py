@@ -23,7 +23,7 @@ class Likelihood(ABC):
     remedy:  what to do about other values, if anything can be
     scaled:  values are shifted and scaled before they are learned
     intervals: a prediction is a distribution of values, with intervals to calibrate, not a probability
-    normal:  an observation is normal around the mean of f (`committee.conclude` has that compiled)
+    normal:  an observation is normal around the mean of f (`stacking.mix_and_weigh` has that compiled)
     level_var: prior variance of a level of f that all entries share (count.py); 0: there is none
     ranked_by_mean: a greater mean of f is a greater mean of an observation, whatever the variances
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by

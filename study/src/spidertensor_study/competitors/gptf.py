@@ -53,11 +53,10 @@ def gptf(
     epochs:     passes over all entries, in steps of Adam of `batch_size` entries each
     """
     settings = GPSettings(n_modes, likelihood, rank, inducing, epochs, batch_size)
-    init, _, predict = gp_method.method_of(settings, learning_rate, svb_gptf.ALGORITHM)[:3]
-
+    streaming = gp_method.method_of(settings, learning_rate, svb_gptf.ALGORITHM)
     fitted = partial(_fitted, settings, learning_rate)
-    update = learns_once("GPTF", likelihood, (n_modes, rank), HUGE_SCALED, predict, fitted)
-    return Method(init, update, predict, unit="all")
+    update = learns_once("GPTF", likelihood, (n_modes, rank), HUGE_SCALED, streaming.predict, fitted)
+    return Method(streaming.init, update, streaming.predict, unit="all")
 
 
 def _fitted(settings: GPSettings, learning_rate: float, state: GPState, entries: Batch) -> GPState | None:

@@ -1,0 +1,188 @@
+"""Few entries through all members of a committee, in one compiled call.
+
+`Method.update` and `Method.predict` are the door for any number of entries, and `run_models` is the only way
+into the kernel. For few entries what Python does around the kernel takes longer than the kernel: calling each
+member, making arrays, packing the weights into working memory. So a state is made ready for it once.
+
+Microseconds of a call on one core, for a committee of four and two modes:
+
+                                     1 learned   10 learned   100 learned   1 predicted
+    each member's update or predict     148         230           820           61
+    learn, predict                       25          98           720           12
+    learn_one, predict_one               19           -             -           10
+
+All ways end in the same machine code, so they agree bit for bit. Where one gives None nothing was done, and
+`Method.update` or `Method.predict` does it by the members' own. Only the sequential engine has states that
+can be made ready (`SequentialMethod`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.sequential import SequentialMethod, run_models
+from spidertensor.spider.sequential_record import RECORD, Record
+from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, mixed, update_of_members
+
+# mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
+EntryNumbers: TypeAlias = tuple[float, float, float, float, int, int, int, float | None]
+
+_NO_VALUES = np.empty(0)
+
+
+def ready_committee(
+    methods: Sequence[Method], state: CommitteeState, likelihood: Likelihood, clip: float
+) -> ReadyCommittee | None:
+    """None if these members cannot be run so."""
+    sequential = [method for method in methods if isinstance(method, SequentialMethod)]
+    if len(sequential) < len(methods):
+        return None
+    members = [method.record(own) for method, own in zip(sequential, state.members, strict=True)]
+    periods = {int(member.record["settings_refine_every"][0]) for member in members}
+    if len(periods) > 1 or len({member.like.dtype for member in members}) > 1:
+        return None
+    return ReadyCommittee(state, members, likelihood, clip)
+
+
+class ReadyCommittee:
+    """Learns and predicts few entries, or single ones, with one CommitteeState, in place.
+
+    Working memory stays from call to call, beside the weights in the state, which are always up to date. The
+    kernel packs them anew when the state has learned elsewhere, which its count of entries tells.
+    """
+
+    def __init__(
+        self, state: CommitteeState, members: Sequence[Record], likelihood: Likelihood, clip: float
+    ) -> None:
+        self._state, self._likelihood, self._clip = state, likelihood, clip
+        # Not np.concatenate: its dtype is equal, but not the same object, and numba compares it field by
+        # field in every call, for 2 us.
+        self._records = records = np.empty(len(members), RECORD)
+        for m, member in enumerate(members):
+            records[m] = member.record[0]
+        self._like = like = members[0].like
+        scratch = [np.empty(member.scratch_size + 16, like.dtype) for member in members]
+        records["packed_at"] = -1  # nothing is there yet
+        records["scratch"] = [-(-array.ctypes.data // 64) * 64 for array in scratch]
+        self._kept = members, scratch  # the records have their addresses
+        self._n_modes, self._refine_every = (
+            int(records[0][name]) for name in ("modes", "settings_refine_every")
+        )
+        self._writable = all(member.writable for member in members)
+        self._busy = Lock()  # the working memory is for one call at a time
+        self._entries, self._of_members = state.counts.entries, state.members[0].counts.entries
+        self._prepare_one(len(members))
+
+    def _prepare_one(self, n_members: int) -> None:
+        """The arrays of a call with one entry, which are kept from call to call."""
+        state, likelihood = self._state, self._likelihood
+        self._index, self._value = np.zeros((1, self._n_modes), np.int64), np.zeros(1)
+        self._parts, self._before, self._numbers = (
+            np.zeros((n_members, 4, 1)),
+            np.zeros((n_members, 1)),
+            np.zeros(6),
+        )
+        self._out, self._weights = self._numbers[:, None], state.weights[:, None]
+        mass = mass_of(state, likelihood)
+        self._calibrated, self._mix = len(mass) > 0, likelihood.mix
+        self._in_one_kernel = likelihood.normal or not likelihood.intervals
+        self._mix_one = (
+            *(state.weights, tuple(state.counts), mass),
+            *(self._parts, self._value, self._clip, self._before, self._out),
+        )
+
+    def learn(self, batch: Batch) -> Update | None:
+        """None where it takes more than the kernel: where the prior is refined a model may have to follow a
+        change (`follow.py`), and new nodes need room."""
+        (index, value), n = batch, len(batch.value)
+        if (
+            self._entries.item() % self._refine_every + n >= self._refine_every
+            or not self._writable
+            or not _plain(index, np.int64, (n, self._n_modes))
+            or not _plain(value, np.float64, (n,))
+        ):
+            return None
+        parts, rejected = np.empty((len(self._records), 4, n)), 0
+        # An interrupt takes effect when a compiled call has ended: never between two members, but perhaps
+        # between them and the committee. (To make it wait takes longer than an entry.)
+        try:
+            with self._busy:
+                stopped, rejected = run_models(True, 0, index, value, self._records, self._like, parts)
+            return None if stopped < 0 else self._update(value, parts, rejected)
+        except BaseException:
+            if self._of_members.item() != self._entries.item():
+                self._update(value, parts, rejected)
+            raise
+
+    def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
+        return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
+
+    def predict(self, index: NDArray[np.integer]) -> Prediction | None:
+        """None if the rows are not as the kernel wants them."""
+        if not _plain(index, np.int64, (len(index), self._n_modes)):
+            return None
+        parts = np.empty((len(self._records), 4, len(index)))
+        with self._busy:
+            run_models(False, 0, index, _NO_VALUES, self._records, self._like, parts)
+        return mixed(self._likelihood, self._state.weights[:, None], parts)
+
+    def learn_one(self, nodes: Sequence[int], value: float) -> EntryNumbers | None:
+        """`learn` for one entry; None as well if members are out of step."""
+        entries = self._entries.item()
+        if (
+            (entries + 1) % self._refine_every == 0
+            or self._of_members.item() != entries
+            or not self._writable
+        ):
+            return None
+        if not self._in_one_kernel:
+            return _numbers(self.learn(Batch(np.array([nodes], np.int64), np.array([value]))))
+        with self._busy:
+            for mode, node in enumerate(nodes):
+                self._index[0, mode] = node
+            self._value[0] = value
+            try:
+                stopped, rejected = run_models(
+                    True, 0, self._index, self._value, self._records, self._like, self._parts
+                )
+                if stopped < 0:
+                    return None
+                refused, clipped = mix_and_weigh(*self._mix_one)
+            except BaseException:  # an interrupt between the two: see `learn`
+                if self._of_members.item() != self._entries.item():
+                    mix_and_weigh(*self._mix_one)
+                raise
+            if not self._calibrated:
+                self._mix(self._before, self._parts, self._out)
+            mean, var, noise, log_evidence, below, _ = self._numbers.tolist()
+        return mean, var, noise, log_evidence, rejected, refused, clipped, below if self._calibrated else None
+
+    def predict_one(self, nodes: Sequence[int]) -> tuple[float, float, float]:
+        """mean, var and noise, as in a Prediction."""
+        with self._busy:
+            for mode, node in enumerate(nodes):
+                self._index[0, mode] = node
+            run_models(False, 0, self._index, self._value, self._records, self._like, self._parts)
+            self._mix(self._weights, self._parts, self._out)
+            mean, var, noise, *_ = self._numbers.tolist()
+        return mean, var, noise
+
+
+def _numbers(update: Update | None) -> EntryNumbers | None:
+    if update is None:
+        return None
+    mean, var, noise, log_evidence = (part.item() for part in update[:4])
+    below = None if update.below is None else update.below.item()
+    return mean, var, noise, log_evidence, update.rejected, update.refused, update.clipped, below
+
+
+def _plain(array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> bool:
+    """Kernels do not check, and an array of another layout is another type to compile for."""
+    return array.dtype == dtype and array.shape == shape and array.flags.carray

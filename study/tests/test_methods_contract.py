@@ -1,0 +1,53 @@
+"""What every Method promises (spidertensor.testing), checked on every competitor and variant of the registry.
+
+All are checked with every likelihood they have: a new one needs no line here. What a method does not promise
+is said below. The library's own methods have the same checks in its tests.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from quick_settings import QUICK
+from spidertensor.evaluation import methods
+from spidertensor.spider.likelihoods import COUNT, LIKELIHOODS
+from spidertensor.testing import Case, Traits, checks_of
+from spidertensor_study.registry import METHODS
+
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
+BATCH = 16
+NODES_START_AT_RANDOM = ("spider-single", "post", "cp-wopt", "cp-wopt-early", "costco")
+# as another method, with one setting changed
+SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh", "spider-paper-tanh")
+SLOW = ("pbp",)
+
+
+def cases() -> dict[str, Case]:
+    found = {}
+    for likelihood in LIKELIHOODS.values():
+        for name, entry in METHODS.items():
+            if name in methods.METHODS or name in SAME_CODE or (likelihood is COUNT and not entry.counts):
+                continue
+            found[f"{name}-{likelihood.name}"] = Case(
+                partial(entry.build, 2, 3, likelihood, BATCH, **QUICK.get(name, {})),
+                likelihood,
+                unit=entry.unit,
+                traits=Traits(
+                    equal_starts=name not in NODES_START_AT_RANDOM,
+                    calls=20 if entry.needs or name in SLOW else 100,
+                ),
+            )
+    return found
+
+
+CHECKS = {
+    f"{name}-{promise}": check for name, case in cases().items() for promise, check in checks_of(case).items()
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_contract(name):
+    CHECKS[name]()
