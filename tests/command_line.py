@@ -6,9 +6,11 @@ import math
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+import spidertensor
 from forked import Spider
 
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
@@ -34,6 +36,11 @@ def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
 def started(*arguments) -> Spider:
     """A process that reads what the test writes."""
     return Spider(*arguments, strict=True)
+
+
+def n_entries(path) -> int:
+    """How many entries a model has learned; none, where there is no file yet."""
+    return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
 
 
 def eventually(condition) -> None:

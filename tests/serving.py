@@ -78,6 +78,9 @@ class Server:
     def get(self, path: str, expect: int = 200) -> Any:
         return self._answer(self.http.get(path), expect)
 
+    def entries(self) -> int:
+        return self.get("/v1/model")["entries"]
+
     @staticmethod
     def _answer(response: httpx.Response, expect: int) -> Any:
         assert response.status_code == expect, response.text[:500]
