@@ -144,7 +144,6 @@ def evaluate(
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
-    from spidertensor.spider.likelihoods import COUNT
     from spidertensor.study import datasets
     from spidertensor.study.registry import FLOORS, METHODS
 
@@ -214,7 +213,7 @@ def evaluate(
     rows = {method: _rows(loaded, method, plan, engine)}
     for name in FLOORS:
         static = plan.protocol == Protocol.PREQUENTIAL and METHODS[name].unit == "all"
-        able = METHODS[name].counts or loaded.likelihood is not COUNT
+        able = METHODS[name].counts or not loaded.likelihood.counts
         if name not in rows and able and not static:  # a static floor has no prequential score
             rows[name] = _rows(loaded, name, plan)
     last = {name: each[-1] for name, each in rows.items()}

@@ -25,7 +25,6 @@ from spidertensor.estimator.labels import Classes, Label, are_zero_one
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.sources import BadRow, Bins, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import PATIENCE, SAMPLE
-from spidertensor.spider.likelihoods import PROBIT
 
 MANY_BAD = 0.05  # share of the rows
 AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
@@ -161,7 +160,7 @@ class Learner:
         try:
             rejected.take(chunk.bad, chunk.place)
         except CommandError as error:
-            labels = self.estimator.likelihood_ is PROBIT and not self.estimator.learns_events
+            labels = self.estimator.likelihood_.binary and not self.estimator.learns_events
             if not labels or self.classes is not None:
                 raise
             raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None

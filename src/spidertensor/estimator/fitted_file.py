@@ -47,7 +47,7 @@ from spidertensor.spider.committee import CommitteeCounts, CommitteeState, membe
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.events import Rule
 from spidertensor.spider.follow import DECIDE, WATCH
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood
+from spidertensor.spider.likelihoods import COUNT, Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.network import Network
 from spidertensor.spider.popularity import UNIT, of_times
@@ -226,7 +226,7 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
-        if likelihood is COUNT:
+        if likelihood.counts:
             _check_counts(member)
         _check_reach(member, model.members[m], scaling)
     _check_committee(state)
@@ -244,7 +244,7 @@ def check(condition: Any, reason: str) -> None:
 def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
     """The labels of a classifier; a file that does not tell is about 0 and 1."""
     stored = file.sections.get("classes", list(labels.ZERO_ONE))
-    if likelihood is not PROBIT:
+    if not likelihood.binary:
         check("classes" not in file.sections, "has classes, which only a classifier has")
         return None
     check(isinstance(stored, list) and labels.are_classes(stored), "the classes are not two labels")
@@ -316,7 +316,7 @@ def _state(
             member.network,
             member.prior,
             0,
-            node_noise=model.likelihood is GAUSSIAN and (params | member.own).get("node_noise", False),
+            node_noise=model.likelihood.normal and (params | member.own).get("node_noise", False),
         )
         for member in model.members
     )

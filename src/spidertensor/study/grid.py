@@ -46,7 +46,6 @@ from typing import Any
 from spidertensor import __version__
 from spidertensor.method import Batch, Method
 from spidertensor.spider.engine import ENGINES
-from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor.study import datasets, protocols
 from spidertensor.study.datasets import Dataset
@@ -235,7 +234,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
-    kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
+    kind = SpiderClassifier if data.likelihood.binary else SpiderRegressor
     kinds = {
         "spider": kind,
         "spider-single": partial(kind, committee=1),

@@ -18,7 +18,7 @@ from spidertensor.baselines.cp_wopt import cp_wopt
 from spidertensor.baselines.pbp import pbp
 from spidertensor.baselines.post import post
 from spidertensor.method import Method, Unit
-from spidertensor.spider.likelihoods import PROBIT, Likelihood
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.study import styles
 from spidertensor.study.styles import Style
@@ -85,7 +85,7 @@ def _spider(
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # scikit-learn takes a second
     from spidertensor.estimator.parameters import checked, model_of
 
-    kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
+    kind = SpiderClassifier if likelihood.binary else SpiderRegressor
     known = kind._get_param_names()
     settings = {name: value for name, value in settings.items() if name in known}
     estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size, **settings)
