@@ -148,7 +148,6 @@ def evaluate(
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
-    from spidertensor.spider.likelihoods import COUNT
 
     call: program.Call = context.obj
     catalogue = call.catalogue()
@@ -222,7 +221,7 @@ def evaluate(
     rows = {method: _rows(loaded, methods[method], plan, engine)}
     for name in catalogue.floors:
         static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
-        able = methods[name].counts or loaded.likelihood is not COUNT
+        able = methods[name].counts or not loaded.likelihood.counts
         if name not in rows and able and not static:  # a static floor has no prequential score
             rows[name] = _rows(loaded, methods[name], plan)
     last = {name: each[-1] for name, each in rows.items()}

@@ -47,7 +47,6 @@ from spidertensor import __version__
 from spidertensor.evaluation import protocols
 from spidertensor.method import Batch, Method
 from spidertensor.spider.engine import ENGINES
-from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor_study import datasets
 from spidertensor_study.datasets import Dataset
@@ -224,7 +223,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
-    kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
+    kind = SpiderClassifier if data.likelihood.binary else SpiderRegressor
     kinds = {
         "spider": kind,
         "spider-single": partial(kind, committee=1),
