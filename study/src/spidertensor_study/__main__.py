@@ -1,0 +1,3 @@
+from spidertensor_study.cli import main
+
+main()
