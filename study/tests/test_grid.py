@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import spidertensor
-from spidertensor import SpiderRegressor, cli
+from spidertensor import SpiderRegressor
 from spidertensor.evaluation import protocols
 from spidertensor.spider.likelihoods import GAUSSIAN
-from spidertensor_study import datasets, grid, rows
+from spidertensor_study import cli, datasets, grid, rows
 from spidertensor_study.registry import METHODS
 from spidertensor_study.rows import ExperimentError, ResultsError, identity
 

@@ -126,3 +126,7 @@ def test_every_command_is_listed_with_a_whole_sentence(study, monkeypatch):
     listed = study("--help")[1].partition("Commands:")[2]
     assert all(f"\n  {command} " in listed for command in ("evaluate", *cli.COMMANDS))
     assert "..." not in listed
+
+
+def test_help_of_evaluate_shows_the_methods(study):
+    assert "--method NAME" in study("evaluate", "--help")[1]

@@ -13,9 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from spidertensor.cli.errors import CommandError, told
 from spidertensor.cli.output import note
@@ -29,12 +30,13 @@ class Call(NamedTuple):
 
     arguments: as they were typed
     catalogue: the methods and data sets that this program knows by name
-    forward:   run another program with these arguments, for what has moved there; None: nothing has moved
+    forward:   run another program with these arguments, for what has moved there, or say what is unknown
+               here; None: nothing has moved
     """
 
     arguments: Sequence[str]
     catalogue: Callable[[], Catalogue]
-    forward: Callable[[Sequence[str]], None] | None
+    forward: Callable[[Sequence[str], str], None] | None
 
 
 def empty_app(name: str) -> typer.Typer:
@@ -46,14 +48,31 @@ def empty_app(name: str) -> typer.Typer:
     )
 
 
-def register(app: typer.Typer, package: str, name: str) -> None:
-    """A command is the function, or the Typer group, with the name of its module."""
+def register(app: typer.Typer, package: str, name: str, *, shown: str | None = None) -> None:
+    """A command is the function, or the Typer group, with the name of its module.
+
+    shown: a parameter of the function that is hidden elsewhere, and shown in the help of this program
+    """
     module = import_module(f"{package}.{name}")
     command = getattr(module, name)
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False))(command)
+        hidden = getattr(module, "HIDDEN", False)
+        app.command(help=_help(command), hidden=hidden, cls=_showing(shown))(command)
+
+
+def _showing(name: str | None) -> type[TyperCommand]:
+    """A class of commands that show the hidden option with this name."""
+
+    class Showing(TyperCommand):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            for option in self.params:
+                if isinstance(option, TyperOption) and option.name == name:
+                    option.hidden = False
+
+    return Showing
 
 
 def _help(function: Callable[..., None]) -> str:
