@@ -86,12 +86,12 @@ def entries_of(name: str, seed: int) -> tuple[Any, Batch, Batch]:
 def one_cell(cell: dict[str, Any]) -> dict[str, Any]:
     """One pass over the training entries: the score of the test entries, and the prequential one."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.estimator.parameters import model_of
 
     data, train, held = entries_of(cell["data"], cell["seed"])
     train = Batch(*(part[: cell["entries"]] for part in train))
     kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
-    params = checked(kind(committee=cell["committee"]).get_params(deep=False))
+    params = kind(committee=cell["committee"])._flat_params()
     model = model_of(params, data.likelihood, len(data.shape))
     if cell["growth"]:
         rounds.GROWTH = cell["growth"]
@@ -190,10 +190,10 @@ def processors() -> dict[str, float]:
 def bytes_sent(part: int, nodes: int) -> float:
     """Per entry, by counting: what a worker gets and sends back for a part of the stream."""
     from spidertensor import SpiderRegressor
-    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.estimator.parameters import model_of
     from spidertensor.spider.likelihoods import GAUSSIAN
 
-    params = checked(SpiderRegressor(committee=1).get_params(deep=False))
+    params = SpiderRegressor(committee=1)._flat_params()
     (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
     weights = 2 * 4 * recipe.network.n_weights
     row = [2 * 4 * (size + 1) for size in recipe.network.factor_sizes]  # and its log_noise
@@ -208,11 +208,11 @@ def phases(options: argparse.Namespace) -> None:
     """Processor time of each phase of a round, in one thread: what threads and processes have in common."""
     from spidertensor import SpiderRegressor
     from spidertensor.cluster import parts, shards
-    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.estimator.parameters import model_of
     from spidertensor.spider import sequential
     from spidertensor.spider.likelihoods import GAUSSIAN
 
-    params = checked(SpiderRegressor(committee=1, hidden=tuple(options.hidden)).get_params(deep=False))
+    params = SpiderRegressor(committee=1, hidden=tuple(options.hidden))._flat_params()
     (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
     seconds: dict[str, float] = {}
 

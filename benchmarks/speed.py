@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from spidertensor import SpiderRegressor
+from spidertensor import Inference, SpiderRegressor
 from spidertensor.checkpoint import flatten
 from spidertensor.estimator import inputs
 from spidertensor.estimator.ids import NodeIndex, to_index
@@ -91,7 +91,7 @@ def shares(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Of the default's time per entry, what each part of the model takes: what is saved without it."""
     whole = learn_time(X, y, one())
     without = {
-        "robust": learn_time(X, y, one(clip=None, node_noise=False)),
+        "robust": learn_time(X, y, one(inference=Inference(clip=None, node_noise=False))),
         "deep_network": learn_time(X, y, one(hidden=(), rank=1)),
         "refinement": learn_time(X, y, one(batch_size=10**9, scaling=(0.0, 1.0))),
     }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
-    from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+    from spidertensor.estimator import Inference, Prior, SpiderClassifier, SpiderRegressor, load
     from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
@@ -32,8 +32,10 @@ __all__ = [
     "CheckpointError",
     "CustomNetwork",
     "EntryError",
+    "Inference",
     "Method",
     "Prediction",
+    "Prior",
     "SpiderClassifier",
     "SpiderRegressor",
     "SpiderWarning",
@@ -46,8 +48,10 @@ _HOME = {
     "CheckpointError": "checkpoint",
     "CustomNetwork": "spider.custom_network",
     "EntryError": "faults",
+    "Inference": "estimator",
     "Method": "method",
     "Prediction": "method",
+    "Prior": "estimator",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
     "SpiderWarning": "faults",

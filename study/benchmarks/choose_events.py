@@ -43,7 +43,8 @@ from time import perf_counter
 from typing import Any
 
 from spidertensor.estimator import SpiderClassifier
-from spidertensor.estimator.parameters import checked, model_of
+from spidertensor.estimator.groups import paths
+from spidertensor.estimator.parameters import model_of
 from spidertensor.evaluation.last_out import last_out, prequential_ranks, split_last
 from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import PROBIT
@@ -82,8 +83,8 @@ def streams() -> dict[str, tuple[Batch, int]]:
 
 
 def method_of(settings: dict[str, Any]) -> Method:
-    estimator = SpiderClassifier(**(BASE | settings), negatives_over=OVER)
-    params = estimator._resolved(checked(estimator.get_params(deep=False)), None, 2)
+    estimator = SpiderClassifier(negatives_over=OVER).set_params(**paths(BASE | settings))
+    params = estimator._resolved(estimator._flat_params(), None, 2)
     return model_of(params, PROBIT, 2).method
 
 

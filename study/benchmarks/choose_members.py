@@ -36,7 +36,8 @@ import numpy as np
 from choose_defaults import STREAMS, stream
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.estimator.parameters import checked, model_of
+from spidertensor.estimator.groups import paths
+from spidertensor.estimator.parameters import model_of
 from spidertensor.evaluation import metrics
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
@@ -80,7 +81,7 @@ def learned(entries: Batch, likelihood: Likelihood) -> dict[str, Update]:
     kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
     n_modes, found = entries.index.shape[1], {}
     for number, (name, own) in enumerate(CANDIDATES.items()):
-        params = checked(kind(**{"committee": 1, **own}).get_params())
+        params = kind(committee=1).set_params(**paths(own))._flat_params()
         method = model_of(params, likelihood, n_modes).method
         found[name] = method.update(method.init(member_seed(0, number)), entries)[1]
     return found

@@ -122,11 +122,11 @@ def test_a_probability_has_no_interval(folder, spider, fails):
 def test_the_size_of_the_committee(ratings, spider):
     for more, settings in [
         (("--committee", "2"), {"committee": 2}),
-        (("--committee", "1", "--clip", "none"), {"committee": 1, "clip": None}),
-        (("--clip", "2.5"), {"clip": 2.5}),
+        (("--committee", "1", "--clip", "none"), {"committee": 1, "inference__clip": None}),
+        (("--clip", "2.5"), {"inference__clip": 2.5}),
     ]:
         assert spider("fit", ratings, *FIT, *more, "--model", "m.spider", "--force")[0] == 0
-        model, rows = spidertensor.SpiderRegressor(rank=2, hidden=(4,), **settings), table()
+        model, rows = spidertensor.SpiderRegressor(rank=2, hidden=(4,)).set_params(**settings), table()
         model.learn([row[:2] for row in rows], [row[2] for row in rows])
         loaded = spidertensor.load("m.spider")
         assert loaded.get_params() == model.get_params()
@@ -457,10 +457,10 @@ def test_many_values_beyond_the_scale_are_left_out_at_once(folder, spider, monke
     (folder / "a.csv").write_text(csv_text(mixed))
     (folder / "good.csv").write_text(csv_text([row for i, row in enumerate(rows) if i not in places]))
     calls = []
-    learn = spidertensor.SpiderRegressor.learn_numbered
+    learn = spidertensor.SpiderRegressor._learn_numbered
     monkeypatch.setattr(
         spidertensor.SpiderRegressor,
-        "learn_numbered",
+        "_learn_numbered",
         lambda *arguments: (calls.append(1), learn(*arguments))[1],
     )
     for block, most in ((1 << 20, 3), (9000, 8)):
@@ -570,7 +570,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
     add = Scores.add
-    learn = spidertensor.SpiderRegressor.learn_numbered
+    learn = spidertensor.SpiderRegressor._learn_numbered
     calls = []
 
     def broken(*arguments):
@@ -582,7 +582,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
     for before in (True, False):  # the chunk at hand is learned wholly or not at all
         calls.clear()
         with monkeypatch.context() as patch:
-            where = (spidertensor.SpiderRegressor, "learn_numbered") if before else (Scores, "add")
+            where = (spidertensor.SpiderRegressor, "_learn_numbered") if before else (Scores, "add")
             patch.setattr(*where, broken)
             with pytest.raises((SystemExit, type(error))):
                 cli.main(command)
@@ -743,7 +743,7 @@ def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
     assert (folder / "ratings.spider").read_bytes() == model
     assert spider("fit", ratings, *FIT, "--force", "--seed", "7", "--paper")[0] == 0
     paper = spidertensor.load("ratings.spider").get_params()
-    assert (paper["curvature"], paper["committee"]) == (True, 1)
+    assert (paper["inference__curvature"], paper["committee"]) == (True, 1)
     assert spider("fit", ratings, *FIT, "--resume", "--seed", "7", "--paper", "--clip", "none")[0] == 0
     assert "has committee 1" in fails("fit", ratings, "--resume", "--committee", "4")
 

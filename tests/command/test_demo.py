@@ -17,7 +17,7 @@ from rich.console import Console
 import spidertensor
 from spidertensor.demo import load
 from spidertensor.demo import race as demo
-from spidertensor.estimator import SpiderRegressor
+from spidertensor.estimator import Prior, SpiderRegressor
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 
 SKIPPED = 0.1
@@ -88,7 +88,7 @@ def check_leader(text: str, model: SpiderRegressor) -> None:
     leader = max(model.members_, key=lambda member: member.weight)
     (said,) = re.findall(r"the one with (.*?) leads, with a weight of (\d+) %", " ".join(text.split()))
     assert said[1] == f"{100 * leader.weight:.0f}"
-    own = {"bias_var": model.bias_var, "multilinear_var": model.multilinear_var} | leader.own
+    own = Prior().get_params() | leader.own
     words = [f"bias var {own['bias_var']:g}", f"pair var {own['multilinear_var']:g}"]
     words += [f"memory {own['memory']:,}"] if own.get("memory") else []
     assert said[0].split(", ") == words
@@ -100,10 +100,10 @@ def test_every_member_is_named_by_what_it_has_of_its_own():
     model = SpiderRegressor(rank=2, hidden=(3,), committee=members)
     model.fit(rng.integers(0, 3, (20, 2)), rng.normal(size=20))
     assert demo._member_names(model) == [
-        f"bias var {model.bias_var}, rank 2",
-        f"memory 1,000, bias var {model.bias_var}, rank 2",
+        f"bias var {Prior.bias_var}, rank 2",
+        f"memory 1,000, bias var {Prior.bias_var}, rank 2",
         "bias var 0.5, rank 2",
-        f"bias var {model.bias_var}, rank 4",
+        f"bias var {Prior.bias_var}, rank 4",
     ]
 
 

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from spidertensor import CheckpointError, CustomNetwork, SpiderClassifier, SpiderRegressor, checkpoint, load
+from spidertensor import (
+    CheckpointError,
+    CustomNetwork,
+    Inference,
+    SpiderClassifier,
+    SpiderRegressor,
+    checkpoint,
+    load,
+)
 from spidertensor.estimator import look
 from spidertensor.evaluation.methods import spider as build
 from spidertensor.method import Batch
@@ -31,7 +39,8 @@ SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32}
 def test_curvature_goes_entry_by_entry_and_equals_the_sequential_engine():
     X, y = entries(400)
     both = [
-        SpiderRegressor(engine=e, curvature=True, **SMALL).fit(X, y) for e in ("sequential", "vectorized")
+        SpiderRegressor(engine=e, inference=Inference(curvature=True), **SMALL).fit(X, y)
+        for e in ("sequential", "vectorized")
     ]
     np.testing.assert_allclose(both[0].predict(X), both[1].predict(X), rtol=2e-3, atol=2e-3)
     assert both[0].log_evidence_ == pytest.approx(both[1].log_evidence_, rel=1e-3)

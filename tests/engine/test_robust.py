@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "stress"))
 
 import values
 
-from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
+from spidertensor import Inference, SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.spider.network import Network
@@ -190,13 +190,15 @@ def test_parameters_out_of_range_are_one_error(name, bad):
 
 def test_noise_per_node_needs_a_noise_that_forgets():
     with pytest.raises(ValueError, match="noise_memory"):
-        SpiderRegressor(noise_memory=None).fit([(1, 2)], [3.0])
-    SpiderRegressor(noise_memory=None, node_noise=False, scaling=(0, 1)).fit([(1, 2)], [3.0])
+        SpiderRegressor(inference=Inference(noise_memory=None)).fit([(1, 2)], [3.0])
+    one_noise = Inference(noise_memory=None, node_noise=False)
+    SpiderRegressor(inference=one_noise, scaling=(0, 1)).fit([(1, 2)], [3.0])
 
 
 def test_the_paper_has_none_of_it():
     params = SpiderRegressor.paper().get_params()
-    assert (params["clip"], params["node_noise"], params["memory"]) == (None, False, None)
+    inference = params["inference"]
+    assert (inference.clip, inference.node_noise, params["memory"]) == (None, False, None)
     assert SpiderClassifier.paper().get_params()["memory"] is None
 
 
@@ -210,5 +212,6 @@ def test_a_noisy_node_has_a_wide_interval():
     value = np.sin(index[:, 1]) + sd * rng.normal(size=n)
     _, quiet = SpiderRegressor().fit(index, value).predict(index[:1000], return_std=True)
     np.testing.assert_allclose(np.log(quiet / sd[:1000]), 0, atol=0.35)
-    _, same = SpiderRegressor(node_noise=False).fit(index, value).predict(index[:1000], return_std=True)
+    one_noise = SpiderRegressor(inference=Inference(node_noise=False))
+    _, same = one_noise.fit(index, value).predict(index[:1000], return_std=True)
     assert same.max() / same.min() < 1.5

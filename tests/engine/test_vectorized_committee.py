@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertens
 import jax.numpy as jnp  # noqa: E402
 
 from exact import algorithm  # noqa: E402
-from spidertensor import CustomNetwork, SpiderClassifier, SpiderRegressor  # noqa: E402
+from spidertensor import CustomNetwork, Inference, SpiderClassifier, SpiderRegressor  # noqa: E402
 from spidertensor.estimator.parameters import MEMBERS  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider.committee import ENOUGH, committee  # noqa: E402
@@ -40,7 +40,7 @@ def own(weights, x):
     ("kind", "settings"),
     [
         (SpiderRegressor, {}),
-        (SpiderRegressor, {"curvature": True}),  # entry by entry
+        (SpiderRegressor, {"inference": Inference(curvature=True)}),  # entry by entry
         (SpiderClassifier, {}),
         (SpiderRegressor, {"network": CustomNetwork(own, ((1,),))}),
     ],

@@ -29,11 +29,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from spidertensor import (
     CustomNetwork,
     EntryError,
+    Inference,
+    Prior,
     SpiderClassifier,
     SpiderRegressor,
     SpiderWarning,
     checkpoint,
 )
+from spidertensor.estimator.groups import paths
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.inputs import Columns
 from spidertensor.spider import posterior
@@ -66,7 +69,7 @@ def stream(n=60, binary=False, seed=0):
 
 
 def fresh(kind, **changes):
-    return kind(**({**(SCALED if kind is SpiderRegressor else SMALL), **changes}))
+    return kind(**(SCALED if kind is SpiderRegressor else SMALL)).set_params(**paths(changes))
 
 
 def fitted(kind, n=60, **changes):
@@ -108,8 +111,8 @@ def test_params(kind):
     assert twin.get_params() == model.get_params()
     with pytest.raises(NotFittedError):
         _ = twin.n_entries_
-    model.set_params(rho0=0.3, hidden=(7,))
-    assert (model.rho0, model.hidden) == (0.3, (7,))
+    model.set_params(prior__rho0=0.3, hidden=(7,))
+    assert (model.prior, model.hidden) == (Prior(rho0=0.3), (7,))
     with pytest.raises(ValueError, match="Invalid parameter"):
         model.set_params(learning_rate=0.1)
 
@@ -120,17 +123,17 @@ def test_defaults():
         "noise_memory": 10_000, "scaling": None, "batch_size": 256, "random_state": 0, "network": None,
         "clip": 4.0, "node_noise": True, "memory": None,
     }  # fmt: skip
-    assert wanted.items() <= SpiderRegressor().get_params().items()
+    assert paths(wanted).items() <= SpiderRegressor().get_params().items()
     for name in ("noise_memory", "scaling", "clip", "node_noise"):
         del wanted[name]
-    assert wanted.items() <= SpiderClassifier().get_params().items()
+    assert paths(wanted).items() <= SpiderClassifier().get_params().items()
 
 
 def test_paper():
-    paper = {"curvature": True, "rho0": 0.5, "batch_size": 256}
-    assert (paper | {"noise_memory": None}).items() <= SpiderRegressor.paper().get_params().items()
+    paper = paths({"curvature": True, "rho0": 0.5, "batch_size": 256})
+    assert (paper | {"inference__noise_memory": None}).items() <= SpiderRegressor.paper().get_params().items()
     assert paper.items() <= SpiderClassifier.paper().get_params().items()
-    assert SpiderRegressor.paper(rank=3, rho0=0.7).get_params()["rho0"] == 0.7
+    assert SpiderRegressor.paper(rank=3, prior=Prior(rho0=0.7)).get_params()["prior__rho0"] == 0.7
     assert type(SpiderClassifier.paper()) is SpiderClassifier
     with pytest.raises(TypeError):
         SpiderClassifier.paper(noise_memory=None)
@@ -139,7 +142,9 @@ def test_paper():
 @BOTH
 def test_grid_search_with_numpy_numbers(kind, tmp_path):
     X, y = stream(120, binary=kind is SpiderClassifier)
-    grid = {"rank": np.array([1, 2]), "rho0": np.linspace(0.5, 0.9, 2), "curvature": np.array([False, True])}
+    grid = paths(
+        {"rank": np.array([1, 2]), "rho0": np.linspace(0.5, 0.9, 2), "curvature": np.array([False, True])}
+    )
     search = GridSearchCV(fresh(kind, committee=1), grid, cv=KFold(3), error_score="raise").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(set(search.cv_results_["mean_test_score"])) > 4
@@ -400,7 +405,7 @@ def test_far_values_are_refused_and_less_far_ones_survived(clip, limit):
     """Without clipping float32 must hold the square of a square; a model that clips takes far more."""
     X, y = stream(60)
     for paper in (False, True):
-        model = SpiderRegressor(**SCALED, curvature=paper, clip=clip).fit(X, y)
+        model = SpiderRegressor(**SCALED, inference=Inference(curvature=paper, clip=clip)).fit(X, y)
         before = file_bytes(model)
         for bad in (3 + 2.1 * limit, 3 - 2.1 * limit, 1e300, -1.7e308):
             with pytest.raises(
@@ -628,7 +633,7 @@ def test_bad_params_are_a_clear_error_at_fit(name, value, words):
         assert vars(model).keys() == vars(fresh(kind)).keys()
         model = fitted(kind)
         before = file_bytes(model)
-        model.set_params(**{name: value})
+        model.set_params(**paths({name: value}))
         with pytest.raises(ValueError, match=words):
             model.fit(*stream(10, binary))
         assert file_bytes(model) == before

@@ -76,7 +76,7 @@ def test_a_loaded_model_is_not_judged_by_the_rest_of_its_stream(tmp_path):
     X, y = entries(1_500)
     SpiderClassifier(**SMALL).fit(X, y > 0).save(tmp_path / "model")
     model = SpiderClassifier.load(tmp_path / "model")
-    assert kinds(lambda: (model.partial_fit(X, np.ones(1_500)), model.warn_at_end())) == []
+    assert kinds(lambda: (model.partial_fit(X, np.ones(1_500)), model._warn_at_end())) == []
 
 
 def test_a_failed_fit_leaves_the_notes_as_they_were():
@@ -102,10 +102,10 @@ def test_many_clipped_values_are_noted_with_their_share():
     y = np.where(np.random.default_rng(1).random(3_000) < 0.03, 100.0, 0.0)  # most are equal: nothing is wild
     model = SpiderRegressor(**SMALL)
     model.partial_fit(X, y)
-    (note,) = noted(model.warn_at_end)
+    (note,) = noted(model._warn_at_end)
     assert note.kind == "clipped"
     assert note.reason.startswith(f"{model.n_clipped_ / 3_000:.1%} of 3,000 values")
-    assert noted(model.warn_at_end) == []
+    assert noted(model._warn_at_end) == []
 
 
 def test_a_stream_is_judged_without_its_end():

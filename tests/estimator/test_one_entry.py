@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
+from spidertensor import EntryError, Inference, SpiderClassifier, SpiderRegressor, SpiderWarning, checkpoint
 from spidertensor.estimator import one_entry
 from spidertensor.spider.posterior import trim
 
@@ -75,7 +75,9 @@ def test_one_by_one_is_the_whole_stream(kind, committee):
         assert one.n_clipped_ > 10
 
 
-@pytest.mark.parametrize("settings", [{"curvature": True}, {"activation": "tanh"}, {"hidden": ()}])
+@pytest.mark.parametrize(
+    "settings", [{"inference": Inference(curvature=True)}, {"activation": "tanh"}, {"hidden": ()}]
+)
 def test_other_networks_one_by_one(settings):
     """What an entry does not move is not written back, so this must be nothing else."""
     entries = jumping(SpiderRegressor, 200)

@@ -178,8 +178,8 @@ def test_names_unseen_ids_and_errors():
     before = model.n_nodes_
     assert {each.id for each in model.recommend({"user": 99}, over="film")} == {"a", "b"}  # from the prior
     assert model.n_nodes_ == before
-    assert model.parse_id("user", "2") == 2
-    assert model.parse_id("film", "a") == "a"
+    assert model._parse_ids("user", ["2"]) == [2]
+    assert model._parse_ids("film", ["a"]) == ["a"]
     with pytest.raises(ValueError, match="every mode"):
         model.recommend({}, over="film")
     with pytest.raises(ValueError, match="every mode"):

@@ -942,7 +942,7 @@ def test_a_model_of_version_1_stays_what_it_was(name, tmp_path):
     assert settings["memory"] is None
     assert settings["engine"] == "sequential"
     if name == "regressor":
-        assert (settings["clip"], settings["node_noise"]) == (None, False)
+        assert (settings["inference__clip"], settings["inference__node_noise"]) == (None, False)
     model.save(tmp_path / "again")
     file = checkpoint.load(tmp_path / "again")
     assert file.version == 2

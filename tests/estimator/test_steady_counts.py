@@ -65,7 +65,7 @@ def test_zeros_and_ones_after_other_counts_are_no_yes_and_no():
     y = np.where(np.arange(N) < 1_000, rng.poisson(4, N), rng.binomial(1, 0.95, N))
     assert "0 or 1" not in kinds(lambda: fitted(X, y))
     model = fitted(X[:1_000], y[:1_000])
-    assert "0 or 1" not in kinds(lambda: model.partial_fit(X[1_000:], y[1_000:]) and model.warn_at_end())
+    assert "0 or 1" not in kinds(lambda: model.partial_fit(X[1_000:], y[1_000:]) and model._warn_at_end())
 
 
 def test_nothing_but_ones_is_one_value():
@@ -126,7 +126,7 @@ def test_a_stream_is_told_once_however_it_comes():
     one_by_one.learn(X[:300], y[:300])
     for ids, value in zip(X[300:1_500].tolist(), y[300:1_500].tolist(), strict=True):
         one_by_one.learn_one(tuple(ids), value)
-    assert kinds(one_by_one.warn_at_end) == ["steady"]
+    assert kinds(one_by_one._warn_at_end) == ["steady"]
 
 
 def test_the_command_names_its_option(tmp_path):

@@ -14,6 +14,8 @@ from sklearn.base import clone
 
 import spidertensor
 from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import GROUP_OF
+from spidertensor.estimator.old_names import OldMethods
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2}
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
@@ -32,7 +34,7 @@ def readers(model, X) -> dict:
     methods = {
         "predict": (X[:50],), "predict_parts": (X[:50],), "predict_one": (X[0],), "seen": (X[:50],),
         "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1),
-        "parse_id": (0, "3"), "parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
+        "_parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
         "score": (X[:4], [0, 1] * 2),
     }  # fmt: skip
     own = {"predict_proba": (X[:50],)} if hasattr(model, "predict_proba") else {"predict_interval": (X[:50],)}
@@ -45,15 +47,15 @@ def readers(model, X) -> dict:
         name: lambda name=name, args=args: getattr(model, name)(*args)
         for name, args in (methods | own).items()
     }
-    of_parameters = ("likelihood", "likelihood_", "learns_events", "rule_of")  # they read nothing learned
-    public = [name for name in dir(type(model)) if not name.startswith("_") and name not in of_parameters]
+    of_parameters = ("likelihood", "likelihood_", "learns_events")  # they read nothing learned
+    apart = {*of_parameters, *GROUP_OF, *vars(OldMethods)}  # old names lead to the new ones
+    public = [name for name in dir(type(model)) if not name.startswith("_") and name not in apart]
     attributes = [name for name in public if isinstance(getattr(type(model), name), property)]
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
     calls |= {"predict_rate": rate} if hasattr(model, "predict_rate") else {}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
-        "fit", "partial_fit", "learn", "learn_numbered", "learn_one", "forget", "warn_at_end", "save", "load",
-        "paper",
+        "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper",
         "get_params", "set_params", "get_metadata_routing", "position_",
         *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip
@@ -69,9 +71,9 @@ def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
         "partial_fit": lambda: model.partial_fit(X, y),
         "learn": lambda: model.learn(X, y),
         "forget": lambda: model.forget(0, [3]),
-        "learn_numbered": lambda: model.learn_numbered(X, y),
+        "_learn_numbered": lambda: model._learn_numbered(X, y),
         "learn_one": lambda: model.learn_one(X[0], y[0]),
-        "warn_at_end": model.warn_at_end,
+        "_warn_at_end": model._warn_at_end,
         "save": lambda: model.save(tmp_path / "model"),
     }
     done = []

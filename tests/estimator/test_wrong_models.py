@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import spidertensor
-from spidertensor import SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor import Inference, SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.spider import posterior
 from spidertensor.spider.follow import DECIDE, WATCH
@@ -27,7 +27,7 @@ M = "committee/members/0/"
 def original(kind: type, clip: bool) -> Checkpoint:
     index = np.random.default_rng(0).integers(0, 4, (300, 2))
     values = index.sum(axis=1) > 3 if kind is SpiderClassifier else np.sin(index.sum(axis=1))
-    options = {} if clip else {"clip": None}
+    options = {} if clip else {"inference": Inference(clip=None)}
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ def losses_beside(model: SpiderRegressor, cut: int) -> np.ndarray:
     parts = []
     for start in range(0, len(y), cut):
         value = y[start : start + cut]
-        parts.append(beside.learn(value, model.learn_numbered(X[start : start + cut], value), 0.0))
+        parts.append(beside.learn(value, model._learn_numbered(X[start : start + cut], value), 0.0))
     return np.concatenate(parts, axis=1)
 
 
@@ -51,7 +51,7 @@ def test_the_node_that_takes_the_place_of_another_has_a_bias_of_its_own(cut):
 def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_another():
     X, y = visits()
     model, beside = SpiderRegressor(**SMALL), RunningFloors(GAUSSIAN, 2)
-    beside.learn(y, model.learn_numbered(X, y), 0.0)
+    beside.learn(y, model._learn_numbered(X, y), 0.0)
     state = beside.state(model)
     offset = float(state.biases.offset.mean)
     value, film = np.array([100.0]), float(state.biases.nodes[1].mean[0])

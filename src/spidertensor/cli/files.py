@@ -78,7 +78,7 @@ def parse_id(model: Estimator, mode: int, text: str) -> Any:
             return of_mode.ids(np.array([float(text)]))[0]
         except ValueError:
             pass  # the name of a bin
-    return model.parse_id(mode, text)
+    return model._parse_ids(mode, [text])[0]
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def forget(
         if mode not in names:
             raise CommandError(f"--mode is one of: {', '.join(names)}" + (f", not {mode!r}" if mode else ""))
         number = names.index(mode)
-        parsed = estimator.parse_ids(number, texts)
+        parsed = estimator._parse_ids(number, texts)
         entry = [[raw if place == number else 0 for place in range(len(names))] for raw in parsed]
         seen = estimator.seen(entry)[:, number].tolist()
         forgotten = estimator.forget(number, parsed)

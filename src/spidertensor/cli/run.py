@@ -160,7 +160,7 @@ class Run:
     def note_the_end(self) -> None:
         """What can only be said, or is only sure, when all rows are learned."""
         with self.notes.of_warnings():
-            self.learner.estimator.warn_at_end()
+            self.learner.estimator._warn_at_end()
         for each in self.last_part.notes():
             self.notes.tell(each)
         rows = self.bad + self.entries

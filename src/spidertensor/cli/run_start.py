@@ -9,6 +9,7 @@ from spidertensor.cli import event_options, files, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.run import Run
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import paths
 from spidertensor.estimator.labels import Classes, are_zero_one
 from spidertensor.learner import position
 from spidertensor.learner.learner import Learner
@@ -38,7 +39,7 @@ def start(
             raise CommandError(
                 f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"
             )
-    estimator = (kind.paper if paper else kind)(**settings)
+    estimator = (kind.paper() if paper else kind()).set_params(**paths(settings))
     own = None if classes is None or are_zero_one(classes) else classes
     rules = rules or {}
     if unknown := [name for name in rules if name not in modes]:

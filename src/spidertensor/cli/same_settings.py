@@ -6,7 +6,8 @@ from typing import Any
 
 from spidertensor.cli import event_options
 from spidertensor.cli.errors import CommandError
-from spidertensor.estimator import SpiderClassifier
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import flat, paths
 from spidertensor.estimator.labels import Classes
 from spidertensor.learner import labels
 from spidertensor.learner.learner import Learner
@@ -31,11 +32,11 @@ def check_same(
         "binary": isinstance(estimator, SpiderClassifier),
         "labels": labels.in_words(learner.classes),
         "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
-        **estimator.get_params(),
+        **_flat(estimator),
     }
     given = settings
     if paper:
-        settings = type(estimator).paper(**settings).get_params()
+        settings = _flat(type(estimator).paper().set_params(**paths(settings)))
     options = {
         "modes": modes, "value": value, "binary": binary or None,
         "labels": classes and labels.in_words(classes), "bin": rules,
@@ -45,6 +46,10 @@ def check_same(
             has = event_options.named({name: facts.get(name)}, learner.modes)[name]
             wanted = event_options.named({name: wanted}, learner.modes)[name]
             raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
+
+
+def _flat(estimator: SpiderRegressor | SpiderClassifier) -> dict[str, Any]:
+    return flat(estimator.get_params(deep=False), estimator._inside)
 
 
 def _listed(value: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spidertensor.cluster.merge import copied
 from spidertensor.cluster.shards import Numbers, Rows, Touched
-from spidertensor.estimator.parameters import OF_INFERENCE, Model
+from spidertensor.estimator.parameters import OF_ENGINE, Model
 from spidertensor.method import Batch, Method
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import LIKELIHOODS
@@ -60,7 +60,7 @@ def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:
     found = []
     for member in model.members:
         settings = params | member.own
-        inference = tuple((name, settings[name]) for name in OF_INFERENCE if name in settings)
+        inference = tuple((name, settings[name]) for name in OF_ENGINE if name in settings)
         found.append(
             Recipe(member.network, member.prior, model.likelihood.name, settings["batch_size"], inference)
         )

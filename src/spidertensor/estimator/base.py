@@ -20,10 +20,12 @@ from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
+from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.notes import Notes
+from spidertensor.estimator.old_names import OldMethods
 from spidertensor.estimator.one_entry import EntryUpdate
 from spidertensor.estimator.parameters import (
     LEFT_OUT,
@@ -49,8 +51,8 @@ from spidertensor.spider.likelihoods import Likelihood
 PAPER: dict[str, Any] = {
     "bias": False,
     "multilinear": 0,
-    "curvature": True,
-    "rho0": 0.5,
+    "prior": Prior(rho0=0.5),
+    "inference": Inference(curvature=True),
     "committee": 1,
     "batch_size": 256,
 }
@@ -82,7 +84,7 @@ def _tell_changes(times: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Recommender, ScikitLearn):
+class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
     """Base of SpiderRegressor and SpiderClassifier.
 
     X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
@@ -129,7 +131,7 @@ class Spider(Parameters, Recommender, ScikitLearn):
         return self._advance(X, y)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any) -> Numbered:
+    def _learn_numbered(self, X: Any, y: Any) -> Numbered:
         """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
         the same entries, which then needs no ids. With max_nodes a row may be another node's later: `parts`
         says from which entry on."""
@@ -155,7 +157,7 @@ class Spider(Parameters, Recommender, ScikitLearn):
         return update
 
     @locked
-    def warn_at_end(self) -> None:
+    def _warn_at_end(self) -> None:
         """Warn, as `fit` does at its end, of values that cannot be meant: all equal, or many far off. For
         entries that came by `partial_fit` or `learn`, when the last have come."""
         self._notes.at_end(self._fitted())
@@ -190,13 +192,8 @@ class Spider(Parameters, Recommender, ScikitLearn):
         return len(known)
 
     @locked
-    def parse_id(self, mode: str | int, text: str) -> Any:
-        """The id that a text means in a mode: "42" is the integer 42 in a mode whose ids are integers."""
-        return self.parse_ids(mode, [text])[0]
-
-    @locked
-    def parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
-        """`parse_id` for many."""
+    def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
+        """The ids that texts mean in a mode: "42" is the integer 42 in a mode whose ids are integers."""
         return self._fitted().nodes[self._mode(mode)].parse(texts)
 
     @locked
@@ -224,7 +221,7 @@ class Spider(Parameters, Recommender, ScikitLearn):
         """Whether entries are events, which have no values."""
         return False
 
-    def rule_of(self, names: Sequence[str]) -> Rule | None:
+    def _rule_of(self, names: Sequence[str]) -> Rule | None:
         """How negatives are drawn, for modes of these names; None without events."""
         return None
 
@@ -289,7 +286,7 @@ class Spider(Parameters, Recommender, ScikitLearn):
 
     def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
         n_modes = len(columns.ids)
-        params = self._resolved(checked(self.get_params(deep=False)), columns.names, n_modes)
+        params = self._resolved(self._flat_params(), columns.names, n_modes)
         model = model_of(params, self._likelihood, n_modes)
         check_alone(params)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
@@ -303,6 +300,16 @@ class Spider(Parameters, Recommender, ScikitLearn):
         pairs = None if params.get("remember_seen", False) is False else SeenPairs()
         fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs)
         return fitted if self._placed is None else self._placed.start(fitted)
+
+    def _flat_params(self) -> dict[str, Any]:
+        """The parameters, checked and flat: what a model is built from, and what its file holds."""
+        groups = {group: getattr(self, group) for group in self._inside}
+        return checked(flat(self.get_params(deep=False) | groups, self._inside))
+
+    @classmethod
+    def _flat_names(cls) -> set[str]:
+        inside = [name for names in cls._inside.values() for name in names]
+        return {*cls._get_param_names(), *inside} - cls._inside.keys()
 
     def _whole(self, fitted: Fitted) -> Fitted:
         """With everything in this process."""
@@ -353,10 +360,10 @@ class Spider(Parameters, Recommender, ScikitLearn):
         with fitted_file.one_error(path):
             config = fitted_file.config_of(file)
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
-            params = fitted_file.params_of(file, config, cls._get_param_names())
+            params = fitted_file.params_of(file, config, cls._flat_names())
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
-            estimator = cls(**_as_given(params))
-            complete = checked(estimator.get_params(deep=False)) == params
+            estimator = cls(**grouped(_as_given(params)))
+            complete = estimator._flat_params() == params
             fitted_file.check(complete, "the params have missing or impossible values")
             estimator._learned = fitted_file.from_file(
                 file, config | {"params": params}, estimator._likelihood, runs=runs
@@ -385,7 +392,7 @@ class Spider(Parameters, Recommender, ScikitLearn):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(grouped(state))  # pickles of before 0.3 are flat
         if (fitted := self._learned) is not None:
             members = fitted.model.members
             model = model_of(

@@ -16,8 +16,8 @@ from spidertensor.estimator.base import PAPER, Spider
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.labels import Classes
+from spidertensor.estimator.old_names import takes_old_names
 from spidertensor.estimator.one_entry import EntryProbability
-from spidertensor.estimator.parameters import checked
 from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
@@ -28,7 +28,8 @@ from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.popularity import of_draws
 
 
-@dataclass(eq=False, repr=False)
+@takes_old_names
+@dataclass(eq=False, repr=False, kw_only=True)
 class SpiderClassifier(ScikitLearnClassifier, Spider):
     """Streaming Bayesian deep tensor factorization of values of two kinds, with a probit likelihood.
 
@@ -36,7 +37,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     sorted. The first call that learns decides which they are, so it must have both, or name both with
     `classes`, unless they are 0 and 1 or False and True. Any other label is an EntryError from then on.
 
-    Parameters as for SpiderRegressor, but for those of continuous values. With `negatives` it learns from
+    Parameters as for SpiderRegressor, but for those of continuous values: of `inference`, it has `curvature`
+    only. With `negatives` it learns from
     events alone: clicks, purchases, plays. There is no y, and entries may repeat.
 
     negatives:       after each event learn so many that did not happen: the event with another node in a mode
@@ -78,8 +80,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return self._advance(X, y, classes)[0]
 
     @learns
-    def learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
-        """Like learn, and the (n, K) nodes of the entries: as SpiderRegressor.learn_numbered."""
+    def _learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
+        """Like learn, and the (n, K) nodes of the entries: as Spider._learn_numbered."""
         return self._advance(X, y, classes)
 
     @property
@@ -89,10 +91,9 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
             return self.negatives is not None
         return self._learned.model.rule is not None
 
-    def rule_of(self, names: Sequence[str]) -> Rule | None:
+    def _rule_of(self, names: Sequence[str]) -> Rule | None:
         """How negatives are drawn, for modes of these names; None without events."""
-        params = checked(self.get_params(deep=False))
-        return event_rule.rule_of(event_rule.resolved(params, names, len(names)))
+        return event_rule.rule_of(event_rule.resolved(self._flat_params(), names, len(names)))
 
     @property
     @locked

@@ -208,7 +208,7 @@ class Notes:
             warning = SpiderWarning(
                 f"{clipped:.1%} of {n:,} values were too far from their predictions to be learned in full",
                 kind="clipped",
-                remedy="look at the values; if they are as they should be, pass a larger clip",
+                remedy="look at the values; if they are as they should be, pass a larger Inference(clip=...)",
             )
         elif refused > MANY:
             warning = SpiderWarning(

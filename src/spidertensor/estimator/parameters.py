@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
 from spidertensor.estimator.event_rule import rule_of
+from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
+from spidertensor.spider import posterior
 from spidertensor.spider.committee import CommitteeMethod, committee
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Prior
 
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
-OF_PRIOR = ("slab_var", "rho0", "factor_var", "bias_var", "multilinear_var", "multilinear_start")
-OF_INFERENCE = ("curvature", "memory", "noise_memory", "clip", "node_noise")
+OF_ENGINE = ("memory", *Inference.names())  # what an engine takes beside a network, a likelihood and a prior
 MOST_NEGATIVES = 10_000
 LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
 # What a member of a committee may have of its own
 OF_MEMBERS = (
-    "rank", "hidden", "activation", "bias", "multilinear", *OF_PRIOR, "curvature", "memory", "noise_memory",
-    "node_noise",
+    "rank", "hidden", "activation", "bias", "multilinear", *Prior.names(), "curvature", "memory",
+    "noise_memory", "node_noise",
 )  # fmt: skip
 # `committee=n` takes the first n: the first is the model that the parameters describe, the others differ in
 # these. Chosen by benchmarks/choose_members.py.
@@ -54,22 +54,23 @@ class Parameters:
     rank: int | tuple[int, ...] = 8
     hidden: tuple[int, ...] = Network.hidden
     activation: str = Network.activation
-    curvature: bool = False
-    rho0: float = Prior.rho0
-    slab_var: float = Prior.slab_var
-    factor_var: float = Prior.factor_var
+    _: KW_ONLY
     bias: bool = True
-    bias_var: float = Prior.bias_var
     multilinear: int = 32
-    multilinear_var: float = Prior.multilinear_var
-    multilinear_start: float = Prior.multilinear_start
     memory: float | None = None
     max_nodes: int | tuple[int | None, ...] | None = None
     committee: int | list[dict[str, Any]] = 4
+    prior: Prior | None = None
+    inference: Inference | None = None
     batch_size: int = 256
     engine: str = "sequential"
     network: CustomNetwork | None = None
     random_state: Any = 0
+
+    _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "prior": Prior.names(),
+        "inference": ("curvature",),  # the rest is about the noise of values
+    }
 
 
 class Member(NamedTuple):
@@ -77,7 +78,7 @@ class Member(NamedTuple):
 
     own: dict[str, Any]
     network: Network
-    prior: Prior
+    prior: posterior.Prior
     method: Method
 
 
@@ -91,7 +92,7 @@ class Model(NamedTuple):
 
 
 def checked(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as plain Python objects: a NumPy number from a grid search cannot be saved as JSON."""
+    """Flat parameters as plain Python objects: a NumPy number from a grid search cannot be saved as JSON."""
     params = {name: plain(value) for name, value in params.items()}
     for name, value in params.items():
         check_rule(name, value)
@@ -251,10 +252,10 @@ def model_of(
     for own in members_of(params) if members is None else members:
         settings = params | own
         network = network_of(settings, n_modes, product=product)
-        prior = Prior(**{name: settings[name] for name in OF_PRIOR})
+        prior = posterior.Prior(**{name: settings[name] for name in Prior.names()})
         method = LEFT_OUT
         if runs:
-            inference = {name: settings[name] for name in OF_INFERENCE if name in settings}
+            inference = {name: settings[name] for name in OF_ENGINE if name in settings}
             size, engine = settings["batch_size"], settings["engine"]
             method = build(engine, network, likelihood, prior, batch_size=size, **inference)
         built.append(Member(own, network, prior, method))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
+from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.estimator.inputs import refuse
+from spidertensor.estimator.old_names import takes_old_names
 from spidertensor.estimator.one_entry import EntryPrediction
 from spidertensor.estimator.parameters import check_rule
 from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
@@ -23,7 +26,8 @@ from spidertensor.spider.likelihoods import Likelihood, named
 from spidertensor.spider.posterior import State
 
 
-@dataclass(eq=False, repr=False)
+@takes_old_names
+@dataclass(eq=False, repr=False, kw_only=True)
 class SpiderRegressor(ScikitLearnRegressor, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values or counts.
 
@@ -34,14 +38,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     rank:         length of the part of a node's factors that enters the network; one number, or one per mode
     hidden:       widths of the hidden layers
     activation:   "relu", "tanh", "sigmoid", "softplus" or "gelu"
-    curvature:    use the paper's update; the update without it is cheaper and mostly better
-    rho0:         prior probability that a weight is in the network
-    slab_var:     prior variance of a weight that is in the network
-    factor_var:   prior variance of an element of the factors
-    bias:         add a bias per node to the network, of prior variance bias_var
-    multilinear:  add so many sums of products over pairs of modes, whose factors have prior variance
-                  multilinear_var (for two modes; for more it is scaled down) and start with standard
-                  deviation multilinear_start; 0 and bias=False give the paper's network
+    bias:         add a bias per node to the network
+    multilinear:  add so many sums of products over pairs of modes; 0 and bias=False give the paper's network
     memory:       forget: entries of its own after which a node counts what it has learned 1/e; the network
                   forgets over as many refinements. None: never
     max_nodes:    nodes that a mode may have, so that endless new ids need no endless memory; one number, or
@@ -49,18 +47,16 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   unseen in the entries learned, which is forgotten
     committee:    how many models learn side by side, each with other prior variances or a memory. They
                   predict together, weighted by how well each has predicted so far: nothing needs tuning. A
-                  list of dicts gives the members' own parameters, such as [{}, {"memory": 1000}]; what a
-                  member does not name it has from this estimator. 1: one model, four times as fast
+                  list of dicts gives the members' own parameters, those of a prior or an inference among
+                  them, such as [{}, {"memory": 1000, "bias_var": 0.2}]; what a member does not name it has
+                  from this estimator. 1: one model, four times as fast
+    prior:        a Prior, what is assumed before the first entry; None: Prior()
+    inference:    an Inference, how an entry is learned; None: Inference()
     batch_size:   entries between two refinements of the prior, wherever a call ends
     engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, with JAX (extra jax),
                   for wide networks and GPUs. Both have the same state and write the same files
     network:      a CustomNetwork in place of hidden and activation, for the vectorized engine
     random_state: seed of the starting weights; for None or a RandomState a seed is drawn and kept
-    clip:         learn from a residual as if it were no larger than so many predictive standard deviations,
-                  and follow lasting changes of the level and scale of the values; None: no clipping
-    node_noise:   every node has its own part of the noise
-    noise_memory: entries after which an old error counts 1/e in the noise; None: the paper's noise, which
-                  forgets nothing
     likelihood:   "gaussian": continuous values; "count": whole numbers from 0 on, negative binomial, whose
                   logarithm of the rate is learned. Predictions are then rates, intervals whole numbers; there
                   is nothing to scale, node_noise has no meaning, and clip bounds counts from above
@@ -70,25 +66,21 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     Threads may share a model: calls take turns, so each sees all of what an earlier one learned, or nothing.
     """
 
-    clip: float | None = 4.0
-    node_noise: bool = True
-    noise_memory: float | None = 10_000
     scaling: tuple[float, float] | None = None
     likelihood: str = "gaussian"
 
+    _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "prior": Prior.names(),
+        "inference": Inference.names(),
+    }
     _stored_as = "SpiderRegressor"
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings, except for how the prior sites start: the paper's start makes the first
         refinement divide out the random starting weights (mathematics.md trap 1)."""
-        settings: dict[str, Any] = {
-            **PAPER,
-            "clip": None,
-            "node_noise": False,
-            "noise_memory": None,
-            **changes,
-        }
+        inference = Inference(clip=None, node_noise=False, noise_memory=None, curvature=True)
+        settings: dict[str, Any] = {**PAPER, "inference": inference, **changes}
         return cls(**settings)
 
     @property

@@ -8,33 +8,61 @@ calls one of them, and by then it is there.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
+
+from spidertensor.estimator.groups import GROUPS, group_of
+from spidertensor.estimator.old_names import new_paths
 
 
 class ScikitLearn:
     """Parameters, their text, tags. What a subclass has in its __init__ are its parameters."""
+
+    _inside: ClassVar[Mapping[str, tuple[str, ...]]]  # the parameters that it has in groups
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         return sorted(each.name for each in parameters if each.kind is not each.VAR_KEYWORD)
 
+    @classmethod
+    def _get_group_names(cls) -> dict[str, tuple[str, ...]]:
+        names = cls._get_param_names()
+        return {group: inside for group, inside in cls._inside.items() if group in names}
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name. deep: without a meaning here, no parameter is an estimator."""
-        return {name: getattr(self, name) for name in self._get_param_names()}
+        """The parameters by name. deep: those of the prior and the inference too, as `prior__bias_var`."""
+        params = {name: getattr(self, name) for name in self._get_param_names()}
+        for group, inside in self._get_group_names().items() if deep else ():
+            kind = GROUPS[group]
+            given = kind() if params[group] is None else params[group]
+            if isinstance(given, kind):
+                params |= {f"{group}__{name}": getattr(given, name) for name in inside}
+        return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters; they take effect at the next fit."""
-        valid = self._get_param_names()
+        """Change parameters; they take effect at the next fit. `prior__bias_var=0.2` changes one of a prior,
+        of this estimator alone."""
+        names, groups = self._get_param_names(), self._get_group_names()
+        old = [name for inside in groups.values() for name in inside if name not in names]
+        params = new_paths(params, old)
+        paths = {f"{group}__{name}": (group, name) for group, inside in groups.items() for name in inside}
         for name in params:
-            if name not in valid:
+            if name not in names and name not in paths:
                 raise ValueError(
-                    f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {valid!r}."
+                    f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: "
+                    f"{[*names, *paths]!r}."
                 )
-        for name, value in params.items():
-            setattr(self, name, value)
+        for name in sorted(params, key=lambda name: name in paths):  # a group before what is in it
+            if name in paths:
+                group, own = paths[name]
+                given: Any = group_of(group, getattr(self, group))
+                setattr(self, group, replace(given, **{own: params[name]}))
+            else:
+                setattr(self, name, params[name])
         return self
 
     def __repr__(self) -> str:
@@ -42,7 +70,7 @@ class ScikitLearn:
         defaults = inspect.signature(type(self).__init__).parameters
         changed = [
             f"{name}={value!r}"
-            for name, value in self.get_params().items()
+            for name, value in self.get_params(deep=False).items()
             if repr(value) != repr(defaults[name].default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"

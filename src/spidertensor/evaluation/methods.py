@@ -79,13 +79,15 @@ def spider(
 ) -> Method:
     """What an estimator builds from these parameters; those of a regressor are left out for a classifier."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # scikit-learn takes a second
-    from spidertensor.estimator.parameters import checked, model_of
+    from spidertensor.estimator.groups import paths
+    from spidertensor.estimator.parameters import model_of
 
     kind = SpiderClassifier if likelihood.binary else SpiderRegressor
-    known = kind._get_param_names()
+    known = kind._flat_names()
     settings = {name: value for name, value in settings.items() if name in known}
-    estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size, **settings)
-    params = estimator._resolved(checked(estimator.get_params(deep=False)), None, n_modes)
+    estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size)
+    estimator.set_params(**paths(settings))
+    params = estimator._resolved(estimator._flat_params(), None, n_modes)
     return model_of(params, likelihood, n_modes).method
 
 

@@ -67,7 +67,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         try:
-            self.rule = self.estimator.rule_of(self.modes)
+            self.rule = self.estimator._rule_of(self.modes)
         except ValueError as error:
             raise LearnerError(str(error)) from None
         self.bins = self.bins or [None] * len(self.modes)
@@ -110,8 +110,8 @@ class Learner:
         # Names only for a new model: one that was saved without names learns its columns by position.
         columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
         if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
-            return self.estimator.learn_numbered(columns, values)
-        return self.estimator.learn_numbered(columns, self.labels(values), classes=self.classes)
+            return self.estimator._learn_numbered(columns, values)
+        return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)
 
     def labels(self, values: NDArray[np.float64]) -> list[Label]:
         """The labels that zeros and ones stand for."""

@@ -68,7 +68,7 @@ class JournaledLearner:
     def warm_up(self) -> None:
         """Compile what learning and predicting need, with a copy; also finds impossible settings."""
         learner = self.learner
-        copy = type(learner.estimator)(**learner.estimator.get_params())
+        copy = type(learner.estimator)(**learner.estimator.get_params(deep=False))
         twin = Learner(copy, learner.path, learner.modes, learner.value)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,0 +1,95 @@
+"""Names of before 0.3, accepted until 0.4 with a FutureWarning that says what to write instead.
+
+`SpiderRegressor(bias_var=0.2)`, `set_params(bias_var=0.2)`, `model.bias_var`, and methods that are no longer
+public. In 0.4 this file goes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from spidertensor.estimator.groups import GROUP_OF, GROUPS, group_of, path_of
+
+Kind = TypeVar("Kind", bound=type[Any])
+
+
+def _warn(old: str, instead: str) -> None:
+    """To be called by the function that the user calls."""
+    warnings.warn(f"{old} is accepted until spidertensor 0.4: {instead}", FutureWarning, stacklevel=3)
+
+
+def takes_old_names(kind: Kind) -> Kind:
+    """Let the constructor of an estimator take the parameters in its groups by themselves, and let the
+    estimator have them as attributes.
+
+    A wrapper: scikit-learn takes all that is in the signature of __init__ for a parameter.
+    """
+    old = [name for names in kind._inside.values() for name in names]
+    init = kind.__init__
+
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **params: Any) -> None:
+        for name in old:
+            if name in params:
+                group, value = GROUP_OF[name], params.pop(name)
+                _warn(f"{name}=...", f"write {group}={GROUPS[group].__name__}({name}={value!r:.80})")
+                params[group] = _with(group, params.get(group), name, value)
+        init(self, *args, **params)
+
+    kind.__init__ = __init__
+    for name in old:
+        setattr(kind, name, _attribute(name))
+    return kind
+
+
+def new_paths(params: dict[str, Any], old: list[str]) -> dict[str, Any]:
+    """The parameters of set_params, with the `old` names as paths."""
+    for name in old:
+        if name in params:
+            text = f"{name}=... is accepted until spidertensor 0.4: write {path_of(name)}=..."
+            warnings.warn(text, FutureWarning, stacklevel=3)
+    return {path_of(name) if name in old else name: value for name, value in params.items()}
+
+
+def _with(group: str, given: Any, name: str, value: Any) -> Any:
+    return replace(group_of(group, given), **{name: value})  # pyright: ignore[reportArgumentType]
+
+
+def _attribute(name: str) -> property:
+    group = GROUP_OF[name]
+
+    def get(self: Any) -> Any:
+        _warn(name, f"read get_params()[{path_of(name)!r}]")
+        return getattr(group_of(group, getattr(self, group)), name)
+
+    def put(self: Any, value: Any) -> None:
+        _warn(name, f"write set_params({path_of(name)}=...)")
+        setattr(self, group, _with(group, getattr(self, group), name, value))
+
+    return property(get, put)
+
+
+def _method(name: str, instead: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _warn(f"{name}()", instead)
+        return getattr(self, f"_{name}")(*args, **kwargs)
+
+    call.__name__, call.__doc__ = name, f"No longer public: {instead}."
+    return call
+
+
+class OldMethods:
+    """Methods of an estimator that are no longer public."""
+
+    learn_numbered = _method("learn_numbered", "use learn; nothing public has the rows of the nodes")
+    rule_of = _method("rule_of", "nothing takes its place")
+    warn_at_end = _method("warn_at_end", "nothing takes its place; fit warns by itself")
+    parse_ids = _method("parse_ids", "pass ids as they were learned")
+    parse_id = _method("parse_id", "pass ids as they were learned")
+
+    def _parse_id(self: Any, mode: str | int, text: str) -> Any:
+        return self._parse_ids(mode, [text])[0]
