@@ -33,9 +33,9 @@ def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
 
 
-def started(*arguments) -> Spider:
+def started(*arguments, **how) -> Spider:
     """A process that reads what the test writes."""
-    return Spider(*arguments, strict=True)
+    return Spider(*arguments, strict=True, **how)
 
 
 def n_entries(path) -> int:

@@ -13,7 +13,7 @@ import warnings
 from multiprocessing import forkserver
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pytest
 
@@ -43,16 +43,33 @@ def _begin(target: Any, *arguments: Any) -> Any:
     return process
 
 
-class Spider:
-    """`spider` with these arguments, as subprocess.Popen would run it: pipes for its input and output."""
+class Orders(NamedTuple):
+    arguments: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+    program: str
+    strict: bool
+    quiet: float | None
 
-    def __init__(self, *arguments: Any, folder: Any = ".", text: bool = False, strict: bool = False) -> None:
+
+class Spider:
+    """`spider` with these arguments, as subprocess.Popen would run it: pipes for its input and output.
+
+    text: the pipes are of text, not of bytes
+    program: Python to run in place of the command, with the arguments in sys.argv
+    strict: a warning is an error
+    quiet: seconds after which a pipe that it reads is quiet
+    """
+
+    def __init__(
+        self, *arguments: Any, folder: Any = ".", text: bool = False, program: str = "", strict: bool = False,
+        quiet: float | None = None,
+    ) -> None:  # fmt: skip
         ends = [_context.Pipe(duplex=False) for _ in range(3)]
         (child_in, self_in), (self_out, child_out), (self_err, child_err) = ends
-        words = tuple(map(str, arguments))
-        standard = (child_in, child_out, child_err)
-        how = (words, os.path.abspath(folder), dict(os.environ), strict)
-        self._process = _begin(_run_as_process, standard, *how)
+        words, standard = tuple(map(str, arguments)), (child_in, child_out, child_err)
+        orders = Orders(words, os.path.abspath(folder), dict(os.environ), program, strict, quiet)
+        self._process = _begin(_obey, standard, orders)
         self.pid = self._process.pid
         for connection in standard:
             connection.close()
@@ -114,20 +131,26 @@ class Spider:
         self.wait()
 
 
-def _run_as_process(standard: Any, words: tuple[str, ...], folder: str, environ: Any, strict: bool) -> None:
+def _obey(standard: Any, orders: Orders) -> None:
     from spidertensor import cli
+    from spidertensor.cli import run
 
-    os.chdir(folder)
+    os.chdir(orders.folder)
     os.environ.clear()
-    os.environ.update(environ)
+    os.environ.update(orders.environment)
     for number, connection in enumerate(standard):
         os.dup2(connection.fileno(), number)
         connection.close()
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
-    sys.argv = ["spider", *words]
+    sys.argv = ["spider", *orders.arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    warnings.simplefilter("error" if strict else "default")
-    cli.main(list(words))
+    if orders.strict:
+        warnings.simplefilter("error")
+    run.QUIET_S = run.QUIET_S if orders.quiet is None else orders.quiet
+    if orders.program:
+        exec(orders.program, {"__name__": "__main__"})
+    else:
+        cli.main(list(orders.arguments))
 
 
 def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, float] | None) -> None:

@@ -198,9 +198,8 @@ def test_two_predictions_at_once_do_not_mix(model, folder):
     rows = {n: table(n, seed=n) for n in (2000, 3000)}
     for n, part in rows.items():
         (folder / f"{n}.csv").write_text(csv_text([*part, *([("", "", "")] * 300)]))
-    command = [sys.executable, "-m", "spidertensor", "predict", model]
-    more = ["--out", "out.csv", "--on-bad", "file"]
-    both = [subprocess.Popen([*command, f"{n}.csv", *more], stderr=subprocess.PIPE) for n in rows]
+    more = ("--out", "out.csv", "--on-bad", "file")
+    both = [started("predict", model, f"{n}.csv", *more) for n in rows]
     assert [(each.communicate(), each.returncode)[1] for each in both] == [0, 0]
     lines = (folder / "out.csv").read_text().splitlines()
     n = len(lines) - 1
@@ -254,7 +253,9 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
     if name == "jsonl":
         records = (dict(zip(("user", "movie", "rating"), row, strict=True)) for row in rows)
         header, lines = "", [json.dumps(record) + "\n" for record in records]
-    child = started("fit", "-", *FIT, "--model", "m.spider", "--format", name, "--checkpoint-every", "0.1s")
+    child = started(
+        "fit", "-", *FIT, "--model", "m.spider", "--format", name, "--checkpoint-every", "0.1s", quiet=0.2
+    )
     assert child.stdin
     for end, part in ((40, [header, *lines[:40]]), (45, lines[40:45]), (46, [lines[45], lines[46][:4]])):
         child.stdin.write("".join(part).encode())
@@ -274,13 +275,15 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
 
 @pytest.mark.slow
 def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
-    child = started("fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s")
+    child = started(
+        "fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s", quiet=0.2
+    )
     assert child.stdin
     child.stdin.write(csv_text(table(300)).encode())
     child.stdin.flush()
     eventually(lambda: n_entries("m.spider") == 300)
     before = os.stat("m.spider").st_ino
-    time.sleep(3)
+    time.sleep(1)  # it is quiet five times
     assert os.stat("m.spider").st_ino == before
     _, err = child.communicate(timeout=300)
     assert (child.returncode, b"quiet" in err) == (0, False)

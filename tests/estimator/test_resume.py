@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spidertensor
+from forked import Spider
 from model_files import SPECIAL, file_bytes
 from spidertensor import (
     CheckpointError,
@@ -268,8 +269,8 @@ while row < n:
 """
 
 
-def run_worker(path, n, kind, **options):
-    return subprocess.Popen([sys.executable, "-c", WORKER, str(path), str(n), kind.__name__], **options)
+def run_worker(path, n, kind):
+    return Spider(path, n, kind.__name__, program=WORKER, text=True)
 
 
 @pytest.mark.slow
@@ -278,11 +279,10 @@ def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     """A worker prints after each save; some saves and some milliseconds later it is killed."""
     n, rng = 6_000, np.random.default_rng(3)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    calm = run_worker(unbroken, n, kind, stdout=subprocess.DEVNULL)
+    calm = run_worker(unbroken, n, kind)
     starts = []
     for kill in range(8):
-        with run_worker(broken, n, kind, stdout=subprocess.PIPE, text=True) as worker:
-            assert worker.stdout is not None
+        with run_worker(broken, n, kind) as worker:
             starts.append(int(worker.stdout.readline().split()[1]))
             for _ in range(0 if kill == 0 else rng.integers(1, 40)):
                 worker.stdout.readline()
@@ -293,9 +293,9 @@ def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     assert sorted(starts) == starts
     assert 0 < starts[-1] < n
     assert len(set(starts)) > 5
-    with run_worker(broken, n, kind, stdout=subprocess.DEVNULL) as last:
-        assert last.wait() == 0
-    assert calm.wait() == 0
+    for worker in (run_worker(broken, n, kind), calm):
+        worker.communicate()
+        assert worker.returncode == 0
     assert broken.read_bytes() == unbroken.read_bytes()
     model = spidertensor.load(broken)
     assert (type(model), model.n_entries_, len(model.members_)) == (kind, n, 4)
