@@ -40,7 +40,7 @@ def test_stress(name):
 
 def test_without_clipping_an_outlier_does_harm():
     """Else the test above would not see that clipping works."""
-    *_, worst = values.one_outlier(27_000, clip=None, node_noise=False)
+    *_, worst = values.one_outlier(27_000, inference=Inference(clip=None, node_noise=False))
     assert worst["ratio"] > 2
 
 
@@ -76,7 +76,7 @@ def test_noise_per_node_costs_little_where_all_nodes_have_the_same_noise():
     value = f + 0.3 * rng.normal(size=n)
     error = {}
     for node_noise in (False, True):
-        predicted = values.predicted(index, value, node_noise=node_noise)
+        predicted = values.predicted(index, value, inference=Inference(node_noise=node_noise))
         error[node_noise] = values.rmse((predicted - f)[n // 2 :])
     assert error[True] < 1.04 * error[False]
 

@@ -12,6 +12,7 @@ import pytest
 
 import spidertensor
 from spidertensor import CheckpointError, SpiderClassifier, SpiderRegressor, checkpoint
+from spidertensor.estimator.groups import paths
 from spidertensor.estimator.reach import after_refinement, reach
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import GAUSSIAN
@@ -199,7 +200,7 @@ def test_a_model_of_wild_values_comes_back(kind, settings, tmp_path):
     X = rng.integers((20, 15), size=(1500, 2))
     y = np.sin(X).sum(axis=1) + rng.normal(size=1500)
     y[rng.random(1500) < 0.02] *= 1e4
-    model = kind(**settings, committee=1).fit(X, (y > 0) if kind is SpiderClassifier else y)
+    model = kind(committee=1).set_params(**paths(settings)).fit(X, (y > 0) if kind is SpiderClassifier else y)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(
         spidertensor.load(tmp_path / "model").predict(X[:50]), model.predict(X[:50])

@@ -31,6 +31,7 @@ from model_files import SPECIAL, file_bytes
 from spidertensor import (
     CheckpointError,
     EntryError,
+    Inference,
     SpiderClassifier,
     SpiderRegressor,
     SpiderWarning,
@@ -101,7 +102,9 @@ def jumping(n=1400, jump=500):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
-@pytest.mark.parametrize("changes", [{}, {"node_noise": False}, {"memory": 200}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"inference": Inference(node_noise=False)}, {"memory": 200}], ids=str
+)
 def test_going_on_in_a_watched_window(changes):
     """Saved and loaded, or pickled, at every entry where the window or what is watched changes."""
     X, y = jumping()
