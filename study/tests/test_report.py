@@ -254,7 +254,7 @@ def many_rows():
 
 @pytest.fixture(autouse=True, scope="module")
 def few_dots():
-    """Of every figure on a page: nobody looks at them here."""
+    """Replaces every figure of a page: nobody looks at them here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "DOTS_PER_INCH", 40)
         yield

@@ -257,7 +257,7 @@ def test_a_memory_cannot_take_all_precision():
 
 
 def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_added_up():
-    """Of each worker's start half is left, and it has learned as much again: steady, wherever it goes."""
+    """Half of each worker's start is left, and it has learned as much again: steady, wherever it goes."""
     rows = Gaussian(np.zeros((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     own = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     left = [np.array([0.5])] * 8

@@ -127,7 +127,7 @@ def test_the_vectorized_engine_learns_the_same_entries():
 
 
 def test_draws_are_spread_as_they_should_be():
-    """Of 40 nodes, over 20,000 draws; a node in 5 standard errors of its share."""
+    """40 nodes, 20,000 draws; each node within 5 standard errors of its share."""
     nodes = np.concatenate([np.arange(40), np.full(5000, 3)])
     drawn = np.empty((len(nodes), 4), np.int64)
     events.draw_alike(11, 0, nodes, 0, np.ones(drawn.shape, bool), drawn)
@@ -268,7 +268,7 @@ def test_rates_are_shares_of_the_events(shops):
 
 @pytest.mark.filterwarnings("ignore:8 are drawn")  # of two or three nodes, on purpose
 def test_a_rate_of_two_nodes():
-    """Of two, the one that is left out of the draws is half of all: without that, .8 would become 1."""
+    """With two nodes, the one left out of the draws is half of all: without that, .8 would become 1."""
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 5, 8000), rng.random(8000) < 0.2]).astype(int)
     model = SpiderClassifier(committee=1, negatives=8, negatives_over=1).fit(X)

@@ -1016,7 +1016,7 @@ def test_version_1_does_not_say_what_it_did_not_know(tmp_path):
 
 
 def test_looking_at_a_model_needs_no_engine(tmp_path):
-    """Of either version and engine, without JAX."""
+    """Files of either version and engine load without JAX."""
     model = model_of(SpiderRegressor)
     model.save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")

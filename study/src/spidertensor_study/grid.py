@@ -253,7 +253,7 @@ PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
 
 @cache
 def commit() -> str | None:
-    """Of the source tree that this is run from; $SPIDER_COMMIT in a copy without its history."""
+    """The commit of the source tree this runs from; $SPIDER_COMMIT in a copy without history."""
     root = Path(__file__).parents[3]
     said = ""
     if (root / ".git").exists():  # else installed, maybe inside some other repository

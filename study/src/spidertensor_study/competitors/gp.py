@@ -149,7 +149,7 @@ def kl_nodes(nodes: Nodes, before: Nodes) -> jax.Array:
 
 
 def split(key) -> tuple[Any, Any]:
-    """Of the two words that a batch is given: the same draws whatever generator JAX is set to."""
+    """A key from the two words given to a batch: the same draws whatever generator JAX is set to."""
     start, rest = jax.random.split(jax.random.wrap_key_data(key, impl="threefry2x32"))
     return start, rest
 

@@ -55,7 +55,7 @@ SETTLING = 5  # epochs that the sites of the probit get before two choices of in
 
 
 class Sites(NamedTuple):
-    """Of the entries; kept from epoch to epoch by the probit only."""
+    """The sites of the entries; only the probit keeps them from epoch to epoch."""
 
     precision: Any  # λ
     shift: Any  # η
