@@ -140,7 +140,7 @@ PEERS = {
 
 
 def tuned(peer: Peer, split: LastOut, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Choose the best value of each setting in turn on the second-last events, keeping those chosen so far."""
+    """Choose the best value of each setting in turn on the second-last events, keeping earlier choices."""
     inner, found = split_last(split.train, OVER), dict(peer.start)
     scores: dict[str, float] = {}
 
