@@ -36,7 +36,8 @@ def prepared(name: str) -> tuple[np.ndarray, np.ndarray]:
         start = "train_" if "train_indices" in arrays else ""
         index, value = arrays[f"{start}indices"], arrays[f"{start}values"].astype(float)
     order = np.random.default_rng(0).permutation(len(value))[: ENTRIES + TEST]
-    return index[order], value[order]
+    value = value[order] >= 8 if name == "anime" else value[order]
+    return index[order], value.astype(float)
 
 
 def flights() -> tuple[np.ndarray, np.ndarray]:

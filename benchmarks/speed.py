@@ -88,7 +88,7 @@ def committee_ratios(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 
 def shares(X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Of the default's time per entry, what each part of the model takes: what is saved without it."""
+    """How much of the default's time per entry each part of the model takes: what is saved without it."""
     whole = learn_time(X, y, one())
     without = {
         "robust": learn_time(X, y, one(inference=Inference(clip=None, node_noise=False))),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+import spidertensor
+from forked import Spider
 
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
@@ -30,16 +33,14 @@ def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
 
 
-def started(*arguments) -> subprocess.Popen[bytes]:
-    """A process that reads what the test writes; a shell may have left SIGINT ignored."""
+def started(*arguments, **how) -> Spider:
+    """A process that reads what the test writes."""
+    return Spider(*arguments, strict=True, **how)
 
-    def listen() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "spidertensor", *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen,
-    )  # fmt: skip
+def n_entries(path) -> int:
+    """How many entries a model has learned; none, where there is no file yet."""
+    return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
 
 
 def eventually(condition) -> None:

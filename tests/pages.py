@@ -4,7 +4,7 @@ How a page is read:
 
     ```python   is run; all Python blocks of a page share their names, top to bottom
     ```text     right after a Python block: exactly what that block prints
-    ```sh       the `spider` commands in it are run in bash, in the same folder; other lines are only read
+    ```sh       the `spider` commands in it are run as in bash, in the same folder; other lines are only read
     <!-- not run: REASON -->   before a block: Python is only compiled, and the options of `spider` commands
                                are only parsed
     <!-- file: NAME -->        before a block: written to that file, not run
@@ -29,6 +29,7 @@ import numpy as np
 import typer
 
 import spidertensor
+from forked import Spider
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"(?:^<!-- (not run|file): ([^>]*?) -->\n+)?^```(\w*)\n(.*?)^```$", re.S | re.M)
@@ -108,9 +109,16 @@ def play(page: Path, folder: Path, programs: Mapping[str, typer.Typer]) -> dict[
 
 
 def run(line: str, where: str) -> str:
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
-    assert done.returncode == 0, f"{where}: {line}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    """A plain `spider` with its words needs no shell, and no Python that starts from nothing."""
+    if re.fullmatch(r"spider [^|&;<>$*?`\\()]+", line):
+        child = Spider(*shlex.split(line, comments=True)[1:], text=True)
+        out, err = child.communicate()
+        code = child.returncode
+    else:
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
+        out, err, code = done.stdout, done.stderr, done.returncode
+    assert code == 0, f"{where}: {line}\n{out}{err}"
+    return out
 
 
 def commands(text: str, programs: Iterable[str]) -> list[list[str]]:
@@ -143,7 +151,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

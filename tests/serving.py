@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import spidertensor
+from forked import Spider
 from spidertensor import SpiderRegressor, checkpoint
 
 RATINGS = ("--modes", "user,movie", "--value", "rating", "--seed", "1", "--committee", "2")
@@ -28,14 +29,27 @@ SRC = str(Path(spidertensor.__file__).parents[1])
 PATIENCE = 120.0  # seconds; a slow machine must not fail a test
 
 
+def fresh(*arguments: str, folder: Path, path: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "spidertensor", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{SRC}"},
+    )  # fmt: skip
+
+
 class Server:
+    """
+    path: in front of all else that Python imports from; such a server is a process started from nothing
+    """
+
     def __init__(self, folder: Path, *options: str, path: str = "") -> None:
         self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "spidertensor", "serve", "--port", "0", *options],
-            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{SRC}"},
-        )  # fmt: skip
+        arguments = ("serve", "--port", "0", *options)
+        self.process: Any = (
+            fresh(*arguments, folder=folder, path=path)
+            if path
+            else Spider(*arguments, folder=folder, text=True)
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert " at http://" in line, self.errors()
@@ -64,6 +78,9 @@ class Server:
     def get(self, path: str, expect: int = 200) -> Any:
         return self._answer(self.http.get(path), expect)
 
+    def entries(self) -> int:
+        return self.get("/v1/model")["entries"]
+
     @staticmethod
     def _answer(response: httpx.Response, expect: int) -> Any:
         assert response.status_code == expect, response.text[:500]
@@ -73,11 +90,10 @@ class Server:
         self.http.close()
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        if self.process.stderr is not None:
-            self.said = self.process.stderr.read()
-            self.process.stderr.close()
+        self.said = self.process.stderr.read()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
         return code
 
 

@@ -85,7 +85,7 @@ def scores_of(likelihood: Likelihood, value: Floats, predicted: Predicted) -> Ro
 
 
 def tuned(peer: Peer, score: Callable[[dict[str, Any]], float], likelihood: Likelihood) -> dict[str, Any]:
-    """Of each setting in turn the best by the score, the others as they are by then."""
+    """Choose the best value of each setting in turn by the score, keeping the values chosen so far."""
     loss_of, found, losses = metrics.METRICS[likelihood.metric].loss, dict(peer.start), {}
 
     def loss(settings: dict[str, Any]) -> float:

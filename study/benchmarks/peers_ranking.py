@@ -140,7 +140,7 @@ PEERS = {
 
 
 def tuned(peer: Peer, split: LastOut, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Of each setting in turn the best by the second-last events, the others as they are by then."""
+    """Choose the best value of each setting in turn on the second-last events, keeping earlier choices."""
     inner, found = split_last(split.train, OVER), dict(peer.start)
     scores: dict[str, float] = {}
 

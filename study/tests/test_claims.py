@@ -19,7 +19,7 @@ def row(
     method, data, score=None, *, experiment="grid", protocol="held-out", rank=8, batch_size=256, seed=0,
     curve=(), seconds=1.0, rejected=0, weights=None, error=None, **settings,
 ):  # fmt: skip
-    """A row as `spider experiment` writes it; curve: scores at even distances over 1,000 entries."""
+    """A row as `spider-study experiment` writes it; curve: scores at even distances over 1,000 entries."""
     scores = {
         "paper": {
             "metric": "rmse" if data in CONTINUOUS else "auc", "score": score, "n_entries": 1000,
@@ -451,7 +451,7 @@ def test_settings_tuned_for_each_data_set_are_one_method():
 
 
 def test_the_claims_in_the_docs_are_what_our_rows_say():
-    """`spider report results` has written them: `cp report/claims.md docs/`."""
+    """`spider-study report study/results` has written them: `cp report/claims.md study/docs/`."""
     root = Path(__file__).parents[1]
     rows = read([root / "results"])
     said = markdown.claims(page.CLAIMS[1], page.JUDGED, [], claims(r.runs(rows), r.failed(rows)))

@@ -60,7 +60,7 @@ def test_the_network_is_two_convolutions_and_a_dense_layer():
 
 @pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_the_gradient_agrees_with_finite_differences(likelihood):
-    """Of everything that is learned; rows of -1 fill up a mini-batch and count for nothing."""
+    """Checks everything that is learned; rows of -1 pad a mini-batch and count for nothing."""
     rng = np.random.default_rng(1)
     first = np.cumsum((0, *SIZES))
     nodes = np.stack([rng.integers(0, size, 12) for size in SIZES], axis=1) + first[:-1]

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import spidertensor
-from spidertensor import SpiderRegressor, cli
+from spidertensor import SpiderRegressor
 from spidertensor.evaluation import protocols
 from spidertensor.spider.likelihoods import GAUSSIAN
-from spidertensor_study import datasets, grid, rows
+from spidertensor_study import cli, datasets, grid, rows
 from spidertensor_study.registry import METHODS
 from spidertensor_study.rows import ExperimentError, ResultsError, identity
 
@@ -281,7 +281,7 @@ def test_the_weights_of_the_papers_method_with_tanh():
 
 
 def test_a_row_has_the_commit_of_its_checkout():
-    root = Path(__file__).parents[1]
+    root = ROOT.parent
     if not (root / ".git").exists():
         pytest.skip("not a checkout")
     words = ["git", "-C", str(root), "rev-parse", "--short=7", "HEAD"]
@@ -376,7 +376,7 @@ def test_rows_of_wrong_types_are_refused(case, tmp_path):
     path.write_text(json.dumps(good) + "\n")
     assert rows.read([path]) == [good]
     path.write_text(json.dumps(good) + "\n" + json.dumps(good | NO_ROWS[case]) + "\n")
-    with pytest.raises(ResultsError, match="line 2: not a row of spider experiment"):
+    with pytest.raises(ResultsError, match="line 2: not a row of spider-study experiment"):
         rows.read([path])
 
 
@@ -555,7 +555,7 @@ def test_errors_of_the_command_are_one_line(spider, file, tmp_path):
 def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_path, how):
     path = file(TINY.replace("[0, 1]", str(list(range(30)))))
     out = tmp_path / "runs" / "tiny.jsonl"
-    command = [sys.executable, "-m", "spidertensor", "experiment", str(path), "--out", str(out.parent)]
+    command = [sys.executable, "-m", "spidertensor_study", "experiment", str(path), "--out", str(out.parent)]
     command += ["--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and (not out.exists() or out.read_text().count("\n") < 2):

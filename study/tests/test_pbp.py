@@ -43,7 +43,7 @@ def of_entry(state) -> list[Gaussian]:
 
 
 def elements(state) -> list[Gaussian]:
-    """Of the entry: its factors, then the weights; copies."""
+    """Copies of the entry's factors, then of the weights."""
     return [
         Gaussian(*(part.copy() for part in each)) for each in (*of_entry(state), *state.posterior.weights)
     ]
@@ -125,7 +125,7 @@ def test_one_layer_of_known_inputs_is_bayesian_linear_regression():
 
 
 def test_moments_are_close_to_those_of_draws():
-    """Of f itself, with one hidden layer and known factors: there the moments are exact."""
+    """The moments of f itself are exact with one hidden layer and known factors."""
     method, state = drawn(Network((2, 3), (5,)), GAUSSIAN)
     for factor in state.posterior.factors:
         factor.var[:] = 1e-20

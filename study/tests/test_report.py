@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from spidertensor.cli.errors import CommandError
-from spidertensor.evaluation import floors
+from spidertensor.evaluation import draw, floors
 from spidertensor.evaluation.protocols import prequential
 from spidertensor.evaluation.styles import PALETTE
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
@@ -51,7 +51,7 @@ def rows_by_method():
 
 @pytest.fixture
 def figure(rows_by_method):
-    return report.overview(rows_by_method, entries="flights", unit="minutes")
+    return draw.overview(rows_by_method, entries="flights", unit="minutes")
 
 
 def test_running_curves_are_the_window_scores(figure, rows_by_method):
@@ -81,7 +81,7 @@ def with_members(rows_by_method):
     rows = [row | {"members": w} for row, w in zip(rows_by_method["biases"], weights, strict=True)]
     rows[-1] = rows[-1] | {"calibrated": CALIBRATED}
     names = ["one", "pays $ 2, $ 3", "three"]
-    return report.overview(rows_by_method | {"biases": rows}, entries="flights", members=names)
+    return draw.overview(rows_by_method | {"biases": rows}, entries="flights", members=names)
 
 
 def test_a_calibrated_curve_is_drawn_beside_the_plain_one(with_members, rows_by_method):
@@ -134,7 +134,7 @@ def test_labels_have_units_and_legends_all_methods(figure, rows_by_method):
 
 
 def test_without_a_unit_there_is_none(rows_by_method):
-    curves = report.overview(rows_by_method).axes[0]
+    curves = draw.overview(rows_by_method).axes[0]
     assert curves.get_xlabel() == "entries learned so far"
     assert curves.get_ylabel() == "RMSE of each window"
     assert legend(curves)[0] == f"biases: {rows_by_method['biases'][-1]['score']:.3g}"
@@ -165,14 +165,14 @@ def test_nothing_is_cut_off_and_no_legend_hides_a_curve(figure):
 
 def test_a_single_row_is_a_visible_point(rows_by_method):
     last = {name: rows[-1:] for name, rows in rows_by_method.items()}
-    markers = [line.get_marker() for line in report.overview(last).axes[0].get_lines()]
+    markers = [line.get_marker() for line in draw.overview(last).axes[0].get_lines()]
     assert markers == [style.marker for style in PALETTE[: len(markers)]]
 
 
 def test_binary_rows_too():
     stream = synthetic(n_entries=2_000, likelihood=PROBIT).in_time_order()
     rows = list(prequential(floors.biases(3, PROBIT), stream, likelihood=PROBIT, batch_size=50, at=4))
-    figure = report.overview({"biases": rows})
+    figure = draw.overview({"biases": rows})
     curves, calibration = figure.axes
     assert curves.get_ylabel() == "AUC of each window"
     assert calibration.get_xlabel() == "predicted probability"
@@ -184,16 +184,17 @@ def test_a_window_without_a_score_is_a_gap(rows_by_method, tmp_path):
     rows = [row | {"window_score": math.nan} for row in rows_by_method["mean"][:1]] + rows_by_method["mean"][
         1:
     ]
-    figure = report.overview({"mean": rows})
+    figure = draw.overview({"mean": rows})
     figure.savefig(tmp_path / "gap.png")
     assert np.isnan(figure.axes[0].get_lines()[0].get_ydata()[0])
 
 
 def test_no_pyplot_and_nothing_loaded_by_import():
     code = (
-        "import sys; from spidertensor_study import report; assert 'matplotlib' not in sys.modules; "
+        "import sys; from spidertensor.evaluation import draw; from spidertensor_study import report; "
+        "assert 'matplotlib' not in sys.modules; "
         "row = dict(metric='rmse', n_entries=1, window_score=1, score=1, skipped=0, calibration=[[0, 0]]); "
-        "report.overview({'a': [row]}); assert 'matplotlib.pyplot' not in sys.modules"
+        "draw.overview({'a': [row]}); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
@@ -206,7 +207,7 @@ def legend(axes) -> list[str]:
 
 
 def row(method, data, score, *, experiment="grid", protocol="held-out", rank=8, seed=0, **more):
-    """A row as `spider experiment` writes it."""
+    """A row as `spider-study experiment` writes it."""
     auc = data in ("anime", "dblp")
     entry = {
         "metric": "auc" if auc else "rmse", "score": score, "log_density": -score, "n_entries": 1000,
@@ -253,7 +254,7 @@ def many_rows():
 
 @pytest.fixture(autouse=True, scope="module")
 def few_dots():
-    """Of every figure on a page: nobody looks at them here."""
+    """Replaces every figure of a page: nobody looks at them here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "DOTS_PER_INCH", 40)
         yield
@@ -725,7 +726,7 @@ def test_the_command_prints_what_it_wrote(tmp_path, capsys):
 def test_without_matplotlib_the_command_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text(json.dumps(many_rows()[0]) + "\n")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(CommandError, match=r"spider report needs matplotlib.*spidertensor\[plot\]"):
+    with pytest.raises(CommandError, match=r"report needs matplotlib.*spidertensor\[plot\]"):
         command([tmp_path / "rows.jsonl"], tmp_path / "out")
 
 

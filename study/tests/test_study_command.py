@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -62,7 +63,9 @@ def test_what_cannot_be_done_is_one_line(study, monkeypatch, arguments, reason):
 
 
 def test_notes_beside_figures_that_need_them(study, monkeypatch):
-    small, binary = synthetic((5, 4), 200), synthetic((5, 4, 3), 200, likelihood=PROBIT)
+    ratings, dblp = datasets.INFOS["movielens-1m"], datasets.INFOS["dblp"]
+    small = replace(synthetic((5, 4), 200), prequential_note=ratings.prequential_note)
+    binary = replace(synthetic((5, 4, 3), 200, likelihood=PROBIT), held_out_note=dblp.held_out_note)
     monkeypatch.setattr(datasets, "load", lambda name: binary if name == "dblp" else small)
     _, out, _ = study("evaluate", "movielens-1m", "--protocol", "prequential", "--method", "mean", "--json")
     assert "gives some ratings away" in json.loads(out)["notes"][1]
@@ -123,3 +126,7 @@ def test_every_command_is_listed_with_a_whole_sentence(study, monkeypatch):
     listed = study("--help")[1].partition("Commands:")[2]
     assert all(f"\n  {command} " in listed for command in ("evaluate", *cli.COMMANDS))
     assert "..." not in listed
+
+
+def test_help_of_evaluate_shows_the_methods(study):
+    assert "--method NAME" in study("evaluate", "--help")[1]

@@ -429,7 +429,7 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
 
 
 def test_learning_rates_run_side_by_side():
-    """Of SS-GPTF, which has all that SVB-GPTF has and more; three batches, nodes arriving in each."""
+    """Uses SS-GPTF, which has all that SVB-GPTF has and more; three batches, each with new nodes."""
     settings = GPSettings(3, GAUSSIAN, 2, 12, 20, 32)  # those of the contract below: compiled once
     rates = [1e-3, 1e-2]
     together = gp_method.side_by_side(settings, ss_gptf.ALGORITHM, stream(False, 75), rates, seed=3)

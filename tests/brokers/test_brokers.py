@@ -15,7 +15,7 @@ import pytest
 import forked
 import servers
 import spidertensor
-from command_line import FIT, eventually, table
+from command_line import FIT, eventually, n_entries, table
 from servers import NAMES, OPEN, in_order, records
 from spidertensor import sources
 from spidertensor.sources import SourceError, kafka_topic, nats_stream, open_stream, redis_stream
@@ -57,10 +57,6 @@ def ratings_of(rows: list[dict]) -> list[float]:
     return [row["rating"] for row in rows]
 
 
-def entries(path="m.spider") -> int:
-    return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
-
-
 # --- a stream is a source
 
 
@@ -78,7 +74,7 @@ def test_a_stream_makes_the_model_that_a_file_makes(server, topic, spider):
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in both))
     assert content("m.spider") == file_model(spider, both)
     assert spider(*fit, "--quiet", "--resume")[0] == 0  # nothing new
-    assert entries() == 1200
+    assert n_entries("m.spider") == 1200
     assert "has learned" in spider("fit", server.url(topic), "--model", "m.spider", "--add")[2]
     assert "message 1,200 of " in spider("info", "m.spider")[1].replace("\n", " ")
 
@@ -142,7 +138,7 @@ def test_kills_leave_no_trace(server, topic, spider):
     server.put(topic, rows)
     fit = ("fit", server.url(topic), *FIT, "--until-end", "--quiet")
     assert forked.killed(*fit, model="m.spider", kills=5, seed=3) == 5
-    assert 0 < entries() < 8000
+    assert 0 < n_entries("m.spider") < 8000
     for name in ("m.spider", "whole.spider"):
         assert forked.finish(forked.start(*fit, "--resume", "--model", name, most=128)) == 0
     assert content("m.spider") == content("whole.spider")
@@ -153,14 +149,14 @@ def test_kills_leave_no_trace(server, topic, spider):
 def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
     server.put(topic, records(300))
     child = forked.start("fit", server.url(topic), *FIT, "--model", "m.spider", "--checkpoint-every", "0.1s")
-    eventually(lambda: entries() == 300)
+    eventually(lambda: n_entries("m.spider") == 300)
     server.stop()
     time.sleep(1)
     server.start()
     server.put(topic, records(200, seed=1))
-    eventually(lambda: entries() == 500)
+    eventually(lambda: n_entries("m.spider") == 500)
     server.put(topic, records(3, seed=2))  # nothing comes after them
-    eventually(lambda: entries() == 503)
+    eventually(lambda: n_entries("m.spider") == 503)
     before = os.stat("m.spider").st_ino
     time.sleep(1.5)
     assert os.stat("m.spider").st_ino == before  # not saved again and again
@@ -207,9 +203,9 @@ def test_messages_that_retention_took(server, topic, spider, fails):
     text = fails(*fit, "--resume")
     assert f"{lost} {'entries after id' if server.name == 'redis' else 'messages from '}" in text
     assert "before they were read: --on-gap continue goes on without them" in text
-    assert entries() == 200
+    assert n_entries("m.spider") == 200
     assert spider(*fit, "--resume", "--on-gap", "continue")[0] == 0
-    assert entries() == 340
+    assert n_entries("m.spider") == 340
     assert spider(*fit, "--resume")[0] == 0  # and it is told once
 
 
@@ -242,7 +238,7 @@ def test_a_stream_that_was_made_anew(server, topic, spider, fails):
     server.put(topic, records(100, seed=1))
     assert " anew" in fails(*fit, "--resume")
     assert spider(*fit, "--resume", "--on-gap", "continue")[0] == 0
-    assert entries() == 300
+    assert n_entries("m.spider") == 300
 
 
 def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
@@ -260,7 +256,7 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
     assert spider(*fit, "--resume")[0] == 0
     position = spidertensor.load("m.spider").position_
     assert position["stream"]["partitions"] == {"0": 50, "1": 50, "2": 50}
-    assert entries() == 150
+    assert n_entries("m.spider") == 150
     kafka.delete(topic)
     kafka.put(topic, rows)
     assert "partition 2 is gone: was the topic deleted" in spider(*fit, "--resume")[2]
@@ -349,7 +345,7 @@ def test_bad_messages_in_between(server, running, topic, spider, fails, target):
     start = {"redis": "id ", "nats": "sequence ", "kafka": "partition "}[server.name]
     assert all(each["place"].startswith(start) for each in rejected)
     assert len({each["place"] for each in rejected}) == len(BAD)
-    assert entries() == 60
+    assert n_entries("m.spider") == 60
     format_of = {"format": "json"} if target == "redis" else {}
     with sources.open(running(target).url(dead), ["place", "reason"], **format_of, until_end=True) as sent:
         found = [list(zip(*chunk.columns, strict=True)) for chunk in sent]

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import streams
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cluster, load
 from spidertensor.cli import main
 from spidertensor.cluster.fit import elsewhere, rounds_for
@@ -25,6 +27,8 @@ ray = pytest.importorskip("ray", reason="several workers need Ray: pip install '
 
 from spidertensor.cluster import ray_cluster  # noqa: E402
 
+entries = partial(streams.entries, nodes=50, noise=0.3)
+
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
 PART = 128
 
@@ -34,12 +38,6 @@ def running():
     """On loopback only, with two workers."""
     with ray_cluster.started(None, 2):
         yield
-
-
-def entries(n: int, nodes: int = 50, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    X = rng.integers(nodes, size=(n, 2))
-    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.3 * rng.normal(size=n)
 
 
 def arrays(model):

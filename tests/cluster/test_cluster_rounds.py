@@ -30,7 +30,7 @@ def recipe(likelihood: str = "gaussian", refine_every: int = 64, **options) -> R
     return Recipe(NETWORK, Prior(), likelihood, refine_every, tuple(options.items()))
 
 
-def entries(n: int, seed: int = 0, nodes: int = 12, likelihood: str = "gaussian") -> Batch:
+def some_batch(n: int, seed: int = 0, nodes: int = 12, likelihood: str = "gaussian") -> Batch:
     rng = np.random.default_rng(seed)
     index = rng.integers(nodes, size=(n, 3))
     value = np.sin(index[:, 0]) + 0.5 * np.cos(index[:, 1] + index[:, 2]) + 0.3 * rng.normal(size=n)
@@ -63,7 +63,7 @@ def whole(shared, machines: Here):
 @pytest.mark.parametrize("n_shards", [1, 3])
 @pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
 def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood, n_shards):
-    of, batch = recipe(likelihood), entries(1024, likelihood=likelihood)
+    of, batch = recipe(likelihood), some_batch(1024, likelihood=likelihood)
     if likelihood == "gaussian":
         batch.value[450:] *= 60  # followed: new units, and all rows start anew
     one, told = parts.whole_engine(of).update(parts.whole_engine(of).init(0), batch)
@@ -85,7 +85,7 @@ def test_split_for_one_worker_is_that_engine():
 
 @pytest.mark.parametrize("n_shards", [2, 5])
 def test_the_number_of_shards_changes_nothing(n_shards):
-    of, batch = recipe(), entries(3000, nodes=40)
+    of, batch = recipe(), some_batch(3000, nodes=40)
     batch.value[2000:] += 50  # followed
     found = []
     for n in (1, n_shards):
@@ -109,7 +109,7 @@ class AnyOrder(Here):
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_threads_change_nothing(threads):
-    of, batch = recipe(), entries(3000, nodes=40)
+    of, batch = recipe(), some_batch(3000, nodes=40)
     found = []
     for n in (1, threads):
         method = split(of, Rounds(4, 64), n)
@@ -135,7 +135,7 @@ def test_a_plan_has_every_node_once_and_the_entries_in_numbers_of_these():
 
 
 def test_who_learns_which_part_when_and_how_often_changes_nothing():
-    of, batch = recipe(), entries(3000, nodes=40)
+    of, batch = recipe(), some_batch(3000, nodes=40)
     method = split(of, Rounds(4, 64))
     one, update = method.update(method.init(0), batch)
     shared, machines = begin(of, 40, 2)
@@ -146,7 +146,7 @@ def test_who_learns_which_part_when_and_how_often_changes_nothing():
 
 
 def test_calls_that_end_where_rounds_end_change_nothing():
-    method, batch, how = split(recipe(), Rounds(3, 64)), entries(3000), Rounds(3, 64)
+    method, batch, how = split(recipe(), Rounds(3, 64)), some_batch(3000), Rounds(3, 64)
     one, _ = method.update(method.init(0), batch)
     state, done = method.init(0), 0
     while done < 3000:
@@ -158,7 +158,7 @@ def test_calls_that_end_where_rounds_end_change_nothing():
 
 def test_workers_with_nodes_of_their_own_learn_what_one_learns():
     """Probit has no noise, and weights of no variance do not move: then only the nodes are shared."""
-    of, batch = recipe("probit", memory=None), entries(400, nodes=5, likelihood="probit")
+    of, batch = recipe("probit", memory=None), some_batch(400, nodes=5, likelihood="probit")
     batch.index[200:] += 5  # the second worker has other nodes
     engine = parts.engine(of)
     state = posterior.grow(engine.init(0), NETWORK, of.prior, np.full(3, 10))
@@ -257,7 +257,7 @@ def test_a_memory_cannot_take_all_precision():
 
 
 def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_added_up():
-    """Of each worker's start half is left, and it has learned as much again: steady, wherever it goes."""
+    """Half of each worker's start is left, and it has learned as much again: steady, wherever it goes."""
     rows = Gaussian(np.zeros((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     own = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     left = [np.array([0.5])] * 8
@@ -268,7 +268,7 @@ def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_add
 @pytest.mark.parametrize("memory", [20.0, 100.0, 500.0])
 def test_a_memory_is_stable_with_many_workers(memory):
     """Few nodes, so that every worker touches all of them, in rounds as long as several memories."""
-    train, method = entries(40_000, nodes=3), split(recipe(memory=memory), Rounds(16, 256))
+    train, method = some_batch(40_000, nodes=3), split(recipe(memory=memory), Rounds(16, 256))
     _, update = method.update(method.init(0), train)
     assert np.abs(update.mean).max() < 10
     assert np.sqrt(np.mean((update.mean - train.value)[4000:] ** 2)) < 0.4  # the noise is 0.3
@@ -325,7 +325,7 @@ def test_shards_start_new_nodes_as_any_model_does():
 
 
 def test_counts_are_those_of_all_entries():
-    batch = entries(2000)
+    batch = some_batch(2000)
     batch.value[[5, 700, 1500]] = 1e7, np.nan, 40.0
     method = split(recipe(), Rounds(4, 64))
     state, update = method.update(method.init(0), batch)
@@ -338,7 +338,7 @@ def test_counts_are_those_of_all_entries():
 
 
 def test_several_workers_learn_nearly_what_one_learns():
-    train, test = entries(20_000, nodes=30), entries(2000, seed=1, nodes=30)
+    train, test = some_batch(20_000, nodes=30), some_batch(2000, seed=1, nodes=30)
     errors = []
     for workers in (1, 8):
         method = split(recipe(memory=None), Rounds(workers, 256))
@@ -360,7 +360,7 @@ def test_rounds_grow_with_the_stream():
 
 
 def test_the_engine_of_workers_does_not_refine():
-    of, batch = recipe(), entries(200)
+    of, batch = recipe(), some_batch(200)
     state, _ = parts.engine(of).update(parts.engine(of).init(0), batch)
     fresh = sequential(NETWORK, parts.LIKELIHOODS["gaussian"], of.prior).init(0)
     for site, start in zip(state.sites, fresh.sites, strict=True):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
+import streams
 from spidertensor import SpiderRegressor, cluster, load
 from spidertensor.cluster import rounds
 from spidertensor.estimator import fitted_file
 
+entries = partial(streams.entries, nodes=50, noise=0.3)
+
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
-
-
-def entries(n: int, nodes: int = 50, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    X = rng.integers(nodes, size=(n, 2))
-    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.3 * rng.normal(size=n)
 
 
 def same(a, b) -> None:

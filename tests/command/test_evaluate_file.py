@@ -157,7 +157,7 @@ def test_binary_values(spider, tmp_path):
 
 
 def test_a_note_where_a_baseline_is_better(spider, tmp_path):
-    """Of noise nothing can be learned but its mean."""
+    """Nothing can be learned from noise but its mean."""
     columns = table()
     columns["rating"] = np.random.default_rng(3).normal(size=600).tolist()
     (tmp_path / "noise.csv").write_text(csv_text(columns))

@@ -25,7 +25,7 @@ SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 8, "committe
 USERS, FILMS = ["zoë-4711", "ben", "carl", "dora"], ["Alien", "Brazil", "Casablanca"]
 
 
-def entries(n=80) -> tuple[list[tuple[str, str]], np.ndarray]:
+def visits(n=80) -> tuple[list[tuple[str, str]], np.ndarray]:
     rng = np.random.default_rng(0)
     X = [(USERS[a], FILMS[b]) for a, b in rng.integers((4, 3), size=(n, 2))]
     return X, rng.normal(size=n)
@@ -33,7 +33,7 @@ def entries(n=80) -> tuple[list[tuple[str, str]], np.ndarray]:
 
 @pytest.mark.parametrize("max_nodes", [None, 4])
 def test_a_forgotten_node_is_gone_and_the_others_stay(tmp_path, max_nodes):
-    X, y = entries()
+    X, y = visits()
     model = SpiderRegressor(**SMALL, max_nodes=max_nodes).fit(X, y)
     others = [(user, film) for user in USERS[1:] for film in FILMS]
     before, own = model.predict(others, return_std=True), model.factors_[0]
@@ -90,7 +90,7 @@ def test_the_order_of_the_others_stays(steps, limit):
 
 
 def test_all_nodes_of_a_mode_may_go(tmp_path):
-    X, y = entries()
+    X, y = visits()
     model = SpiderRegressor(**SMALL).fit(X, y)
     assert model.forget(1, FILMS) == 3
     model.save(tmp_path / "model")
@@ -104,7 +104,7 @@ def test_all_nodes_of_a_mode_may_go(tmp_path):
 
 
 def test_what_cannot_be_forgotten_changes_nothing(tmp_path):
-    model = SpiderRegressor(**SMALL).fit(*entries())
+    model = SpiderRegressor(**SMALL).fit(*visits())
     before = saved(model, tmp_path)
     for wrong in ("ben", b"ben", None, 5, ["ben", None], ["ben", float("nan")]):
         with pytest.raises(EntryError):

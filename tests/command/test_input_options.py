@@ -74,7 +74,7 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def entries(source, **how):
+def good_rows(source, **how):
     """All good rows of a source, as tuples."""
     chunks = list(read(source, ["user", "movie"], "rating", **how))
     return [entry for chunk in chunks for entry in zip(*map(list, chunk.columns), chunk.values, strict=True)]
@@ -105,21 +105,21 @@ def test_a_missing_id_is_bad_or_left_out_or_a_node_that_is_no_other(folder, kind
     source = named(str(missing_file(kind, folder)))
     third = ("c", "z" if kind == "csv" else "", 3.0)
     good = [("a", "x", 1.0), third, ("d", "x", 4.0)]
-    assert entries(source) == good
+    assert good_rows(source) == good
     (chunk,) = read(source, ["user", "movie"], "rating")
     assert [each.reason for each in chunk.bad] == ["movie is missing"]
-    assert entries(source, missing="skip") == good
+    assert good_rows(source, missing="skip") == good
     (chunk,) = read(source, ["user", "movie"], "rating", missing="skip")
     assert (chunk.bad, chunk.skipped) == ([], 1)
-    assert entries(source, missing="own") == [good[0], ("b", MISSING_ID, 2.0), *good[1:]]
+    assert good_rows(source, missing="own") == [good[0], ("b", MISSING_ID, 2.0), *good[1:]]
 
 
 def test_a_missing_integer_or_float_is_a_node_of_its_own_too(folder):
     (folder / "a.csv").write_text("user,movie,rating\n1,7,1\n2,,2\n")
-    assert entries(named("a.csv"), missing="own") == [(1, 7, 1.0), (2, MISSING_ID, 2.0)]
+    assert good_rows(named("a.csv"), missing="own") == [(1, 7, 1.0), (2, MISSING_ID, 2.0)]
     table = pa.table({"user": [1.0, float("nan")], "movie": pa.array([None, 3]), "rating": [1, 2]})
     parquet.write_table(table, "a.parquet")
-    assert entries(named("a.parquet"), missing="own") == [(1.0, MISSING_ID, 1.0), (MISSING_ID, 3, 2.0)]
+    assert good_rows(named("a.parquet"), missing="own") == [(1.0, MISSING_ID, 1.0), (MISSING_ID, 3, 2.0)]
 
 
 def test_a_row_without_an_id_and_with_a_bad_value_is_bad(folder):
@@ -174,7 +174,7 @@ def test_the_same_rows_however_they_are_written(folder, monkeypatch, form, packe
     for block in (7, 1 << 20):  # 7: characters and lines are cut anywhere
         monkeypatch.setattr(lines, "BLOCK", block)
         source = named(str(path), delimiter=delimiter, encoding=encoding, decimal=decimal)
-        assert entries(source) == rows()
+        assert good_rows(source) == rows()
 
 
 @pytest.mark.parametrize("form", ["semicolons and decimal commas", "utf-16 with its mark"])
@@ -232,7 +232,7 @@ def test_with_a_decimal_comma_nothing_else_is_guessed(folder, number, reason):
 
 def test_quoted_decimal_commas_may_stand_between_commas(folder):
     (folder / "a.csv").write_text('user,movie,rating\n1,2,"2,5"\n')
-    assert entries(named("a.csv", decimal=",")) == [(1, 2, 2.5)]
+    assert good_rows(named("a.csv", decimal=",")) == [(1, 2, 2.5)]
 
 
 @pytest.mark.parametrize(
@@ -272,11 +272,11 @@ def test_of_a_zip_one_file_is_read_and_what_macos_adds_is_not(folder):
     path = zipped(folder / "a.zip", {"data.csv": data, "__MACOSX/._data.csv": b"x"})
     with zipfile.ZipFile(path, "a") as archive:
         archive.mkdir("data")
-    assert entries(named(str(path))) == rows()
-    assert entries(named(str(zipped(folder / "b.csv.zip", {"data.txt": data})))) == rows()
-    assert entries(named(str(zipped(folder / "c.zip", {"data.txt": data})), "csv.zip")) == rows()
+    assert good_rows(named(str(path))) == rows()
+    assert good_rows(named(str(zipped(folder / "b.csv.zip", {"data.txt": data})))) == rows()
+    assert good_rows(named(str(zipped(folder / "c.zip", {"data.txt": data})), "csv.zip")) == rows()
     for kind in ("csv", "csv.zip"):  # both are about the file in the zip
-        assert entries(named("c.zip", kind)) == rows()
+        assert good_rows(named("c.zip", kind)) == rows()
     with pytest.raises(SourceError, match="unknown format"):
         named("a.zip", "cvs")
 
@@ -311,7 +311,7 @@ def test_zips_that_cannot_be_read_say_why(folder):
     }  # fmt: skip
     for name, reason in reasons.items():
         with pytest.raises(SourceError) as caught:
-            entries(named(f"{name}.zip"))
+            good_rows(named(f"{name}.zip"))
         assert reason in str(caught.value)
         assert f"{name}.zip" in str(caught.value)
 
@@ -332,7 +332,7 @@ def test_a_zip_is_never_unpacked_at_once(folder, monkeypatch):
     with path.open("rb") as file:
         assert len(Unzipped("a.zip", file, "a.csv").read(1000)) <= 1000
     with pytest.raises(SourceError, match="a line of more than 4 MiB"):
-        entries(named(str(path)))
+        good_rows(named(str(path)))
 
 
 def test_predictions_are_not_written_to_a_zip(folder, spider, fails):

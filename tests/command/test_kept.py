@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import spidertensor
-from command_line import FIT, csv_text, table
+from command_line import FIT, csv_text, n_entries, table
 from spidertensor.cli import kept
 from spidertensor.writing import replacing
 
@@ -22,10 +21,6 @@ ROWS = table(400)
 
 def grown(n: int) -> None:
     Path("ratings.csv").write_text(csv_text(ROWS[:n]))
-
-
-def entries(path: str | Path = "m.spider") -> int:
-    return spidertensor.load(path).n_entries_
 
 
 def numbers() -> list[int]:
@@ -46,12 +41,12 @@ def test_the_models_of_before_the_last_runs_are_kept(run, spider):
     assert numbers() == []  # there was none before
     for n in (150, 200, 250):
         run(n, "--keep", "2", "--resume")
-    assert [entries(f"m.spider.kept-{n}") for n in numbers()] == [150, 200]
+    assert [n_entries(f"m.spider.kept-{n}") for n in numbers()] == [150, 200]
     assert numbers() == [2, 3]
     run(250, "--keep", "2", "--resume")  # nothing new was learned
     assert numbers() == [2, 3]
     run(300, "--resume")
-    assert (numbers(), entries()) == ([2, 3], 300)
+    assert (numbers(), n_entries("m.spider")) == ([2, 3], 300)
     listed = json.loads(spider("rollback", "m.spider", "--list", "--json")[1])["versions"]
     assert [(each["version"], each["entries"], each["row"]) for each in listed] == [
         (2, 150, 151),
@@ -65,14 +60,14 @@ def test_rollback_goes_back_and_resume_learns_the_rows_again(run, spider, fails)
     run(250, "--resume", "--keep", "5")
     whole = Path("m.spider").read_bytes()
     code, out, _ = spider("rollback", "m.spider")
-    assert (code, entries()) == (0, 100)
+    assert (code, n_entries("m.spider")) == (0, 100)
     assert "back at version 1 of " in out
     assert "100 entries, row 101 of ratings.csv; what was there is version 2" in out
     run(250, "--resume", "--keep", "5")
     assert Path("m.spider").read_bytes() == whole
-    assert [entries(f"m.spider.kept-{n}") for n in numbers()] == [100, 250, 100]
+    assert [n_entries(f"m.spider.kept-{n}") for n in numbers()] == [100, 250, 100]
     assert json.loads(spider("rollback", "m.spider", "--to", "1", "--json")[1])["replaced"] == 2
-    assert (entries(), numbers()) == (100, [1, 2, 3])
+    assert (n_entries("m.spider"), numbers()) == (100, [1, 2, 3])
     assert "no version 9, there are: 1, 2, 3" in fails("rollback", "m.spider", "--to", "9")
 
 
@@ -81,15 +76,15 @@ def test_a_second_rollback_undoes_the_first(run, spider):
     run(200, "--resume", "--keep", "5")
     for wanted in (100, 200, 100, 200):
         assert spider("rollback", "m.spider")[0] == 0
-        assert (entries(), numbers()) == (wanted, [1, 2])
+        assert (n_entries("m.spider"), numbers()) == (wanted, [1, 2])
 
 
 def test_force_keeps_the_model_that_it_replaces(run, spider):
     run(100)
     run(50, "--force", "--keep", "1")
-    assert entries() == 50
+    assert n_entries("m.spider") == 50
     spider("rollback", "m.spider")
-    assert entries() == 100
+    assert n_entries("m.spider") == 100
 
 
 def test_nothing_to_go_back_to(run, spider, fails):
@@ -101,7 +96,7 @@ def test_nothing_to_go_back_to(run, spider, fails):
     assert "is the only version that is kept" in fails("rollback", "m.spider")
     Path("m.spider").unlink()  # removed by mistake
     assert json.loads(spider("rollback", "m.spider", "--json")[1])["replaced"] is None
-    assert entries() == 50
+    assert n_entries("m.spider") == 50
 
 
 def test_a_damaged_version_changes_nothing(run, fails):

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import spidertensor
-from command_line import FIT, csv_text, eventually, process, started, table
+from command_line import FIT, csv_text, eventually, n_entries, process, started, table
 from spidertensor import file_lock, sources
 from spidertensor.cli.run import Run
 from spidertensor.file_lock import LockedError, held
@@ -198,9 +198,8 @@ def test_two_predictions_at_once_do_not_mix(model, folder):
     rows = {n: table(n, seed=n) for n in (2000, 3000)}
     for n, part in rows.items():
         (folder / f"{n}.csv").write_text(csv_text([*part, *([("", "", "")] * 300)]))
-    command = [sys.executable, "-m", "spidertensor", "predict", model]
-    more = ["--out", "out.csv", "--on-bad", "file"]
-    both = [subprocess.Popen([*command, f"{n}.csv", *more], stderr=subprocess.PIPE) for n in rows]
+    more = ("--out", "out.csv", "--on-bad", "file")
+    both = [started("predict", model, f"{n}.csv", *more) for n in rows]
     assert [(each.communicate(), each.returncode)[1] for each in both] == [0, 0]
     lines = (folder / "out.csv").read_text().splitlines()
     n = len(lines) - 1
@@ -245,10 +244,6 @@ def test_what_takes_a_files_place_is_whole(tmp_path):
 # --- quiet pipes
 
 
-def entries(path) -> int:
-    return spidertensor.load(path).n_entries_ if Path(path).exists() else 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
@@ -258,14 +253,16 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
     if name == "jsonl":
         records = (dict(zip(("user", "movie", "rating"), row, strict=True)) for row in rows)
         header, lines = "", [json.dumps(record) + "\n" for record in records]
-    child = started("fit", "-", *FIT, "--model", "m.spider", "--format", name, "--checkpoint-every", "0.1s")
+    child = started(
+        "fit", "-", *FIT, "--model", "m.spider", "--format", name, "--checkpoint-every", "0.1s", quiet=0.2
+    )
     assert child.stdin
     for end, part in ((40, [header, *lines[:40]]), (45, lines[40:45]), (46, [lines[45], lines[46][:4]])):
         child.stdin.write("".join(part).encode())
         child.stdin.flush()
-        eventually(lambda end=end: entries("m.spider") == end)
+        eventually(lambda end=end: n_entries("m.spider") == end)
     _, err = child.communicate("".join([lines[46][4:], *lines[47:]]).encode(), timeout=300)
-    assert (child.returncode, entries("m.spider")) == (0, 60)
+    assert (child.returncode, n_entries("m.spider")) == (0, 60)
     note = (
         "note: - is quiet, so the scale is that of its first 40 values: if they may mislead, pass --scaling"
     )
@@ -278,13 +275,15 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
 
 @pytest.mark.slow
 def test_a_quiet_pipe_is_not_saved_again_and_again(folder):
-    child = started("fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s")
+    child = started(
+        "fit", "-", *FIT, "--scaling", "3,1", "--model", "m.spider", "--checkpoint-every", "0.1s", quiet=0.2
+    )
     assert child.stdin
     child.stdin.write(csv_text(table(300)).encode())
     child.stdin.flush()
-    eventually(lambda: entries("m.spider") == 300)
+    eventually(lambda: n_entries("m.spider") == 300)
     before = os.stat("m.spider").st_ino
-    time.sleep(3)
+    time.sleep(1)  # it is quiet five times
     assert os.stat("m.spider").st_ino == before
     _, err = child.communicate(timeout=300)
     assert (child.returncode, b"quiet" in err) == (0, False)
@@ -309,7 +308,7 @@ def test_a_pipe_that_does_not_wait_is_not_at_its_end(model, folder, command):
     os.close(end)
     assert child.wait(300) == 0
     if command == "fit":
-        assert entries(model) == 1800
+        assert n_entries(model) == 1800
     else:
         assert len((folder / "p.csv").read_text().splitlines()) == 601
 
@@ -337,11 +336,11 @@ def test_a_file_is_not_added_twice_by_accident(folder, spider, fails):
     assert (folder / "m.spider").read_bytes() == before
     assert "--again is for --add" in fails("fit", "moved.csv", *fit, "--resume", "--again")
     assert spider("fit", "b.csv", *fit, "--resume")[0] == 0  # an earlier one, which has grown
-    assert entries("m.spider") == 27_010
+    assert n_entries("m.spider") == 27_010
     assert spider("fit", "moved.csv", *fit, "--add", "--again")[0] == 0
-    assert entries("m.spider") == 36_010
+    assert n_entries("m.spider") == 36_010
     assert spider("fit", "c.csv", *fit, "--resume")[0] == 0
-    assert entries("m.spider") == 36_010  # nothing new
+    assert n_entries("m.spider") == 36_010  # nothing new
     position = spidertensor.load("m.spider").position_
     assert [each["source"] for each in (position, *position["before"])] == ["c.csv", "moved.csv", "b.csv"]
     assert [each["row"] for each in (position, *position["before"])] == [9001, 9001, 9011]
@@ -379,7 +378,7 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Run, "learn", stops)
         assert spider("fit", "b.csv", *fit, "--add")[0] == (2 if how == "crash" else 130)
-    assert 3000 < entries("m.spider") < 6000
+    assert 3000 < n_entries("m.spider") < 6000
     assert "use --resume to go on" in fails("fit", "b.csv", *fit, "--add")
     assert spider("fit", "b.csv", *fit, "--resume")[0] == 0
     assert spider("fit", "b.csv", "--model", "whole.spider", "--quiet", "--add")[0] == 0
@@ -430,7 +429,7 @@ def test_rejects_that_cannot_be_written_are_named(model, folder):
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize(
     "command",
-    [("predict", "m.spider", "ratings.csv"), ("info", "m.spider", "--json"), ("methods",), ("--version",)],
+    [("predict", "m.spider", "ratings.csv"), ("info", "m.spider", "--json"), ("docs",), ("--version",)],
     ids=lambda command: command[0],
 )
 def test_standard_output_is_named(model, command, buffered, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import email.message
 import os
 import re
 import subprocess
@@ -98,8 +99,64 @@ def test_what_is_in_them(dist):
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         packed = {name.split("/", 1)[1] for name in sdist.getnames() if "/" in name}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "docs/mathematics.md"} <= packed
-    assert {f"tests/{path.name}" for path in (ROOT / "tests").glob("*.py")} <= packed
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")} <= packed
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "study").rglob("*.py")} <= packed
+    assert "conftest.py" in packed
     assert not [name for name in packed if "__pycache__" in name or name.endswith((".nbi", ".nbc"))]
+
+
+@pytest.fixture(scope="module")
+def study_wheel(dist, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT / "study")
+    return next(folder.glob("*.whl"))
+
+
+def opened(wheel: Path) -> tuple[list[str], email.message.Message]:
+    """The files of a wheel, and its metadata."""
+    with zipfile.ZipFile(wheel) as files:
+        names = files.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        return names, email.message_from_bytes(files.read(metadata))
+
+
+def required(metadata: email.message.Message) -> set[str]:
+    """The packages that are always installed beside this one, those of extras aside."""
+    always = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
+    return {re.split(r"[<>=!~;\[ ]", each)[0] for each in always}
+
+
+STUDY_ONLY = (
+    "competitors", "baselines", "report", "registry", "grid", "rows", "datasets", "experiments", "results",
+    "post", "svb_dtf", "svb_gptf", "ss_gptf", "gptf", "cp_wopt", "costco", "pbp", "claims",
+)  # fmt: skip
+
+
+def test_the_product_has_no_competitor_and_no_report_in_it(dist, study_wheel):
+    product, _ = opened(next(dist.glob("*.whl")))
+    study, _ = opened(study_wheel)
+    assert not [name for name in product if "study" in name]
+    parts = {part.partition(".")[0] for name in product for part in name.split("/")}
+    assert not parts & set(STUDY_ONLY)
+    modules = {str(path.relative_to(ROOT / "study" / "src")) for path in (ROOT / "study/src").rglob("*.py")}
+    assert modules <= set(study)
+    assert {"spidertensor_study/competitors/post.py", "spidertensor_study/report/page.py"} <= modules
+    assert not [name for name in study if name.startswith("spidertensor/")]
+
+
+def test_the_study_is_private_and_owns_what_only_it_needs(dist, study_wheel):
+    _, product = opened(next(dist.glob("*.whl")))
+    names, study = opened(study_wheel)
+    assert "Private :: Do Not Upload" in study.get_all("Classifier", [])
+    assert not [each for each in product.get_all("Classifier", []) if each.startswith("Private")]
+    assert {"spidertensor", "optax", "pooch"} <= required(study)
+    assert "spidertensor" not in required(product)
+    everything = {re.split(r"[<>=!~;\[ ]", each)[0] for each in product.get_all("Requires-Dist", [])}
+    assert "numba" in required(product)
+    assert not everything & {"optax", "pooch", "river", "implicit", "scikit-surprise", "myfm", "lightgbm"}
+    with zipfile.ZipFile(study_wheel) as files:
+        (scripts,) = [name for name in names if name.endswith("entry_points.txt")]
+        assert "spider-study = spidertensor_study.cli:main" in files.read(scripts).decode()
 
 
 @pytest.mark.slow

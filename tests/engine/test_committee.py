@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 import naive
+import streams
 from spidertensor import SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Batch, Method, Prediction, Update
@@ -28,6 +30,8 @@ from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.stacking import LEAST, stack
 
+entries = partial(streams.entries, nodes=(20, 15), noise=0.3)
+
 NETWORK = Network((3, 3), (6,), bias=True, multilinear=4)
 PRIORS = [Prior(), Prior(multilinear_var=0.6), Prior(bias_var=0.3)]
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
@@ -35,13 +39,6 @@ BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 def members(likelihood=GAUSSIAN, **inference: Any) -> list[Method]:
     return [sequential(NETWORK, likelihood, prior, refine_every=64, **inference) for prior in PRIORS]
-
-
-def stream(n: int, seed: int = 0, *, binary: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    X = rng.integers((20, 15), size=(n, 2))
-    f = np.sin(X[:, 0]) + np.cos(2 * X[:, 1])
-    return X, (f + rng.normal(size=n) > 0).astype(float) if binary else f + 0.3 * rng.normal(size=n)
 
 
 def fixed(mean: float, var: float) -> Method:
@@ -152,7 +149,7 @@ def test_probability_of_a_probit_mixture_is_the_mixture_of_probabilities():
 @pytest.mark.parametrize("likelihood", [GAUSSIAN, PROBIT])
 def test_a_committee_is_its_members_one_by_one(likelihood):
     """Entry by entry: the mixture of what each member predicts, with the oracle's weights."""
-    X, y = stream(150, binary=likelihood is PROBIT)
+    X, y = entries(150, binary=likelihood is PROBIT)
     method = committee(members(likelihood), likelihood)
     _, update = method.update(method.init(3), Batch(X, y))
     alone = [
@@ -172,7 +169,7 @@ def test_a_committee_is_its_members_one_by_one(likelihood):
 
 
 def test_clipped_and_refused_entries_are_counted():
-    X, y = stream(400)
+    X, y = entries(400)
     y[300], y[310] = 1e3, np.nan
     method = committee(members(clip=4.0), GAUSSIAN, clip=4.0)
     state, update = method.update(method.init(0), Batch(X, y))
@@ -208,7 +205,7 @@ def test_cores_are_those_of_this_process(monkeypatch):
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_threads_change_nothing(threads, monkeypatch):
-    X, y = stream(3 * committees.ENOUGH)
+    X, y = entries(3 * committees.ENOUGH)
     used, real = [], committees.in_threads
     monkeypatch.setattr(committees, "in_threads", lambda *args: (used.append(args[2]), real(*args))[1])
     one, many = (committee(members(), GAUSSIAN, threads=n) for n in (1, threads))
@@ -233,7 +230,7 @@ def test_members_work_in_threads_at_the_same_time():
 
 def test_nine_members_do_not_depend_on_cuts():
     """NumPy adds eight or more numbers in another order than rows of numbers."""
-    X, y = stream(60)
+    X, y = entries(60)
     nine = [sequential(NETWORK, GAUSSIAN, Prior(bias_var=0.02 * (m + 1)), refine_every=64) for m in range(9)]
     method = committee(nine, GAUSSIAN)
     _, whole = method.update(method.init(0), Batch(X, y))
@@ -250,7 +247,7 @@ def test_nine_members_do_not_depend_on_cuts():
 
 
 def test_long_predictions_are_made_in_blocks(monkeypatch):
-    X, y = stream(300)
+    X, y = entries(300)
     method = committee(members(), GAUSSIAN)
     state, _ = method.update(method.init(0), Batch(X, y))
     whole = method.predict(state, X)
@@ -261,7 +258,7 @@ def test_long_predictions_are_made_in_blocks(monkeypatch):
 
 def test_members_out_of_step_are_refused():
     """After an error that no signal handler can put off, such as too little memory."""
-    X, y = stream(50)
+    X, y = entries(50)
     inner = members()
 
     def fails(state: Any, batch: Batch) -> tuple[Any, Update]:
@@ -287,7 +284,7 @@ def test_a_committee_learns_in_batches_if_one_of_its_members_does():
 
 
 def test_an_error_of_a_member_is_raised():
-    X, y = stream(committees.ENOUGH)
+    X, y = entries(committees.ENOUGH)
     for threads in (1, 2):
         method = committee(members(), GAUSSIAN, threads=threads)
         with pytest.raises(ValueError, match="2 modes"):
@@ -303,7 +300,7 @@ def test_ctrl_c_waits_until_all_members_have_learned(n, number):
         raise KeyboardInterrupt
 
     before = signal.signal(number, stop)
-    X, y = stream(n)
+    X, y = entries(n)
     inner = members()
 
     def interrupted(state: Any, batch: Batch) -> tuple[Any, Update]:
@@ -332,7 +329,7 @@ def test_ctrl_c_waits_until_all_members_have_learned(n, number):
 
 @BOTH
 def test_the_first_member_is_the_model_alone(kind):
-    X, y = stream(700, binary=kind is SpiderClassifier)
+    X, y = entries(700, binary=kind is SpiderClassifier)
     four, one = (kind(rank=3, hidden=(8,), committee=n, random_state=4).fit(X, y) for n in (4, 1))
     state = four._fitted().state
     mine, alone = (checkpoint.flatten(each) for each in (state.members[0], one._fitted().state.members[0]))
@@ -344,7 +341,7 @@ def test_the_first_member_is_the_model_alone(kind):
 
 @BOTH
 def test_members(kind):
-    X, y = stream(2000, binary=kind is SpiderClassifier)
+    X, y = entries(2000, binary=kind is SpiderClassifier)
     model = kind(rank=2, hidden=(8,)).fit(X, y)
     assert [member.own for member in model.members_] == list(MEMBERS[:4])
     assert sum(member.weight for member in model.members_) == pytest.approx(1)
@@ -358,7 +355,7 @@ def test_members(kind):
         np.testing.assert_array_equal(mine, leader)
     # the mixture goes on better than they do on average: not as well as the best, to which weights go slowly
     before = np.array([model.log_evidence_, *(member.log_evidence for member in model.members_)])
-    model.partial_fit(*stream(2000, 1, binary=kind is SpiderClassifier))
+    model.partial_fit(*entries(2000, seed=1, binary=kind is SpiderClassifier))
     gained = np.array([model.log_evidence_, *(member.log_evidence for member in model.members_)]) - before
     assert gained[0] > gained[1:].mean() + 5
     for member in (4, -1, 1.0, "0"):
@@ -368,7 +365,7 @@ def test_members(kind):
 
 @BOTH
 def test_members_of_one_s_own(kind):
-    X, y = stream(600, binary=kind is SpiderClassifier)
+    X, y = entries(600, binary=kind is SpiderClassifier)
     own = [{}, {"memory": 50}, {"hidden": (), "rank": 1}, {"multilinear": 3, "rho0": np.float64(0.5)}]
     model = kind(rank=2, hidden=(8,), committee=own).fit(X, y)
     assert len(model.members_) == 4
@@ -402,7 +399,7 @@ def test_members_of_one_s_own(kind):
     ],
 )
 def test_impossible_committees(wrong, message):
-    X, y = stream(50)
+    X, y = entries(50)
     model = SpiderRegressor(committee=wrong)
     with pytest.raises(ValueError, match=message):
         model.fit(X, y)
@@ -412,13 +409,13 @@ def test_impossible_committees(wrong, message):
 
 
 def test_what_only_a_regressor_has_is_nobody_s_own():
-    X, y = stream(50, binary=True)
+    X, y = entries(50, binary=True)
     with pytest.raises(ValueError, match="cannot have its own 'node_noise', only"):
         SpiderClassifier(committee=[{"node_noise": False}]).fit(X, y)
 
 
 def test_every_member_of_the_list_learns():
-    X, y = stream(2500)
+    X, y = entries(2500)
     model = SpiderRegressor(rank=2, hidden=(8,), committee=len(MEMBERS)).fit(X, y)
     assert len(model.members_) == len(MEMBERS)
     assert model.score(X, y) > 0.8

@@ -28,21 +28,16 @@ from spidertensor.evaluation.methods import spider as build
 from spidertensor.method import Batch
 from spidertensor.spider.engine import ENGINES
 from spidertensor.spider.likelihoods import GAUSSIAN
+from streams import entries
 
 jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32}
 
 
-def stream(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 12, (n, 2))
-    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
-
-
 @pytest.mark.slow
 def test_curvature_goes_entry_by_entry_and_equals_the_sequential_engine():
-    X, y = stream()
+    X, y = entries(400)
     both = [
         SpiderRegressor(engine=e, inference=Inference(curvature=True), **SMALL).fit(X, y)
         for e in ("sequential", "vectorized")
@@ -54,7 +49,7 @@ def test_curvature_goes_entry_by_entry_and_equals_the_sequential_engine():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 def test_joint_learns_saves_and_goes_on(kind, tmp_path):
-    X, y = stream()
+    X, y = entries(400)
     y = (y > 0).astype(int) if kind is SpiderClassifier else y
     whole = kind(engine="vectorized", **SMALL).partial_fit(X[:320], y[:320])
     whole.save(tmp_path / "half.spider")
@@ -74,7 +69,7 @@ def test_an_unknown_engine_is_refused():
 @pytest.mark.parametrize("settings", [{}, {"paper": True}], ids=["default", "paper"])
 def test_what_evaluate_builds_runs_on_both_engines(settings):
     """And learns: nearly the same, exactly so but for rounding where both go entry by entry."""
-    index, value = stream(640)
+    index, value = entries(640)
     means = []
     for engine in ENGINES:
         method = build(2, 2, GAUSSIAN, 32, engine=engine, **settings)
@@ -134,7 +129,7 @@ def test_what_describes_a_network():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 def test_a_network_of_ones_own_learns_saves_and_goes_on(kind, tmp_path):
-    X, y = stream(640)
+    X, y = entries(640)
     y = (y > 0).astype(int) if kind is SpiderClassifier else y
     whole = kind(**OWN).partial_fit(X[:320], y[:320])
     assert [layer.shape for layer in whole.inclusion_] == [(5, 4), (5,)]
@@ -169,7 +164,7 @@ def test_curvature_with_a_network_of_ones_own():
         h = jnp.tanh(weights[0] @ jnp.append(jnp.concatenate(x), 1) / jnp.sqrt(5))
         return (weights[1] @ jnp.append(h, 1))[0] / jnp.sqrt(5)
 
-    X, y = stream(100)
+    X, y = entries(100)
     own = SpiderRegressor.paper(**OWN | {"network": CustomNetwork(mlp, ((4, 5), (1, 5)))}).fit(X, y)
     built_in = SpiderRegressor.paper(**SMALL, activation="tanh").fit(X, y)
     np.testing.assert_allclose(own.predict(X), built_in.predict(X), rtol=2e-3, atol=2e-3)
@@ -208,7 +203,7 @@ def test_combinations_that_cannot_be():
 @pytest.fixture(scope="module")
 def own_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("own") / "own.spider"
-    SpiderRegressor(**OWN).partial_fit(*stream(64)).save(path)
+    SpiderRegressor(**OWN).partial_fit(*entries(64)).save(path)
     return path
 
 
@@ -223,7 +218,7 @@ def test_a_file_holds_no_code(own_file, tmp_path):
         with pytest.raises(TypeError, match="CustomNetwork"):
             act(own_file, network=tiny)
     assert b"def tiny" not in own_file.read_bytes()
-    SpiderRegressor(**SMALL).partial_fit(*stream(64)).save(tmp_path / "built-in.spider")
+    SpiderRegressor(**SMALL).partial_fit(*entries(64)).save(tmp_path / "built-in.spider")
     with pytest.raises(CheckpointError, match="has a built-in network"):
         load(tmp_path / "built-in.spider", network=TINY)
 

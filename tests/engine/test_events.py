@@ -27,7 +27,7 @@ from spidertensor.spider.sequential import sequential
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 32, "committee": 2, "random_state": 7}
 
 
-def stream(n: int, modes: int = 2, seed: int = 0) -> list[tuple[int, ...]]:
+def numbered_events(n: int, modes: int = 2, seed: int = 0) -> list[tuple[int, ...]]:
     """Events whose nodes are numbered in the order in which they come, as an estimator numbers them."""
     rng = np.random.default_rng(seed)
     raw = np.minimum(rng.geometric(0.15, (n, modes)), 30).tolist()
@@ -61,7 +61,7 @@ def _rule(request) -> dict:
 
 def test_it_learns_the_entries_of_the_oracle_bit_for_bit(rule, tmp_path):
     over = rule["negatives_over"]
-    X = stream(150)
+    X = numbered_events(150)
     made = naive.with_negatives(
         X, over if isinstance(over, tuple) else (over,), rule["negatives"],
         rule.get("negatives_power", 0.0), SMALL["random_state"],
@@ -77,7 +77,7 @@ def test_it_learns_the_entries_of_the_oracle_bit_for_bit(rule, tmp_path):
 
 @pytest.mark.parametrize("more", [{}, {"max_nodes": 8}, {"max_nodes": (None, 5)}], ids=str)
 def test_cuts_and_a_saved_model_change_nothing(rule, more, tmp_path):
-    X = stream(400)
+    X = numbered_events(400)
     whole = SpiderClassifier(**SMALL, **rule, **more)
     told = whole.learn(X)
     parts, log_evidence = SpiderClassifier(**SMALL, **rule, **more), []
@@ -91,7 +91,7 @@ def test_cuts_and_a_saved_model_change_nothing(rule, more, tmp_path):
 
 
 def test_one_event_at_a_time(rule, tmp_path):
-    X = stream(200)
+    X = numbered_events(200)
     many, single = SpiderClassifier(**SMALL, **rule), SpiderClassifier(**SMALL, **rule)
     update = many.learn(X)
     told = [single.learn_one(ids) for ids in X]
@@ -102,7 +102,7 @@ def test_one_event_at_a_time(rule, tmp_path):
 
 def test_blocks_do_not_show(monkeypatch):
     base, rule = method(Rule(4, (1,)))
-    X = np.array(stream(300))
+    X = np.array(numbered_events(300))
     learned = events.events(base, rule)
     batch = Batch(X, np.ones(len(X)))
     one, whole = learned.update(learned.init(0), batch)
@@ -117,7 +117,7 @@ def test_blocks_do_not_show(monkeypatch):
 @pytest.mark.slow
 def test_the_vectorized_engine_learns_the_same_entries():
     pytest.importorskip("jax")
-    X = stream(100)
+    X = numbered_events(100)
     settings = {**SMALL, "engine": "vectorized", "committee": 1, "random_state": 7}
     alone = SpiderClassifier(**settings, negatives=3, negatives_over=1).fit(X)
     made = naive.with_negatives(X, (1,), 3, 0.0, 7)
@@ -127,7 +127,7 @@ def test_the_vectorized_engine_learns_the_same_entries():
 
 
 def test_draws_are_spread_as_they_should_be():
-    """Of 40 nodes, over 20,000 draws; a node in 5 standard errors of its share."""
+    """40 nodes, 20,000 draws; each node within 5 standard errors of its share."""
     nodes = np.concatenate([np.arange(40), np.full(5000, 3)])
     drawn = np.empty((len(nodes), 4), np.int64)
     events.draw_alike(11, 0, nodes, 0, np.ones(drawn.shape, bool), drawn)
@@ -184,7 +184,7 @@ def test_an_interrupt_leaves_draws_and_entries_in_step(learned_first):
             base.update(state, batch)
         raise KeyboardInterrupt
 
-    X = np.array(stream(60))
+    X = np.array(numbered_events(60))
     learned = events.events(base, rule)
     state, _ = learned.update(learned.init(0), Batch(X[:40], np.ones(40)))
     wanted = X.max(axis=0) + 1
@@ -204,7 +204,7 @@ def test_an_interrupt_leaves_draws_and_entries_in_step(learned_first):
 
 def test_an_interrupted_model_can_be_saved_and_go_on(tmp_path, monkeypatch):
     """Its ids are added before the first event of a call is learned."""
-    X = stream(3000)
+    X = numbered_events(3000)
     model = SpiderClassifier(**SMALL, negatives=3, negatives_over=1, negatives_power=0.5).fit(X[:10])
     update = model._fitted().model.method.update
 
@@ -268,7 +268,7 @@ def test_rates_are_shares_of_the_events(shops):
 
 @pytest.mark.filterwarnings("ignore:8 are drawn")  # of two or three nodes, on purpose
 def test_a_rate_of_two_nodes():
-    """Of two, the one that is left out of the draws is half of all: without that, .8 would become 1."""
+    """With two nodes, the one left out of the draws is half of all: without that, .8 would become 1."""
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 5, 8000), rng.random(8000) < 0.2]).astype(int)
     model = SpiderClassifier(committee=1, negatives=8, negatives_over=1).fit(X)
@@ -332,7 +332,7 @@ def test_pairs_take_eight_bytes_and_are_merged_now_and_then():
 
 @pytest.mark.parametrize("whose", [True, 0, "user"])
 def test_what_was_seen_is_not_recommended(whose, tmp_path):
-    X = stream(300)
+    X = numbered_events(300)
     columns = Columns([list(each) for each in zip(*X, strict=True)], ("user", "product"))
     model = SpiderClassifier(**SMALL, negatives=2, negatives_over="product", remember_seen=whose).fit(columns)
     model.save(tmp_path / "model")
@@ -345,7 +345,7 @@ def test_what_was_seen_is_not_recommended(whose, tmp_path):
 
 
 def test_forgotten_nodes_are_gone_from_pairs_and_draws(tmp_path):
-    X = stream(300)
+    X = numbered_events(300)
     how = {**SMALL, "negatives": 3, "negatives_over": 1, "negatives_power": 0.5, "remember_seen": True}
     model = SpiderClassifier(**how).fit(X)
     gone = {1, 4}
@@ -361,13 +361,15 @@ def test_forgotten_nodes_are_gone_from_pairs_and_draws(tmp_path):
 
 
 def test_whose_pairs_are_remembered_cannot_come_with_the_candidates():
-    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(stream(50))
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(
+        numbered_events(50)
+    )
     with pytest.raises(ValueError, match="the mode of remember_seen must be given"):
         model.recommend({}, 1, candidates={0: [1, 1], 1: [0, 1]})
 
 
 def test_parameters_that_are_set_later_do_not_change_what_was_fitted():
-    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit(stream(50))
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit(numbered_events(50))
     model.set_params(negatives=None)
     model.learn_one((0, 0))
     model.learn([(0, "new")])
@@ -375,7 +377,9 @@ def test_parameters_that_are_set_later_do_not_change_what_was_fitted():
 
 
 def test_a_copy_does_not_share_pairs():
-    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(stream(50))
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1, remember_seen=True).fit(
+        numbered_events(50)
+    )
     twin = pickle.loads(pickle.dumps(model))
     before = len(model._fitted().pairs.pairs())
     twin.learn([(0, 0), ("new", "new")])
@@ -412,12 +416,12 @@ def test_settings_that_do_not_fit(params, reason):
 def test_with_three_modes_somebody_is_named():
     params = {**SMALL, "negatives": 2, "negatives_over": 1}
     with pytest.raises(ValueError, match="must name the one that is recommended to"):
-        SpiderClassifier(**params, remember_seen=True).fit(stream(10, 3))
-    assert SpiderClassifier(**params, remember_seen=0).fit(stream(10, 3)).n_entries_ == 10
+        SpiderClassifier(**params, remember_seen=True).fit(numbered_events(10, 3))
+    assert SpiderClassifier(**params, remember_seen=0).fit(numbered_events(10, 3)).n_entries_ == 10
 
 
 def test_a_value_that_is_no_event_changes_nothing(tmp_path):
-    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit(stream(50), np.ones(50))
+    model = SpiderClassifier(**SMALL, negatives=2, negatives_over=1).fit(numbered_events(50), np.ones(50))
     before = arrays_of(model, tmp_path / "a")
     with pytest.raises(EntryError, match="is not an event") as error:
         model.learn([(0, 0), (9, 9)], [1, 0])
@@ -429,7 +433,7 @@ def test_a_value_that_is_no_event_changes_nothing(tmp_path):
 
 def test_a_classifier_without_negatives_still_needs_y():
     with pytest.raises(EntryError, match="requires y"):
-        SpiderClassifier(**SMALL).fit(stream(10))
+        SpiderClassifier(**SMALL).fit(numbered_events(10))
 
 
 def test_a_clone_is_of_events_too():
@@ -454,7 +458,7 @@ def test_a_clone_is_of_events_too():
 def test_a_changed_file_is_refused(name, change, reason, tmp_path):
     model = SpiderClassifier(
         **SMALL, negatives=2, negatives_over=1, negatives_power=0.5, remember_seen=True
-    ).fit(stream(50))
+    ).fit(numbered_events(50))
     model.save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")
     checkpoint.save(tmp_path / "model", file.arrays | {name: change(file.arrays[name])}, file.sections)

@@ -118,7 +118,7 @@ def test_numbers_stay_finite_and_positive(kind, memory):
 
 
 def test_rare_events_do_not_let_the_noise_collapse():
-    """Of 1 % ones the residual is always clipped; the noise must still be theirs."""
+    """With 1 % ones the residual is always clipped; the noise must still be theirs."""
     rng = np.random.default_rng(0)
     index = np.stack([rng.integers(200, size=60_000), rng.integers(50, size=60_000)], axis=1)
     value = (rng.random(60_000) < 0.01).astype(float)

@@ -43,12 +43,12 @@ from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider import likelihoods, posterior  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN, named  # noqa: E402
+from spidertensor.spider.likelihoods.probit import jax_mills  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.spike_slab import refine_layer  # noqa: E402
 from spidertensor.spider.vectorized import _cuts, vectorized  # noqa: E402
-from spidertensor.spider.vectorized_evidence import evidence, mills  # noqa: E402
 from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, add  # noqa: E402
 from spidertensor.spider.vectorized_updates import Sites, learn, refine  # noqa: E402
@@ -220,7 +220,7 @@ def ratio(t):  # phi / Phi
 def test_mills_in_both_tails(x64, rtol):
     t = np.concatenate([-np.logspace(0.31, 8, 60), np.linspace(-2, 2, 41), np.linspace(2, 12, 11)])
     with jax.enable_x64(x64):
-        log_cdf, R, R_t = jax.jit(mills)(jnp.asarray(t if x64 else t.astype(np.float32)))
+        log_cdf, R, R_t = jax.jit(jax_mills)(jnp.asarray(t if x64 else t.astype(np.float32)))
         t = np.asarray(jnp.asarray(t)).astype(float)
     np.testing.assert_allclose(log_cdf, log_ndtr(t), rtol=rtol)
     np.testing.assert_allclose(R, ratio(t), rtol=rtol)
@@ -230,14 +230,14 @@ def test_mills_in_both_tails(x64, rtol):
     np.testing.assert_allclose(np.asarray(R_t)[t < -1e3], 1 / far, rtol=1e-5)
 
 
-PROBIT = jax.jit(partial(evidence, likelihoods.PROBIT))
+PROBIT = jax.jit(likelihoods.PROBIT.jax_evidence)
 numbers = st.floats(-(2.0**50), 2.0**50, width=32)
 
 
 @given(alpha=numbers, beta=st.floats(0, 2.0**40, width=32), y=st.sampled_from([0.0, 1.0]))
 def test_probit_sites_are_proper(alpha, beta, y):
     """noise_n = 1/precision is positive (1 at least), and nothing overflows, for any t in float32."""
-    said = PROBIT(*map(np.float32, (y, alpha, beta, 0.0)))
+    said = PROBIT(*map(np.float32, (y, alpha, beta, 0.0, 0.0)))
     assert 0 <= said.precision <= 1
     assert np.isfinite(np.array(said)).all()
     assert said.c >= 0

@@ -21,6 +21,7 @@ from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_updates import _inverse, evaluate, learn  # noqa: E402
 from spidertensor.testing.states import bits  # noqa: E402
+from streams import entries  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,12 +29,6 @@ def one_thread():
     """As in test_vectorized.py."""
     with threadpool_limits(1):
         yield
-
-
-def entries(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 12, (n, 2))
-    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
 
 
 def own(weights, x):

@@ -39,7 +39,7 @@ def parts(n: int, cuts: list[int]) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(at)]
 
 
-def stream(n: int, n_ids: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def often_and_seldom(n: int, n_ids: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Some ids come often and some seldom, so that rows stay, go, and are wanted again."""
     rng = np.random.default_rng(seed)
     X = (n_ids * rng.random((n, 2)) ** 2).astype(int)
@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_rule(ids, limit, cuts):
     cuts=st.lists(st.integers(0, 50), max_size=5),
 )
 def test_cuts_change_nothing(tmp_path_factory, seed, limits, cuts):
-    X, y = stream(50, 15, seed)
+    X, y = often_and_seldom(50, 15, seed)
     results = []
     for pieces in ([slice(0, 50)], [slice(n, n + 1) for n in range(50)], parts(50, cuts)):
         model = SpiderRegressor(**SMALL, max_nodes=limits)
@@ -91,7 +91,7 @@ def test_cuts_change_nothing(tmp_path_factory, seed, limits, cuts):
 def test_a_node_that_goes_is_as_if_it_had_been_forgotten(kind):
     """An independent way to the same model: no limit, and before each entry the node that the rule names is
     forgotten. (multilinear=0: no part of a node's start depends on its row.)"""
-    X, y = stream(150, 30)
+    X, y = often_and_seldom(150, 30)
     y = y if kind is SpiderRegressor else (y > 0).astype(int)
     common = {name: SMALL[name] for name in SMALL if kind is SpiderRegressor or name != "scaling"}
     common |= {"multilinear": 0}
@@ -147,7 +147,7 @@ def test_predictions_and_bad_input_do_not_count_as_seen(tmp_path):
 
 def test_when_memory_runs_out_nothing_was_added(monkeypatch):
     """The state cannot grow: the ids are as before, those that had to make room among them."""
-    X, y = stream(60, 12)
+    X, y = often_and_seldom(60, 12)
     model = SpiderRegressor(**SMALL, max_nodes=(5, None)).fit(X, y)
     before, probe = (model.n_evicted_, model.factors_[0].ids), [(raw, raw) for raw in range(12)]
     seen = model.seen(probe)
@@ -164,7 +164,7 @@ def test_when_memory_runs_out_nothing_was_added(monkeypatch):
 
 def test_after_an_error_no_id_has_the_factors_of_another():
     """The engine fails in the second segment of a call: the ids of later ones start at the prior."""
-    X, y = stream(40, 8)
+    X, y = often_and_seldom(40, 8)
     model = SpiderRegressor(**SMALL | {"multilinear": 0}, max_nodes=2).fit(X, y)
     fitted = model._fitted()
     calls = []
@@ -189,7 +189,7 @@ def test_after_an_error_no_id_has_the_factors_of_another():
 
 
 def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
-    X, y = stream(400, 60)
+    X, y = often_and_seldom(400, 60)
     settings = SMALL | {"max_nodes": (20, 9)}
     straight = SpiderRegressor(**settings).fit(X, y)
     half = SpiderRegressor(**settings).fit(X[:201], y[:201])
@@ -213,7 +213,7 @@ def test_the_limits_are_checked():
 
 
 def test_a_file_of_before_has_no_limits(tmp_path):
-    model = SpiderRegressor(**SMALL).fit(*stream(50, 10))
+    model = SpiderRegressor(**SMALL).fit(*often_and_seldom(50, 10))
     model.save(tmp_path / "model")
     arrays, sections = (copy.deepcopy(dict(part)) for part in checkpoint.load(tmp_path / "model")[:2])
     del sections["model"]["params"]["max_nodes"]
@@ -245,7 +245,7 @@ ORDER, EVICTED = "model/nodes/0/order", "model/nodes/0/evicted"
     ],
 )
 def test_files_with_another_order_are_refused(tmp_path, change, reason):
-    SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*stream(100, 10)).save(tmp_path / "model")
+    SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*often_and_seldom(100, 10)).save(tmp_path / "model")
     arrays, sections = (dict(part) for part in checkpoint.load(tmp_path / "model")[:2])
     arrays = {name: array for name, array in (arrays | change).items() if array is not None}
     checkpoint.save(tmp_path / "changed", arrays, sections)
@@ -254,7 +254,7 @@ def test_files_with_another_order_are_refused(tmp_path, change, reason):
 
 
 def test_files_with_other_limits_are_refused(tmp_path):
-    SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*stream(100, 10)).save(tmp_path / "model")
+    SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*often_and_seldom(100, 10)).save(tmp_path / "model")
     for wrong, reason in (
         ([3, None], "4 nodes, but room for 3"),
         ([4], "names 1 modes"),
@@ -278,7 +278,7 @@ def test_the_vectorized_engine_finds_the_same_batches(tmp_path):
     how = {name: SMALL[name] for name in SMALL if name != "hidden"}
     how |= {"max_nodes": (5, 11), "engine": "vectorized", "committee": 1}
     how |= {"network": spidertensor.CustomNetwork(network, ((1,),))}
-    X, y = stream(96, 40)
+    X, y = often_and_seldom(96, 40)
     results = []
     for size in (96, 8):
         model = SpiderRegressor(**how)
@@ -306,7 +306,7 @@ def test_endless_ids_need_no_more_room(tmp_path):
 
 
 def test_the_command_evicts_and_says_so(folder, spider, fails):
-    X, y = stream(500, 40)
+    X, y = often_and_seldom(500, 40)
     lines = [f"{a},{b},{value:.3f}\n" for (a, b), value in zip(X.tolist(), y, strict=True)]
     Path("all.csv").write_text("user,page,clicks\n" + "".join(lines))
     Path("grows.csv").write_text("user,page,clicks\n" + "".join(lines[:300]))
@@ -362,7 +362,7 @@ def test_without_a_limit_nothing_of_eviction_runs(monkeypatch):
     for module in (fitted_part, running_floors):
         for name in (set(own) - left) & vars(module).keys():
             monkeypatch.setattr(module, name, crossed)
-    X, y = stream(60, 20)
+    X, y = often_and_seldom(60, 20)
     model = SpiderRegressor(**SMALL).fit(X[:40], y[:40])
     numbered = model.learn_numbered(X[40:50], y[40:50])
     running_floors.RunningFloors(GAUSSIAN, X.shape[1]).learn(y[40:50], numbered, 0.0)

@@ -299,7 +299,7 @@ def test_units(a, b, shift, scale):
 
 
 def test_log_evidence_is_the_log_density_of_the_predictions():
-    """Of one model's, which are Gaussian; test_committee.py has that of a mixture."""
+    """For one model, whose predictions are Gaussian; test_committee.py has the mixture."""
     X, y = stream(50)
     model = fresh(SpiderRegressor, committee=1)
     update = model.learn(X, y)

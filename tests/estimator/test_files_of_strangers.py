@@ -135,7 +135,7 @@ def wild_state(network: Network, prior: Prior, seed: int) -> posterior.State:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("product", [False, True])
 def test_no_prediction_is_beyond_its_reach(activation, product):
-    """Of all combinations of known and new nodes; and the bound is not vacuous."""
+    """Holds for all combinations of known and new nodes; and the bound is not vacuous."""
     tightest = 0.0
     for seed, hidden in enumerate([(), (1,), (3,), (5, 2), (4, 4, 4)] * 3):
         network = Network(

@@ -6,10 +6,12 @@ import copy
 import json
 import pickle
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 
+import streams
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cli
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.evaluation import floors
@@ -18,15 +20,10 @@ from spidertensor.learner.scores import Scores
 from spidertensor.method import Batch, Update
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
+entries = partial(streams.entries, first=(0, 200), nodes=(200, 300))  # users and movies share no number
+
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1}
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4", "--committee", "1")
-
-
-def stream(n=1_500, seed=0):
-    """Users 0 to 199 and movies 200 to 299."""
-    rng = np.random.default_rng(seed)
-    X = rng.integers((0, 200), (200, 300), size=(n, 2))
-    return X, np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
 
 
 def noted(call) -> list[SpiderWarning]:
@@ -46,7 +43,7 @@ def kinds(call) -> list[str]:
 
 @pytest.mark.parametrize(("label", "other"), [(1, "0 for what did not happen"), (0, "1 for what did happen")])
 def test_equal_labels_are_noted_with_the_way_out(label, other):
-    X, _ = stream(30)
+    X, _ = entries(30)
     (note,) = noted(lambda: SpiderClassifier(**SMALL).fit(X, np.full(30, label)))
     assert note.kind == "one value"
     assert f"all 30 values are {label}" in note.reason
@@ -54,7 +51,7 @@ def test_equal_labels_are_noted_with_the_way_out(label, other):
 
 
 def test_equal_values_of_a_stream_are_noted_once_after_a_thousand():
-    X, _ = stream(3_000)
+    X, _ = entries(3_000)
     ones = np.ones(3_000)
     model = SpiderClassifier(**SMALL)
     told = [
@@ -65,7 +62,7 @@ def test_equal_values_of_a_stream_are_noted_once_after_a_thousand():
 
 
 def test_values_that_differ_at_last_or_are_few_are_no_note():
-    X, _ = stream(1_200)
+    X, _ = entries(1_200)
     rare = np.zeros(1_200)
     rare[900] = 1
     model = SpiderClassifier(**SMALL)
@@ -76,14 +73,14 @@ def test_values_that_differ_at_last_or_are_few_are_no_note():
 
 def test_a_loaded_model_is_not_judged_by_the_rest_of_its_stream(tmp_path):
     """It has learned both labels, and that is not known any more."""
-    X, y = stream(1_500)
+    X, y = entries(1_500)
     SpiderClassifier(**SMALL).fit(X, y > 0).save(tmp_path / "model")
     model = SpiderClassifier.load(tmp_path / "model")
     assert kinds(lambda: (model.partial_fit(X, np.ones(1_500)), model._warn_at_end())) == []
 
 
 def test_a_failed_fit_leaves_the_notes_as_they_were():
-    X, y = stream(100)
+    X, y = entries(100)
     model = SpiderClassifier(**SMALL).fit(X, y > 0)
     with pytest.raises(ValueError, match="all labels are 2"):
         model.fit(X, np.full(100, 2))
@@ -91,7 +88,7 @@ def test_a_failed_fit_leaves_the_notes_as_they_were():
 
 
 def test_placeholders_are_noted_and_a_jump_is_not():
-    X, y = stream()
+    X, y = entries(1_500)
     missing = np.where(np.random.default_rng(1).random(len(y)) < 0.05, -9999.0, y)
     assert "far" in kinds(lambda: SpiderRegressor(**SMALL).fit(X, missing))
     assert "far" not in kinds(
@@ -101,7 +98,7 @@ def test_placeholders_are_noted_and_a_jump_is_not():
 
 
 def test_many_clipped_values_are_noted_with_their_share():
-    X, _ = stream(3_000)
+    X, _ = entries(3_000)
     y = np.where(np.random.default_rng(1).random(3_000) < 0.03, 100.0, 0.0)  # most are equal: nothing is wild
     model = SpiderRegressor(**SMALL)
     model.partial_fit(X, y)
@@ -112,7 +109,7 @@ def test_many_clipped_values_are_noted_with_their_share():
 
 
 def test_a_stream_is_judged_without_its_end():
-    X, _ = stream(12_000)
+    X, _ = entries(12_000)
     y = np.where(np.random.default_rng(1).random(12_000) < 0.03, 100.0, 0.0)
     model = SpiderRegressor(**SMALL)
     told = [
@@ -123,7 +120,7 @@ def test_a_stream_is_judged_without_its_end():
 
 
 def test_a_far_value_is_noted_where_nothing_clips_it():
-    X, y = stream(300)
+    X, y = entries(300)
     y[200] = 1e4
     (note,) = noted(lambda: SpiderRegressor.paper(rank=2, hidden=(4,)).fit(X, y))
     assert note.kind == "unclipped"
@@ -137,7 +134,7 @@ def test_a_far_value_is_noted_where_nothing_clips_it():
 @pytest.fixture(scope="module")
 def texts():
     """A model of text ids such as ("00170", "Film 221"), and these."""
-    X, y = stream(400)
+    X, y = entries(400)
     ids = [(f"{user:05d}", f"Film {movie}") for user, movie in X.tolist()]
     return SpiderRegressor(**SMALL).fit(ids, y), ids[:20]
 
@@ -174,7 +171,7 @@ def test_ids_in_another_form_are_noted_with_the_reason(texts, mode, change, word
     ],
 )
 def test_one_id_is_enough_where_the_reason_is_known(change, words):
-    X, y = stream(400)
+    X, y = entries(400)
     model = SpiderRegressor(**SMALL).fit(X, y)
     for call in (
         lambda twin: twin.predict([(change(7), 250)]),
@@ -186,7 +183,7 @@ def test_one_id_is_enough_where_the_reason_is_known(change, words):
 
 
 def test_new_ids_are_no_note_until_they_are_many():
-    X, y = stream(400)
+    X, y = entries(400)
     model = SpiderRegressor(**SMALL).fit(X, y)
     assert noted(lambda: model.predict([(1_000, movie) for movie in range(200, 300)])) == []  # one new user
     assert noted(lambda: model.predict([(user, 250) for user in range(1_000, 1_009)])) == []
@@ -239,7 +236,7 @@ def written(path, X, y, form="{},{},{}\n"):
 
 
 def test_fit_shows_both_floors_over_the_run_and_its_last_part(spider, tmp_path):
-    X, y = stream()
+    X, y = entries(1_500)
     out, err = spider(
         "fit", written(tmp_path / "a.csv", X.tolist(), y.tolist()), *FIT, "--model", "a", "--json"
     )
@@ -260,7 +257,7 @@ def test_fit_shows_both_floors_over_the_run_and_its_last_part(spider, tmp_path):
 
 
 def test_fit_notes_labels_that_are_all_1(spider, tmp_path):
-    X, _ = stream(60)
+    X, _ = entries(60)
     written(tmp_path / "clicks.csv", X.tolist(), [1] * 60)
     out, err = spider("fit", "clicks.csv", *FIT, "--binary", "--json")
     (note,) = json.loads(out)["notes"]
@@ -270,7 +267,7 @@ def test_fit_notes_labels_that_are_all_1(spider, tmp_path):
 
 
 def test_fit_notes_many_bad_rows_in_the_words_of_the_command(spider, tmp_path):
-    X, y = stream(300)
+    X, y = entries(300)
     written(
         tmp_path / "bad.csv",
         X.tolist(),
@@ -283,7 +280,7 @@ def test_fit_notes_many_bad_rows_in_the_words_of_the_command(spider, tmp_path):
 
 def test_fit_notes_a_model_that_is_worse_than_the_floors(spider, tmp_path):
     """The paper's model does not follow values that a wrong shift has moved far away."""
-    X, y = stream()
+    X, y = entries(1_500)
     written(tmp_path / "a.csv", X.tolist(), y.tolist())
     out, err = spider("fit", "a.csv", *FIT[:-2], "--paper", "--scaling", "1000,1", "--json")
     record = json.loads(out)
@@ -295,7 +292,7 @@ def test_fit_notes_a_model_that_is_worse_than_the_floors(spider, tmp_path):
 
 
 def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
-    X, y = stream(400)
+    X, y = entries(400)
     spider("fit", written(tmp_path / "a.csv", X.tolist(), y.tolist()), *FIT, "--model", "a")
     written(tmp_path / "zeros.csv", X.tolist(), y.tolist(), form="{:05d},{},{}\n")
     _, err = spider("predict", "a", "zeros.csv", "--out", "out.csv")
@@ -311,7 +308,7 @@ def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
 
 
 def tally(likelihood, value, mean, log_evidence=None) -> LastPart:
-    """Of a model with such predictions, learned in pieces."""
+    """The notes of a model with such predictions, learned in pieces."""
     scores = Scores(likelihood, 1)
     found = LastPart(scores)
     index = np.zeros((len(value), 1), np.int64)

@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {"rank": 2, "hidden": (6,), "multilinear": 2, "batch_siz
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 
-def stream(kind: type, n: int = 900) -> list[tuple[tuple[Any, ...], float]]:
+def jumping(kind: type, n: int = 900) -> list[tuple[tuple[Any, ...], float]]:
     """Nodes arrive over time; an outlier now and then; in the middle all values jump, for good."""
     rng = np.random.default_rng(5)
     rows = rng.integers(0, 4 + np.arange(n) // 20, (2, n)).T
@@ -55,7 +55,7 @@ def numbers(update: Any) -> list[Any]:
 def test_one_by_one_is_the_whole_stream(kind, committee):
     """Against one call with all entries, which never takes the short way: new nodes, outliers, refinements
     and a change that is followed included."""
-    entries = stream(kind)
+    entries = jumping(kind)
     first, rest = entries[:40], entries[40:]
     one, whole = (kind(committee=committee, **SMALL) for _ in range(2))
     for model in (one, whole):
@@ -80,7 +80,7 @@ def test_one_by_one_is_the_whole_stream(kind, committee):
 )
 def test_other_networks_one_by_one(settings):
     """What an entry does not move is not written back, so this must be nothing else."""
-    entries = stream(SpiderRegressor, 200)
+    entries = jumping(SpiderRegressor, 200)
     settings = SMALL | {"batch_size": 1000, "scaling": (0, 1)} | settings
     one, whole = SpiderRegressor(**settings), SpiderRegressor(**settings)
     one.fit(*map(list, zip(*entries[:150], strict=True)))
@@ -91,7 +91,7 @@ def test_other_networks_one_by_one(settings):
 
 @pytest.mark.parametrize("member", [0, 2])
 def test_members_out_of_step_are_an_error(member):
-    entries = stream(SpiderRegressor, 200)
+    entries = jumping(SpiderRegressor, 200)
     model = SpiderRegressor(**SMALL).fit(*map(list, zip(*entries, strict=True)))
     ids, value = entries[0]
     model.learn_one(ids, value)
@@ -104,7 +104,7 @@ def test_members_out_of_step_are_an_error(member):
 def test_most_entries_take_the_short_way(kind, monkeypatch):
     """Else the tests above would compare the general way with itself."""
     model, taken = kind(**SMALL), []
-    entries = stream(kind, 200)
+    entries = jumping(kind, 200)
     model.learn(*map(list, zip(*entries, strict=True)))
     short = one_entry._learned
     monkeypatch.setattr(one_entry, "_learned", lambda *args: taken.append(short(*args)) or taken[-1])
@@ -120,7 +120,7 @@ def test_most_entries_take_the_short_way(kind, monkeypatch):
 @BOTH
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")  # about ids that were never seen
 def test_predict_one_is_predict(kind):
-    entries = stream(kind, 200)
+    entries = jumping(kind, 200)
     model = kind(**SMALL).fit(*map(list, zip(*entries, strict=True)))
     rows = [ids for ids, _ in entries[:50]] + [
         ("nobody", 1),
@@ -245,7 +245,7 @@ def test_numbers_of_any_plain_type():
 @pytest.mark.slow
 def test_the_vectorized_engine_takes_them_too():
     pytest.importorskip("jax")
-    entries = stream(SpiderRegressor, 60)
+    entries = jumping(SpiderRegressor, 60)
     one, many = (SpiderRegressor(engine="vectorized", committee=1, **SMALL) for _ in range(2))
     for model in (one, many):
         model.learn(*map(list, zip(*entries[:30], strict=True)))
@@ -257,7 +257,7 @@ def test_the_vectorized_engine_takes_them_too():
 
 def test_weights_that_were_learned_in_between_are_used():
     """The short way keeps packed weights: learning by long calls, a file and a pickle must renew them."""
-    entries = stream(SpiderRegressor, 400)
+    entries = jumping(SpiderRegressor, 400)
     X, y = map(list, zip(*entries, strict=True))
     one, plain = (SpiderRegressor(**SMALL | {"batch_size": 1000}).fit(X[:200], y[:200]) for _ in range(2))
     for start in range(200, 400, 20):
@@ -274,7 +274,7 @@ def test_weights_that_were_learned_in_between_are_used():
 
 def test_the_first_short_call_after_a_long_one():
     """A long call runs the members one by one, without packed weights that stay."""
-    X, y = map(list, zip(*stream(SpiderClassifier, 800), strict=True))
+    X, y = map(list, zip(*jumping(SpiderClassifier, 800), strict=True))
     one, whole = (SpiderClassifier(**SMALL | {"batch_size": 1000}) for _ in range(2))
     assert one.fit(X[:700], y[:700]).predict_one(X[0]).probability == one.predict_proba(X[:600])[0, 1]
     one.fit(X[:700], y[:700])
@@ -284,7 +284,7 @@ def test_the_first_short_call_after_a_long_one():
 
 
 def test_threads_may_share_a_model():
-    entries = stream(SpiderRegressor, 300)
+    entries = jumping(SpiderRegressor, 300)
     model = SpiderRegressor(**SMALL).fit(*map(list, zip(*entries, strict=True)))
     ids = entries[0][0]
 
@@ -307,7 +307,7 @@ def test_threads_may_share_a_model():
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
 def test_an_interrupt_leaves_members_and_committee_in_step():
     """At any moment of a call: the entry was learned by all of them, weights included, or by none."""
-    entries = stream(SpiderRegressor, 200)
+    entries = jumping(SpiderRegressor, 200)
     model = SpiderRegressor(**SMALL | {"batch_size": 10_000}).fit(*map(list, zip(*entries, strict=True)))
     ids, rng, interrupted = entries[0][0], np.random.default_rng(0), 0
 

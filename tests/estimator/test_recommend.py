@@ -101,7 +101,7 @@ def test_thompson_draws_from_the_posterior():
 
 
 def test_sample_has_the_posterior_s_moments():
-    """Of weights, of a known node, and of an unseen one, which is drawn from the prior."""
+    """Draws weights, a known node, and an unseen one from the prior."""
     learned = regressor()._fitted()
     _, network, prior, _ = learned.model.members[learned.leading]
     rows = [np.array([2, -1]), np.array([0])]

@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spidertensor
+from forked import Spider
 from model_files import SPECIAL, file_bytes
 from spidertensor import (
     CheckpointError,
@@ -44,7 +45,7 @@ OWN = [{}, {"rank": (1, 3), "hidden": (3, 2), "memory": 30.0}, {"bias": False, "
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 
-def stream(n=90, binary=False):
+def mixed_ids(n=90, binary=False):
     """Ids of several kinds, new ones all the way."""
     rng = np.random.default_rng(0)
     row = np.arange(n)
@@ -55,7 +56,7 @@ def stream(n=90, binary=False):
 
 
 def model_of(kind, n=90):
-    return kind(**SMALL).fit(*(part[:n] for part in stream(binary=kind is SpiderClassifier)))
+    return kind(**SMALL).fit(*(part[:n] for part in mixed_ids(binary=kind is SpiderClassifier)))
 
 
 # --- save, load, go on ---
@@ -66,7 +67,7 @@ def model_of(kind, n=90):
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 90), max_size=6))
 def test_going_on_equals_never_stopping(kind, preset, cuts):
-    X, y = stream(binary=kind is SpiderClassifier)
+    X, y = mixed_ids(binary=kind is SpiderClassifier)
     make = {**SMALL, **({"scaling": (0.0, 3.0)} if kind is SpiderRegressor else {})}
     make |= {"memory": 20.0} if preset == "memory" else {}
     make |= {"committee": OWN} if preset == "members" else {}
@@ -162,7 +163,7 @@ def test_going_on_in_a_watched_window_of_the_vectorized_engine():
 @BOTH
 def test_a_pickle_mapped_into_memory_goes_on(kind, tmp_path):
     """It is read-only, and learning writes in place."""
-    X, y = stream(binary=kind is SpiderClassifier)
+    X, y = mixed_ids(binary=kind is SpiderClassifier)
     model = model_of(kind, 50)
     joblib.dump(model, tmp_path / "model")
     mapped = joblib.load(tmp_path / "model", mmap_mode="r")
@@ -173,7 +174,7 @@ def test_a_pickle_mapped_into_memory_goes_on(kind, tmp_path):
 
 @BOTH
 def test_everything_comes_back(kind, tmp_path):
-    X, y = stream(binary=kind is SpiderClassifier)
+    X, y = mixed_ids(binary=kind is SpiderClassifier)
     model = kind(**SMALL, random_state=4).fit(pd.DataFrame(X, columns=["user", "item"]), y)
     model.save(tmp_path / "model", position=["anything", 1, None])
     for back in (kind.load(tmp_path / "model"), spidertensor.load(str(tmp_path / "model"))):
@@ -221,7 +222,7 @@ def test_a_subclass(tmp_path):
     class Mine(SpiderRegressor):
         pass
 
-    model = Mine(**SMALL).fit(*stream())
+    model = Mine(**SMALL).fit(*mixed_ids())
     model.save(tmp_path / "model")
     assert type(Mine.load(tmp_path / "model")) is Mine
     assert type(spidertensor.load(tmp_path / "model")) is SpiderRegressor
@@ -271,8 +272,8 @@ while row < n:
 """
 
 
-def run_worker(path, n, kind, **options):
-    return subprocess.Popen([sys.executable, "-c", WORKER, str(path), str(n), kind.__name__], **options)
+def run_worker(path, n, kind):
+    return Spider(path, n, kind.__name__, program=WORKER, text=True)
 
 
 @pytest.mark.slow
@@ -281,11 +282,10 @@ def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     """A worker prints after each save; some saves and some milliseconds later it is killed."""
     n, rng = 6_000, np.random.default_rng(3)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    calm = run_worker(unbroken, n, kind, stdout=subprocess.DEVNULL)
+    calm = run_worker(unbroken, n, kind)
     starts = []
     for kill in range(8):
-        with run_worker(broken, n, kind, stdout=subprocess.PIPE, text=True) as worker:
-            assert worker.stdout is not None
+        with run_worker(broken, n, kind) as worker:
             starts.append(int(worker.stdout.readline().split()[1]))
             for _ in range(0 if kill == 0 else rng.integers(1, 40)):
                 worker.stdout.readline()
@@ -296,9 +296,9 @@ def test_killed_at_random_moments_and_resumed(kind, tmp_path):
     assert sorted(starts) == starts
     assert 0 < starts[-1] < n
     assert len(set(starts)) > 5
-    with run_worker(broken, n, kind, stdout=subprocess.DEVNULL) as last:
-        assert last.wait() == 0
-    assert calm.wait() == 0
+    for worker in (run_worker(broken, n, kind), calm):
+        worker.communicate()
+        assert worker.returncode == 0
     assert broken.read_bytes() == unbroken.read_bytes()
     model = spidertensor.load(broken)
     assert (type(model), model.n_entries_, len(model.members_)) == (kind, n, 4)
@@ -703,7 +703,7 @@ def test_the_largest_noise_of_a_node_is_allowed(name, value, content, tmp_path):
     arrays = content.arrays | {name: filled(value)(content.arrays[name])}
     checkpoint.save(tmp_path / "model", arrays, content.sections)
     model = spidertensor.load(tmp_path / "model")
-    assert np.isfinite(model.predict(stream()[0], return_std=True)).all()
+    assert np.isfinite(model.predict(mixed_ids()[0], return_std=True)).all()
 
 
 def test_a_mode_without_nodes_is_one_whose_nodes_were_all_forgotten(content, tmp_path):
@@ -830,7 +830,7 @@ def test_a_classifier_has_no_scale(tmp_path):
 def test_a_number_that_was_changed_never_makes_a_nan(kind, tmp_path):
     """Each array of numbers that are not whole, with one of them changed: refused, or it predicts numbers."""
     path, rng = tmp_path / "model", np.random.default_rng(0)
-    X, y = stream(binary=kind is SpiderClassifier)
+    X, y = mixed_ids(binary=kind is SpiderClassifier)
     kind(**SMALL, committee=2).fit(X, y).save(path)
     file = checkpoint.load(path)
     names = [name for name, array in file.arrays.items() if array.dtype.kind == "f"]
@@ -1016,7 +1016,7 @@ def test_version_1_does_not_say_what_it_did_not_know(tmp_path):
 
 
 def test_looking_at_a_model_needs_no_engine(tmp_path):
-    """Of either version and engine, without JAX."""
+    """Files of either version and engine load without JAX."""
     model = model_of(SpiderRegressor)
     model.save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")

@@ -21,7 +21,7 @@ SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2}
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 
-def stream(kind, n=6_000):
+def growing(kind, n=6_000):
     """New ids all the way, so that the arrays grow and move."""
     rng = np.random.default_rng(0)
     X = rng.integers(0, np.arange(8, n + 8)[:, None] // [2, 8], (n, 2))
@@ -64,7 +64,7 @@ def readers(model, X) -> dict:
 
 @BOTH
 def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
-    X, y = stream(kind, 200)
+    X, y = growing(kind, 200)
     model = kind(**SMALL).fit(X, y)
     calls = readers(model, X) | {
         "fit": lambda: model.fit(X, y),
@@ -95,7 +95,7 @@ def test_nobody_looks_while_another_thread_is_inside(kind, tmp_path):
 @BOTH
 def test_learn_predict_save_and_load_at_once(kind, tmp_path):
     """Without the lock, most files cannot be loaded, ids and arrays differ in length, or it crashes."""
-    X, y = stream(kind)
+    X, y = growing(kind)
     model, alone = (kind(**SMALL).partial_fit(X[:50], y[:50]) for _ in range(2))
     calls = readers(model, X)
     path, stop, errors, counts = tmp_path / "model", threading.Event(), [], {}
@@ -151,7 +151,7 @@ def test_learn_predict_save_and_load_at_once(kind, tmp_path):
 
 
 def test_two_threads_that_learn_lose_nothing():
-    X, y = stream(SpiderRegressor, 4000)
+    X, y = growing(SpiderRegressor, 4000)
     model = SpiderRegressor(**SMALL).partial_fit(X[:100], y[:100])
 
     def learn(part):
@@ -169,7 +169,7 @@ def test_two_threads_that_learn_lose_nothing():
 
 @BOTH
 def test_every_copy_has_a_lock_of_its_own(kind):
-    model = kind(**SMALL).fit(*stream(kind, 100))
+    model = kind(**SMALL).fit(*growing(kind, 100))
     twins = [pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model), clone(model), kind()]
     locks = {id(each._lock) for each in (model, *twins)}
     assert len(locks) == len(twins) + 1

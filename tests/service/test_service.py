@@ -35,10 +35,6 @@ def server(tmp_path_factory, warm_kernels):
         yield server
 
 
-def entries(server: Server) -> int:
-    return server.get("/v1/model")["entries"]
-
-
 # --- what it answers
 
 
@@ -175,7 +171,7 @@ def test_metrics_are_those_of_the_snapshots_and_count_requests(server):
     assert number('spider_requests_total{path="other",status="404"}') >= 1
     assert number("spider_bad_rows_total") >= 1
     time.sleep(1.5)  # a snapshot is taken once a second
-    assert number("spider_entries_total") == entries(server)
+    assert number("spider_entries_total") == server.entries()
     assert number('spider_nodes{mode="movie"}') == server.get("/v1/model")["nodes"]["movie"]
     assert number('spider_floor_error{floor="biases"}') > 0
 
@@ -249,7 +245,7 @@ def test_the_page_is_served_with_a_strict_policy(server):
     ],
 )
 def test_a_bad_row_is_named_and_nothing_of_its_request_is_learned(server, row, kind, column, value):
-    before = entries(server)
+    before = server.entries()
     answer = server.http.post(
         "/v1/learn", content=json.dumps([*rows(3), row]), headers={"content-type": "application/json"}
     )
@@ -260,17 +256,17 @@ def test_a_bad_row_is_named_and_nothing_of_its_request_is_learned(server, row, k
     error = answer.json()["error"]
     assert (error["kind"], error["row"], error["column"], error["value"]) == (kind, 3, column, value)
     assert error["message"]
-    assert entries(server) == before
+    assert server.entries() == before
 
 
 def test_bad_rows_can_be_skipped_and_are_listed(server):
-    before = entries(server)
+    before = server.entries()
     mixed = [{"user": 1}, *rows(2), {"user": 1, "movie": "m1", "rating": 1e300}, 7, *rows(1)]
     answer = server.learn(mixed, path="/v1/learn?on_bad=skip")
     assert answer["learned"] == 3
     assert [each["row"] for each in answer["skipped"]] == [0, 4, 3]
     assert [each is None for each in answer["predictions"]] == [True, False, False, True, True, False]
-    assert entries(server) == before + 3
+    assert server.entries() == before + 3
     asked = server.predict([{"user": 1}, *rows(1)], query="?on_bad=skip")
     assert asked["predictions"][0] is None
     assert asked["predictions"][1]["mean"]
@@ -292,10 +288,10 @@ def test_bad_rows_can_be_skipped_and_are_listed(server):
     ],
 )
 def test_a_body_that_is_none_is_refused(server, content, headers, status, kind):
-    before = entries(server)
+    before = server.entries()
     answer = server.http.post("/v1/learn", content=content, headers=headers)
     assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind)
-    assert entries(server) == before
+    assert server.entries() == before
 
 
 def test_hostile_arrow_streams_are_refused(server):
@@ -321,16 +317,16 @@ def test_hostile_arrow_streams_are_refused(server):
 
 
 def test_a_repeated_request_is_learned_once(server):
-    before = entries(server)
+    before = server.entries()
     first = server.learn(rows(4, seed=3), idempotency_key="one")
     again = server.learn(rows(4, seed=3), idempotency_key="one")
     assert again == first | {"repeated": True}
-    assert entries(server) == before + 4
+    assert server.entries() == before + 4
     other = server.learn(rows(4, seed=4), expect=422, idempotency_key="one")
     assert other["error"]["kind"] == "key"
     server.learn([{"user": 1}], expect=422, idempotency_key="two")  # nothing was learned, so nothing is known
     server.learn(rows(1), idempotency_key="two")
-    assert entries(server) == before + 5
+    assert server.entries() == before + 5
 
 
 # --- who may ask
@@ -382,7 +378,7 @@ def test_limits_of_a_request(guarded):
 
     answer = guarded.http.post("/v1/learn", content=parts(), headers={"content-type": "application/json"})
     assert answer.status_code == 413  # without a Content-Length
-    assert entries(guarded) == 50
+    assert guarded.entries() == 50
 
 
 def test_pages_of_other_origins_are_refused_unless_they_are_allowed(guarded, server):
@@ -475,4 +471,4 @@ def test_a_full_queue_is_told(tmp_path, warm_kernels):
             thread.join()
         assert {code for code, _ in codes} == {200, 429}
         assert {wait for code, wait in codes if code == 429} == {"1"}
-        assert entries(server) == 100 + 2000 * sum(code == 200 for code, _ in codes)
+        assert server.entries() == 100 + 2000 * sum(code == 200 for code, _ in codes)

@@ -11,8 +11,6 @@ import re
 import signal
 import stat
 import struct
-import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -24,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from forked import Spider
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError, flatten, load, restore, save
 
@@ -656,9 +655,7 @@ def test_a_kill_at_any_moment_leaves_one_of_two_files(file):
     for number in range(200):
         if number >= 15 and len(seen) > 1:
             break
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(file)], stdout=subprocess.PIPE)
-        assert child.stdout
-        with child.stdout:
+        with Spider(file, program=CHILD) as child:
             assert child.stdout.readline() == b"ready\n"
             time.sleep(rng.uniform(0, 0.05))
             child.kill()

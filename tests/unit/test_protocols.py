@@ -52,7 +52,7 @@ def fake(seen, *, unit="entry", binary=False):
     return Method(init, update, lambda state, index: at(state, len(index)), unit)
 
 
-def entries(n, seed=0, binary=False):
+def some_batch(n, seed=0, binary=False):
     rng = np.random.default_rng(seed)
     value = rng.normal(40, 7, n)
     return Batch(rng.integers(0, 5, (n, 2)), (value > 40).astype(float) if binary else value)
@@ -69,7 +69,7 @@ def updates(seen):
 
 
 def test_held_out_agrees_with_a_loop_written_out():
-    train, test, seen = entries(25), entries(10, seed=1), []
+    train, test, seen = some_batch(25), some_batch(10, seed=1), []
     (row,) = protocols.held_out(fake(seen), train, test, likelihood=GAUSSIAN, batch_size=10, seed=7)
     assert updates(seen) == [
         train.value[:10].tolist(),
@@ -98,7 +98,7 @@ def test_held_out_agrees_with_a_loop_written_out():
 
 
 def test_held_out_scaled_shows_the_method_scaled_values_and_the_user_their_own():
-    train, test, seen = entries(40), entries(10, seed=1), []
+    train, test, seen = some_batch(40), some_batch(10, seed=1), []
     (row,) = protocols.held_out(fake(seen), train, test, likelihood=GAUSSIAN, batch_size=10, scaled=True)
     shift, scale = train.value[:10].mean(), train.value[:10].std()
     np.testing.assert_allclose(np.concatenate(updates(seen)), (train.value - shift) / scale)
@@ -115,7 +115,7 @@ def test_equal_values_in_the_first_batch_have_scale_1():
 
 
 def test_the_running_curve_is_evenly_spaced_and_its_rows_are_the_scores_at_that_point():
-    train, test = entries(100), entries(10, seed=1)
+    train, test = some_batch(100), some_batch(10, seed=1)
     rows = list(protocols.held_out(fake([]), train, test, likelihood=GAUSSIAN, batch_size=10, at=4))
     assert [row["n_entries"] for row in rows] == [20, 50, 80, 100]
     for row in rows:
@@ -129,12 +129,14 @@ def test_the_running_curve_is_evenly_spaced_and_its_rows_are_the_scores_at_that_
 
 
 def test_more_rows_than_batches_are_one_row_for_each_batch():
-    rows = protocols.held_out(fake([]), entries(30), entries(5), likelihood=GAUSSIAN, batch_size=10, at=50)
+    rows = protocols.held_out(
+        fake([]), some_batch(30), some_batch(5), likelihood=GAUSSIAN, batch_size=10, at=50
+    )
     assert [row["n_entries"] for row in rows] == [10, 20, 30]
 
 
 def test_a_static_method_sees_everything_in_one_update():
-    train, seen = entries(100), []
+    train, seen = some_batch(100), []
     method = fake(seen, unit="all")
     (row,) = protocols.held_out(method, train, train, likelihood=GAUSSIAN, batch_size=10, at=4)
     assert updates(seen) == [train.value.tolist()]
@@ -142,7 +144,7 @@ def test_a_static_method_sees_everything_in_one_update():
 
 
 def test_held_out_binary():
-    train, test = entries(50, binary=True), entries(40, seed=1, binary=True)
+    train, test = some_batch(50, binary=True), some_batch(40, seed=1, binary=True)
     (row,) = protocols.held_out(fake([], binary=True), train, test, likelihood=PROBIT, scaled=True)
     probability = stats.norm.cdf(train.value.mean() / np.sqrt(1.5))
     assert (row["metric"], row["score"]) == ("auc", 0.5)
@@ -162,7 +164,7 @@ def test_auc_ranks_by_the_probability_even_where_phi_is_1_for_all():
 
     method = replace(fake([], binary=True), predict=predict)
     test = Batch(np.zeros((3, 2), np.int64), np.array([0.0, 1.0, 0.0]))
-    (row,) = protocols.held_out(method, entries(5, binary=True), test, likelihood=PROBIT)
+    (row,) = protocols.held_out(method, some_batch(5, binary=True), test, likelihood=PROBIT)
     assert row["score"] == 1
 
 
@@ -174,7 +176,7 @@ def running_means(value):
 
 
 def test_prequential_agrees_with_a_loop_written_out_and_leaves_out_the_first_tenth():
-    stream, seen = entries(103), []
+    stream, seen = some_batch(103), []
     (row,) = protocols.prequential(fake(seen), stream, likelihood=GAUSSIAN, batch_size=10, seed=3)
     assert np.concatenate(updates(seen)).tolist() == stream.value.tolist()
     error = (stream.value - running_means(stream.value))[10:]
@@ -190,11 +192,11 @@ def test_prequential_makes_no_second_pass():
     def predict(state, index):
         raise AssertionError("prequential scores come from the update")
 
-    list(protocols.prequential(replace(fake([]), predict=predict), entries(50), likelihood=GAUSSIAN))
+    list(protocols.prequential(replace(fake([]), predict=predict), some_batch(50), likelihood=GAUSSIAN))
 
 
 def test_prequential_scaled_is_in_the_users_units():
-    stream, seen = entries(100), []
+    stream, seen = some_batch(100), []
     (row,) = protocols.prequential(fake(seen), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True)
     shift, scale = stream.value[:10].mean(), stream.value[:10].std()
     scaled = (stream.value - shift) / scale
@@ -209,7 +211,7 @@ def test_prequential_log_density_is_what_the_update_says():
         state, made = fake([]).update(state, batch)
         return state, made._replace(log_evidence=np.full(len(batch.value), -3.0))
 
-    stream = entries(100)
+    stream = some_batch(100)
     (row,) = protocols.prequential(
         replace(fake([]), update=update), stream, likelihood=GAUSSIAN, batch_size=10, scaled=True
     )
@@ -217,7 +219,7 @@ def test_prequential_log_density_is_what_the_update_says():
 
 
 def test_prequential_rows_have_a_window_and_a_running_score():
-    stream = entries(100)
+    stream = some_batch(100)
     rows = list(protocols.prequential(fake([]), stream, likelihood=GAUSSIAN, batch_size=5, at=20))
     error = stream.value - running_means(stream.value)
     assert [row["n_entries"] for row in rows] == list(range(5, 101, 5))
@@ -237,7 +239,7 @@ def test_prequential_rows_have_a_window_and_a_running_score():
 
 
 def test_prequential_binary():
-    stream = entries(200, binary=True)
+    stream = some_batch(200, binary=True)
     (row,) = protocols.prequential(floors.mean(PROBIT), stream, likelihood=PROBIT)
     rate = np.array([(stream.value[:n].sum() + 1) / (n + 2) for n in range(200)])[20:]
     assert row["score"] == pytest.approx(metrics.auc(stream.value[20:], rate))
@@ -247,14 +249,14 @@ def test_prequential_binary():
 
 def test_a_static_method_has_no_prequential_score():
     with pytest.raises(ValueError, match="static"):
-        next(protocols.prequential(fake([], unit="all"), entries(10), likelihood=GAUSSIAN))
+        next(protocols.prequential(fake([], unit="all"), some_batch(10), likelihood=GAUSSIAN))
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 0}, {"at": 0}, {"n": 0}])
 def test_nothing_to_do_is_an_error(bad):
-    train = entries(bad.pop("n", 10))
+    train = some_batch(bad.pop("n", 10))
     with pytest.raises(ValueError, match="nothing to do"):
-        next(protocols.held_out(fake([]), train, entries(5), likelihood=GAUSSIAN, **bad))
+        next(protocols.held_out(fake([]), train, some_batch(5), likelihood=GAUSSIAN, **bad))
 
 
 # --- intervals
@@ -384,7 +386,7 @@ def test_a_refused_entry_is_in_no_interval():
 
 
 def test_members_are_the_weights_of_a_committee_as_the_rows_go_on():
-    stream = entries(300)
+    stream = some_batch(300)
     members = [floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)]
     method = committee(members, GAUSSIAN)
     rows = list(protocols.prequential(method, stream, likelihood=GAUSSIAN, batch_size=50, at=3))
@@ -395,13 +397,13 @@ def test_members_are_the_weights_of_a_committee_as_the_rows_go_on():
         learned = row["n_entries"]
         assert row["members"] == state.weights.tolist()
     assert len({tuple(row["members"]) for row in rows}) == 3
-    (row,) = protocols.held_out(method, stream, entries(20, seed=1), likelihood=GAUSSIAN, batch_size=50)
+    (row,) = protocols.held_out(method, stream, some_batch(20, seed=1), likelihood=GAUSSIAN, batch_size=50)
     assert row["members"] == rows[-1]["members"]
 
 
 def test_binary_values_have_members_but_no_intervals():
     method = committee([floors.mean(PROBIT), floors.biases(2, PROBIT)], PROBIT)
-    (row,) = protocols.prequential(method, entries(200, binary=True), likelihood=PROBIT)
+    (row,) = protocols.prequential(method, some_batch(200, binary=True), likelihood=PROBIT)
     assert len(row["members"]) == 2
     assert {row[key] for key in (*CALIBRATED, *WORST, "calibrated", "coverage_99")} == {None}
 
@@ -439,5 +441,5 @@ def test_timing_leaves_out_the_compilation(monkeypatch):
         return fake([]).update(state, batch)
 
     method = replace(fake([]), update=update)
-    (row,) = protocols.held_out(method, entries(20), entries(5), likelihood=GAUSSIAN, batch_size=5)
+    (row,) = protocols.held_out(method, some_batch(20), some_batch(5), likelihood=GAUSSIAN, batch_size=5)
     assert row["seconds"] == 4  # of four batches

@@ -57,7 +57,7 @@ def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_an
     value, film = np.array([100.0]), float(state.biases.nodes[1].mean[0])
 
     def loss(user: int | str) -> float:
-        """Of the biases at one entry of a user after a restart, the row of a new user being the next one."""
+        """What the biases predict for one entry of a user after a restart; a new user gets the next row."""
         users = [*model.factors_[0].ids, user]
         again, index = RunningFloors(GAUSSIAN, 2), np.array([[users.index(user), 0]])
         again.restore(_copied(state), model)

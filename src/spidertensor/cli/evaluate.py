@@ -96,7 +96,7 @@ def evaluate(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="A method of spider-study methods.", hidden=True)
+        str, typer.Option(metavar="NAME", help="One of `spider-study methods`.", hidden=True)
     ] = "spider",
     rank: Annotated[int, typer.Option(metavar="N", min=1, help="Length of a node's factors.")] = 8,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries per batch.")] = 256,
@@ -148,7 +148,6 @@ def evaluate(
     Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
     stream is learned but not scored.
     """
-    from spidertensor.spider.likelihoods import COUNT
 
     call: program.Call = context.obj
     catalogue = call.catalogue()
@@ -156,8 +155,11 @@ def evaluate(
     own = data not in catalogue.infos and bool(
         modes or value or data == "-" or set("./\\") & set(data) or Path(data).is_file()
     )
-    if call.forward and (method not in methods or not (own or data in catalogue.infos)):
-        call.forward(call.arguments)
+    if call.forward and not (own or data in catalogue.infos):
+        known = ", ".join(catalogue.infos)
+        call.forward(call.arguments, f"{data!r} is neither a file nor one of the data sets {known}")
+    if call.forward and method not in methods:
+        call.forward(call.arguments, f"{method!r} is not one of the methods {', '.join(methods)}")
     if method not in methods:
         raise CommandError(f"unknown method {method!r}: choose one of {', '.join(methods)}")
     if counts and not methods[method].counts:
@@ -222,7 +224,7 @@ def evaluate(
     rows = {method: _rows(loaded, methods[method], plan, engine)}
     for name in catalogue.floors:
         static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
-        able = methods[name].counts or loaded.likelihood is not COUNT
+        able = methods[name].counts or not loaded.likelihood.counts
         if name not in rows and able and not static:  # a static floor has no prequential score
             rows[name] = _rows(loaded, methods[name], plan)
     last = {name: each[-1] for name, each in rows.items()}

@@ -17,14 +17,17 @@ COMMANDS = ("methods", "data", "experiment", "report")
 _PROGRAM = "spider-study"
 
 
-def forward(arguments: Sequence[str]) -> None:
-    """Run spider-study with these arguments."""
+def forward(arguments: Sequence[str], unknown: str = "") -> None:
+    """Run spider-study with these arguments.
+
+    unknown: what `spider` does not know, where a misspelling may be meant; to be told if there is no study
+    """
     found = entry_points(group="console_scripts", name=_PROGRAM)
     old, new = f"spider {arguments[0]}", f"{_PROGRAM} {arguments[0]}"
     if not found:
+        where = "of the package spidertensor-study: in a clone of the repository, pip install ./study"
         raise CommandError(
-            f"this is now `{new}`, of the package spidertensor-study: in a clone of the repository, "
-            "pip install ./study"
+            f"{unknown}; more are known to `{new}`, {where}" if unknown else f"this is now `{new}`, {where}"
         )
     note(f"note: `{old}` is now `{new}`; the old spelling goes with the next version")
     next(iter(found)).load()(arguments)

@@ -64,9 +64,9 @@ class Terminal:
 
 
 def say(*lines: str) -> None:
-    """To standard output."""
+    """To standard output, at once: where `spider serve` listens is read from a file or a pipe too."""
     for line in lines:
-        print(safe(line))
+        print(safe(line), flush=True)
 
 
 def print_json(record: Any) -> None:

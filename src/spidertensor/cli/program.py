@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.output import note
@@ -31,12 +31,13 @@ class Call(NamedTuple):
 
     arguments: as they were typed
     catalogue: the methods and data sets that this program knows by name
-    forward:   run another program with these arguments, for what has moved there; None: nothing has moved
+    forward:   run another program with these arguments, for what has moved there, or say what is unknown
+               here; None: nothing has moved
     """
 
     arguments: Sequence[str]
     catalogue: Callable[[], Catalogue]
-    forward: Callable[[Sequence[str]], None] | None
+    forward: Callable[[Sequence[str], str], None] | None
 
 
 def empty_app(name: str) -> typer.Typer:
@@ -52,9 +53,17 @@ class GroupedCommand(TyperCommand):
     """A command whose --help shows its options in groups, and its arguments as one writes them.
 
     groups: the names of options by the title they stand under; the others come last, under "Options"
+    shown:  an option that the function hides, and this program shows
     """
 
     groups: Mapping[str, Sequence[str]] = MappingProxyType({})
+    shown: str | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.name == self.shown:
+                option.hidden = False
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for title, parameters in sections(self).items():
@@ -95,15 +104,16 @@ def argument_name(argument: TyperArgument) -> str:
     return (argument.metavar or (argument.name or "").upper()) + ("..." if argument.nargs == -1 else "")
 
 
-def register(app: typer.Typer, package: str, name: str) -> None:
+def register(app: typer.Typer, package: str, name: str, *, shown: str | None = None) -> None:
     """A command is the function, or the Typer group, with the name of its module."""
     module = import_module(f"{package}.{name}")
     command = getattr(module, name)
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        shown = type(f"{name.title()}Command", (GroupedCommand,), {"groups": getattr(module, "GROUPS", {})})
-        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False), cls=shown)(command)
+        settings = {"groups": getattr(module, "GROUPS", {}), "shown": shown}
+        kind = type(f"{name.title()}Command", (GroupedCommand,), settings)
+        app.command(help=_help(command), hidden=getattr(module, "HIDDEN", False), cls=kind)(command)
 
 
 def _help(function: Callable[..., None]) -> str:

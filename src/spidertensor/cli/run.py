@@ -23,7 +23,6 @@ from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import SAMPLE
-from spidertensor.spider.likelihoods import PROBIT
 
 MANY_BAD = 0.05  # share of the rows
 AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
@@ -153,7 +152,7 @@ class Run:
             rejected.take(chunk.bad, chunk.place)
         except CommandError as error:
             estimator = self.learner.estimator
-            zero_one = estimator.likelihood_ is PROBIT and not estimator.learns_events
+            zero_one = estimator.likelihood_.binary and not estimator.learns_events
             if not zero_one or self.learner.classes is not None:
                 raise
             raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None

@@ -19,7 +19,6 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import is_whole, members_of
 from spidertensor.method import Batch, Method, Prediction, Update, check_batch
 from spidertensor.spider.committee import committee
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.posterior import Gaussian, State
 
 ENDLESS = 2**40  # rows: more than there will be nodes
@@ -122,7 +121,7 @@ def _check(model: Spider, workers: int) -> None:
     if params.get("negatives") is not None:
         raise ValueError("events are learned by one process: leave out the workers")
     most = len(members_of(params))
-    if workers > most and model.likelihood_ not in (GAUSSIAN, PROBIT):
+    if workers > most and model.likelihood_.level_var:
         raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
 
 

@@ -47,9 +47,9 @@ def synthetic(
     f = hidden @ rng.normal(size=10)
     f = (f - f.mean()) / f.std()
     value = f + noise * rng.normal(size=n)
-    if check(likelihood, (GAUSSIAN, PROBIT, COUNT), "the synthetic data set") is PROBIT:
+    if check(likelihood, (GAUSSIAN, PROBIT, COUNT), "the synthetic data set").binary:
         f, value = f / noise, value > 0
-    if likelihood is COUNT:
+    if likelihood.counts:
         f = f + 1
         value = rng.negative_binomial(1 / noise, 1 / (1 + noise * np.exp(f)))
     about = vars(INFO) | {

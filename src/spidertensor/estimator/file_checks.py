@@ -59,7 +59,7 @@ def check_learned(
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
-        if model.likelihood is COUNT:
+        if model.likelihood.counts:
             _check_counts(member)
         _check_reach(member, model.members[m], scaling)
     _check_committee(state)

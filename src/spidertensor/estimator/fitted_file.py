@@ -45,7 +45,7 @@ from spidertensor.spider import committee, events, posterior
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.posterior import State
 
 KEYS = {"estimator", "params", "modes", "names", "shift", "scale", "product"}
@@ -218,7 +218,7 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
 def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
     """The labels of a classifier; a file that does not tell is about 0 and 1."""
     stored = file.sections.get("classes", list(labels.ZERO_ONE))
-    if likelihood is not PROBIT:
+    if not likelihood.binary:
         check("classes" not in file.sections, "has classes, which only a classifier has")
         return None
     check(isinstance(stored, list) and labels.are_classes(stored), "the classes are not two labels")
@@ -278,7 +278,7 @@ def _state(
             member.network,
             member.prior,
             0,
-            node_noise=model.likelihood is GAUSSIAN and (params | member.own).get("node_noise", False),
+            node_noise=model.likelihood.normal and (params | member.own).get("node_noise", False),
         )
         for member in model.members
     )

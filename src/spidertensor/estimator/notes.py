@@ -33,7 +33,6 @@ from spidertensor.estimator.inputs import Column
 from spidertensor.faults import SpiderWarning
 from spidertensor.method import Update
 from spidertensor.scaling import WILD, wild
-from spidertensor.spider.likelihoods import COUNT
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +84,7 @@ class Notes:
         if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
             self._judge_unclipped(fitted, value)
         clipped = 0 if followed else update.clipped
-        if fitted.model.likelihood is COUNT:
+        if fitted.model.likelihood.counts:
             self._predicted.append(np.stack([update.mean[-PART:], update.var[-PART:]]))
             self._above_one |= bool(value.max() > 1)
         self._count(fitted, value[-PART:].copy(), len(value), clipped, update.refused)
@@ -99,7 +98,7 @@ class Notes:
             self._vary = value != self._first
         if fitted.model.likelihood.scaled and fitted.params.get("clip") is None:
             self._judge_unclipped(fitted, np.array([value]))
-        if fitted.model.likelihood is COUNT:
+        if fitted.model.likelihood.counts:
             self._predicted.append(((mean,), (var,)))
             self._above_one |= value > 1
         self._count(fitted, (value,), 1, clipped, refused)
@@ -185,14 +184,15 @@ class Notes:
         n, value = self._in_part, np.concatenate(self._values)
         clipped, refused = self._clipped / n, self._refused / n
         self._values, self._in_part, self._clipped, self._refused = [], 0, 0, 0
-        if fitted.model.likelihood is COUNT:
+        if fitted.model.likelihood.counts:
             mean, var = np.concatenate(self._predicted, axis=1)
             self._predicted = []
             if not self._vary:  # there is a note of that
                 return
             since_made = self._entries == int(fitted.state.counts.entries)  # none were learned before a load
             binary = since_made and not self._above_one
-            steady = steady_counts.note(value, COUNT.expected(mean, var), zeros_and_ones=binary)
+            predicted = fitted.model.likelihood.expected(mean, var)
+            steady = steady_counts.note(value, predicted, zeros_and_ones=binary)
             if steady is not None:
                 self._give(steady)
             return

@@ -190,7 +190,7 @@ def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
 
 
 def _kind(likelihood: Likelihood) -> type[EntryUpdate]:
-    return CountUpdate if likelihood is COUNT else EntryUpdate
+    return CountUpdate if likelihood.counts else EntryUpdate
 
 
 def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:

@@ -16,7 +16,6 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import Member
 from spidertensor.spider.committee import cores, in_threads
 from spidertensor.spider.custom_network import CustomSizes
-from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.posterior import State
 from spidertensor.spider.quick_means import ERROR, quick_means
 from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
@@ -38,7 +37,7 @@ def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
     if not all(map(has_quick_moments, networks)):
         return None
     if explore == "mean":
-        return expected_bounds if likelihood is PROBIT else None
+        return expected_bounds if likelihood.binary else None
     # of probabilities, the mean of f is not that of the members' means
     return ucb_bounds if likelihood.ranked_by_mean else None
 

@@ -22,7 +22,7 @@ from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
-from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, named
+from spidertensor.spider.likelihoods import Likelihood, named
 from spidertensor.spider.posterior import State
 
 
@@ -103,7 +103,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         fast. ids: see learn_one; an id that was never learned is predicted from the prior."""
         mean, var, noise = self._predict_one(ids)
         likelihood = self._likelihood
-        if likelihood is GAUSSIAN:  # the same, in a tenth of the time
+        if likelihood.normal:  # the same, in a tenth of the time
             return EntryPrediction(mean, math.sqrt(var + noise))
         return EntryPrediction(float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise)))
 

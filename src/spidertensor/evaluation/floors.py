@@ -18,25 +18,25 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtri
+from scipy.special import log_ndtr
 
 from spidertensor.evaluation.counts import Counts, no_counts
 from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood, check
-from spidertensor.spider.likelihoods.count import learn_noise, noise_of_counts
-from spidertensor.spider.likelihoods.kernel import evidence
-from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
+from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods.kernel import (
+    evidence,
+    is_normal,
+    learn_noise,
+    learns_from_scores,
+    shared_noise,
+)
 from spidertensor.spider.likelihoods.quadrature import by_quadrature
 from spidertensor.spider.posterior import Gamma, Gaussian, with_room
-
-HANDLED = (GAUSSIAN, PROBIT, COUNT)
-_GAUSSIAN, _COUNT = GAUSSIAN.code, COUNT.code
 
 RIDGE = 5.0  # entries after which the bias of a node is half of their mean error
 OFFSET_VAR = 1e6  # so wide that the offset starts at the first value, wherever that is
 SWEEPS = 30  # of the static fit
-TINY_VAR = 1e-9  # of a rate, which is reported as if it were known exactly
 
 
 class MeanState(NamedTuple):
@@ -60,7 +60,7 @@ def mean(likelihood: Likelihood) -> Method:
     starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate. The
     mean of counts starts at 1, as if one count of 1 had been seen.
     """
-    check(likelihood, HANDLED, "the mean")
+    check(likelihood, LIKELIHOODS.values(), "the mean")
 
     def init(seed: int) -> MeanState:
         return MeanState(np.zeros(()), np.zeros(3))
@@ -89,26 +89,12 @@ def _moments_prediction(
     likelihood: Likelihood, origin: NDArray[np.float64], sums: NDArray[np.float64]
 ) -> Prediction:
     count, total, squares = sums.T
-    if likelihood is PROBIT:
-        ones = total + count * origin
-        f = ndtri((ones + 1) / (count + 2)) * np.sqrt(1 + TINY_VAR)
-        return Prediction(f, np.full(len(f), TINY_VAR), np.zeros(len(f)))
-    if likelihood is COUNT:
-        rate = (total + count * origin + 1) / (count + 1)
-        off = total + count * (origin - rate)  # sum of value - rate
-        spread = squares - total * total / np.maximum(count, 1) + off * off / np.maximum(count, 1)
-        noise = np.clip((spread / (count + 1) - rate) / rate**2, LEAST_NOISE, LARGEST_NOISE)
-        return Prediction(np.log(rate) - TINY_VAR / 2, np.full(len(rate), TINY_VAR), noise)
-    average = total / np.maximum(count, 1)
-    spread = np.maximum(squares - total * average, 0.0)  # rounding may leave it just below 0
-    noise = (spread + 1) / (count + 1)
-    # the origin is the first value: before that was learned it must not show
-    return Prediction(np.where(count > 0, origin + average, 0.0), noise / (count + 1), noise)
+    return likelihood.from_moments(count, total, squares, origin)
 
 
 def biases(n_modes: int, likelihood: Likelihood) -> Method:
     """Additive biases, entry by entry: assumed-density filtering as in the engine, on a linear f."""
-    code = check(likelihood, HANDLED, "the biases").code
+    code = check(likelihood, LIKELIHOODS.values(), "the biases").code
 
     def update(state: BiasesState, batch: Batch) -> tuple[BiasesState, Update]:
         check_batch(batch, n_modes)
@@ -200,19 +186,19 @@ def _places(rows: NDArray[np.integer], n_nodes: int) -> NDArray[np.int64]:
 
 @kernel(cache=True, nogil=True, error_model="numpy")
 def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
-    K = index.shape[1]
+    K, normal, scored = index.shape[1], is_normal(likelihood), learns_from_scores(likelihood)
     for n in range(index.shape[0]):
         alpha, beta = offset.mean[()], offset.var[()]
         for k in range(K):
             alpha += mean[index[n, k]]
             beta += var[index[n, k]]
         noise_var, score = 0.0, 0.0
-        if likelihood == _GAUSSIAN:
+        if normal:
             noise_var = noise.rate[()] / noise.shape[()]
-        elif likelihood == _COUNT:
-            noise_var = noise_of_counts(noise)
-        unit = noise_var if likelihood == _GAUSSIAN else 1.0
-        if likelihood == _COUNT:
+        elif scored:
+            noise_var = shared_noise(likelihood, noise)
+        unit = noise_var if normal else 1.0
+        if scored:
             log_z, da, _, c, score = by_quadrature(likelihood, value[n], alpha, beta, noise_var)
         else:
             log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
@@ -230,12 +216,12 @@ def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
             row = index[n, k]
             mean[row] += var[row] * step
             var[row] -= var[row] ** 2 * narrowing
-        if likelihood == _GAUSSIAN:
+        if normal:
             # the exact conjugate step: an error that the biases explain by their own variance hardly counts
             noise.shape[()] += 0.5
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
-        elif likelihood == _COUNT:
-            learn_noise(noise, score, 1.0)
+        elif scored:
+            learn_noise(likelihood, noise, score, 1.0)
 
 
 def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesState:
@@ -244,7 +230,7 @@ def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesS
     counts = [np.bincount(column, minlength=len(mean)) for column, mean in zip(columns, means, strict=True)]
     offset, fit, target = 0.0, np.zeros(len(value)), value
     for _ in range(SWEEPS):
-        if likelihood is PROBIT:
+        if likelihood.binary:
             sign = 2 * value - 1
             target = fit + sign * np.exp(-0.5 * fit**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(sign * fit))
         step = np.mean(target - fit)
@@ -256,7 +242,7 @@ def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesS
             means[k] = new
     n = len(value)
     noise = state.noise
-    if likelihood is GAUSSIAN:
+    if likelihood.normal:
         noise = Gamma(np.array(1 + n / 2), np.array(1 + np.sum((value - fit) ** 2) / 2))
     return state._replace(
         offset=Gaussian(np.array(offset), np.array(1 / n)),
@@ -277,7 +263,7 @@ def _biases_predict(likelihood: Likelihood) -> Callable[[BiasesState, NDArray[np
             mean += np.append(node.mean, 0.0)[row]
             var += np.append(node.var, 1 / RIDGE)[row]
         noise = likelihood.noise_var(*state.noise)
-        unit = noise if likelihood is GAUSSIAN else 1.0
+        unit = noise if likelihood.normal else 1.0
         return Prediction(mean, unit * var, np.full(len(index), noise))
 
     return predict

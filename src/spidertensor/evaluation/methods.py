@@ -15,7 +15,7 @@ from spidertensor.evaluation import floors, styles
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
 from spidertensor.evaluation.styles import Style
 from spidertensor.method import Method, Unit
-from spidertensor.spider.likelihoods import PROBIT, Likelihood
+from spidertensor.spider.likelihoods import Likelihood
 
 
 class Entry(NamedTuple):
@@ -82,7 +82,7 @@ def spider(
     from spidertensor.estimator.groups import paths
     from spidertensor.estimator.parameters import model_of
 
-    kind = SpiderClassifier if likelihood is PROBIT else SpiderRegressor
+    kind = SpiderClassifier if likelihood.binary else SpiderRegressor
     known = kind._flat_names()
     settings = {name: value for name, value in settings.items() if name in known}
     estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size)

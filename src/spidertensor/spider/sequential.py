@@ -15,15 +15,15 @@ from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
-from spidertensor.spider.likelihoods.count import (
-    count_evidence,
-    largest_learned,
-    learn_level,
-    learn_noise,
-    noise_of_counts,
-)
+from spidertensor.spider.likelihoods.count import learn_level
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
-from spidertensor.spider.likelihoods.kernel import COUNT, GAUSSIAN, evidence
+from spidertensor.spider.likelihoods.kernel import (
+    clipped,
+    evidence,
+    evidence_to_learn,
+    learn_noise,
+    shared_noise,
+)
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
@@ -105,26 +105,27 @@ def _entries(
     if not is_packed:
         pack(places, settings, c)
     real = c.s.dtype.type
-    gaussian, counts_values = settings.likelihood == GAUSSIAN, settings.likelihood == COUNT
-    robust = gaussian and settings.clip < np.inf
+    likelihood, clips = settings.likelihood, settings.clip < np.inf
     shift, scale = stream.shift[()], stream.scale[()]
     log_scale = math.log(scale)
     widening = real(settings.widening if learning else 1.0)
     for n in range(start, index.shape[0]):
         load(places, counts.nodes, index, n, settings, widening, c)
         alpha, beta = evaluate(settings, c)
-        noise_var, factor = 0.0, 1.0
-        if gaussian:
+        noise_var, factor, level = 0.0, 1.0, 0.0
+        if settings.normal:
             if settings.node_noise:
                 factor = math.exp(
                     load_log_noise(places, counts.nodes, stream.log_noise, index, n, settings, c)
                 )
             noise_var = noise.rate[()] / noise.shape[()] * factor
-            if robust:
+            if settings.follows:
                 noise_var = max(noise_var, LEAST_NOISE * stream.var[()], 1 / HUGE)
-        elif counts_values:  # section 17: the level is one more element, of gradient 1
-            alpha, beta = alpha + stream.mean[()], beta + stream.var[()]
-            noise_var = noise_of_counts(noise)
+        else:
+            noise_var = shared_noise(likelihood, noise)
+            if settings.has_level:  # section 17: one more element, of gradient 1
+                level = stream.mean[()]
+                alpha, beta = alpha + level, beta + stream.var[()]
         out[0, n], out[1, n], out[2, n] = (
             shift + scale * alpha,
             scale * scale * beta,
@@ -135,17 +136,11 @@ def _entries(
         # section 11: learn from a clipped residual, report the true one
         y = (value[n] - shift) / scale
         y_true = y
-        if robust:
-            bound = settings.clip * math.sqrt(beta + noise_var)
-            y = min(max(y, alpha - bound), alpha + bound)
-        score = 0.0
-        if counts_values:
-            y = min(y, largest_learned(alpha, beta, noise_var, settings.clip))
-            log_z, da, db, narrowing, score = count_evidence(y, alpha, beta, noise_var, stream.mean[()])
-        else:
-            log_z, da, db, narrowing = evidence(settings.likelihood, y, alpha, beta, noise_var)
+        if clips:
+            y = clipped(likelihood, y, alpha, beta, noise_var, settings.clip)
+        log_z, da, db, narrowing, score = evidence_to_learn(likelihood, y, alpha, beta, noise_var, level)
         if y != y_true:
-            log_z = evidence(settings.likelihood, y_true, alpha, beta, noise_var)[0]
+            log_z = evidence(likelihood, y_true, alpha, beta, noise_var)[0]
         out[3, n] = log_z - log_scale
         good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # a NaN fails too
         if good:
@@ -155,7 +150,7 @@ def _entries(
             counts.rejected[()] += settings.n_elements
         if good:
             counts.clipped[()] += y != y_true
-        if good and robust:
+        if good and settings.follows:
             note_value(stream, y_true, alpha, beta + noise_var, settings.clip)
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
@@ -168,7 +163,7 @@ def _entries(
             else:
                 narrow_weights(c, real(da), real(narrowing))
             counts.rejected[()] += move_factors(places, index, n, settings, c, real(da), db2, real(narrowing))
-            if gaussian:
+            if settings.normal:
                 # rare large values are noise, unless they are wild: clipped, they would let it collapse
                 y_noise = y_true if abs(y_true) < WILD else y
                 lam, off = settings.forgetting, misfit(y_noise, alpha, beta, noise_var, settings.paper_noise)
@@ -180,14 +175,15 @@ def _entries(
                     square, kept = off / noise_var, noise_var / (beta + noise_var)
                     common = move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
                     noise.rate[()] *= math.exp(-common)
-            elif counts_values:
-                learn_level(stream, da, narrowing)
-                learn_noise(noise, score, settings.forgetting)
+            else:
+                if settings.has_level:
+                    learn_level(stream, da, narrowing)
+                learn_noise(likelihood, noise, score, settings.forgetting)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, c, False)
             counts.rejected[()] += _refine(places, settings, c.s)
-            if robust and full_window(stream, settings.clip):
+            if settings.follows and full_window(stream, settings.clip):
                 return n + 1
             pack(places, settings, c)
     if learning:
@@ -262,7 +258,7 @@ def sequential(
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
     ranks = np.array(network.ranks, np.int64)
     code = check(likelihood, LIKELIHOODS.values(), "the sequential engine").code
-    node_noise = bool(node_noise) and code == GAUSSIAN  # others have no noise to give to nodes
+    node_noise = bool(node_noise) and likelihood.normal  # others have no noise to give to nodes
     check_robust(clip, node_noise, memory, noise_memory)
     settings = Settings(
         likelihood=code,
@@ -273,7 +269,10 @@ def sequential(
         forgetting=forgetting(noise_memory),
         paper_noise=noise_memory is None,
         refine_every=int(refine_every),
-        clip=math.inf if clip is None else float(clip),
+        normal=likelihood.normal,
+        has_level=likelihood.level_var > 0,
+        clip=float(clip) if clip is not None and likelihood.clips else math.inf,
+        follows=clip is not None and likelihood.normal,
         node_noise=node_noise,
         widening=widening(memory),
         log_noise_prior=posterior.node_noise_var(network.n_modes),

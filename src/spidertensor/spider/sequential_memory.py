@@ -33,7 +33,10 @@ class Settings(NamedTuple):
     forgetting: float
     paper_noise: bool
     refine_every: int
+    normal: bool  # values are f plus normal noise
+    has_level: bool  # of f, that all entries share
     clip: float  # largest residual that is learned from, in predictive standard deviations; inf without
+    follows: bool  # the level and the scale of the values
     node_noise: bool
     widening: float  # of a variance by an entry, 1 + 1/memory; 1 without
     log_noise_prior: float  # its prior variance, as the state's dtype has it

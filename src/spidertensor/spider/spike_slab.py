@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from spidertensor.method import HUGE
-from spidertensor.spider.compiled import kernel
+from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.posterior import Gaussian, Site
 
 WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
     """Refine n weights and their sites in place; returns how many elements were rejected.
 

@@ -20,12 +20,11 @@ from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_b
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood, check
+from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State, Stream
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
-from spidertensor.spider.vectorized_evidence import EVIDENCE
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
 from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
@@ -312,8 +311,8 @@ def vectorized(
         raise ValueError(f"this engine learns at most {LARGEST} entries at once, got batch_size={places}")
     if isinstance(network, CustomSizes):
         check_function(network)
-    check(likelihood, EVIDENCE, "the vectorized engine")
-    check_robust(clip, node_noise and likelihood is GAUSSIAN, memory, noise_memory)
+    check(likelihood, LIKELIHOODS.values(), "the vectorized engine")
+    check_robust(clip, node_noise and likelihood.normal, memory, noise_memory)
     settings = Settings(
         network=network,
         likelihood=likelihood,
@@ -321,9 +320,9 @@ def vectorized(
         curvature=bool(curvature),
         noise_fades=noise_memory is not None,
         # others have no noise to clip by or to give to nodes
-        robust=clip is not None and likelihood is GAUSSIAN,
-        clips=clip is not None and likelihood in (GAUSSIAN, COUNT),
-        node_noise=bool(node_noise) and likelihood is GAUSSIAN,
+        robust=clip is not None and likelihood.normal,
+        clips=clip is not None and likelihood.clips,
+        node_noise=bool(node_noise) and likelihood.normal,
     )
     numbers = Numbers(
         slab_var=prior.slab_var,
@@ -371,7 +370,7 @@ def vectorized(
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]
         out[2] = _noise_of(settings, state, index)
-        if likelihood is COUNT:  # section 17: the level
+        if likelihood.level_var:  # section 17
             out[0] += state.stream.mean
             out[1] += state.stream.var
             return Prediction(*out)

@@ -14,23 +14,10 @@ import jax.numpy as jnp
 
 from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, Likelihood
-from spidertensor.spider.likelihoods.count import (
-    DEPTH,
-    DEPTH_VAR,
-    LARGEST_LOG,
-    LARGEST_SCORE,
-    LEVEL_MEMORY,
-    LEVEL_VAR,
-    WIDEST,
-)
-from spidertensor.spider.likelihoods.count import LARGEST_STEP as LARGEST_COUNT_STEP
-from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE as LARGEST_COUNT_NOISE
-from spidertensor.spider.likelihoods.negative_binomial import LEAST_NOISE as LEAST_COUNT_NOISE
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import node_noise_var
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
-from spidertensor.spider.vectorized_evidence import Evidence
 from spidertensor.spider.vectorized_networks import Normal
 
 LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry moves it by less
@@ -95,12 +82,10 @@ def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax
 def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
     """b/a exp(sum_k l^k) of each entry, and the factor in it that is the entry's own."""
     shape, rate = sums.high[NOISE]
-    if settings.likelihood is COUNT:
-        return jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE), 1
-    if settings.likelihood is not GAUSSIAN:
-        return jnp.zeros((), sums.high.dtype), 1
-    own = 1 if log_noise is None else jnp.exp(jnp.sum(log_noise.mean, axis=-1))
-    noise = rate / shape * own
+    noise, own = settings.likelihood.jax_noise_var(shape, rate), 1
+    if log_noise is not None:
+        own = jnp.exp(jnp.sum(log_noise.mean, axis=-1))
+        noise = noise * own
     if settings.robust:
         noise = jnp.maximum(noise, jnp.maximum(LEAST_NOISE * sums.high[VALUES][2], 1 / HUGE))
     return noise, own
@@ -108,45 +93,12 @@ def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[
 
 def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
     """Section 11: values as they are learned."""
-    if not settings.clips:
-        return value
-    if settings.likelihood is COUNT:  # count.largest_learned
-        log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
-        return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
-    bound = clip * jnp.sqrt(beta + noise)
-    return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
+    return settings.likelihood.jax_clipped(value, alpha, beta, noise, clip) if settings.clips else value
 
 
 def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
     """Mean and variance of the level of f that all entries share (section 17)."""
-    return tuple(sums.high[VALUES][1:]) if settings.likelihood is COUNT else (0, 0)
-
-
-def far_below(settings: Settings, told: Evidence, y, alpha, beta, level) -> Evidence:
-    """count.count_evidence: a zero whose f is far below the level is learned as if f had been seen there."""
-    if settings.likelihood is not COUNT:
-        return told
-    s, r = beta + DEPTH_VAR, level - DEPTH - alpha
-    seen = [told.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / DEPTH_VAR, r / DEPTH_VAR**0.5, 0.0]
-    low = (y == 0) & (r > 0)
-    return Evidence(*(jnp.where(low, new, old) for new, old in zip(seen, told, strict=True)))
-
-
-def sums_after_counts(log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
-    """After the counts that are `good`: count.learn_noise and count.learn_level, for entries at once.
-
-    score (n,) d log Z / dlog noise; S_res, S_inv: sums of S^-1 res and of all elements of S^-1 (section 7)
-    """
-    high, n = sums.high, count(good)
-    shape, rate = high[NOISE]
-    score = jnp.where(good, jnp.clip(score, -LARGEST_SCORE, LARGEST_SCORE), 0)
-    known = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1)) + jnp.sum(score * score)
-    step = jnp.clip(jnp.sum(score) / known, -LARGEST_COUNT_STEP, LARGEST_COUNT_STEP)
-    noise = jnp.clip(rate / shape, LEAST_COUNT_NOISE, LARGEST_COUNT_NOISE) * jnp.exp(step)
-    _entries, mean, var = high[VALUES]
-    wide = jnp.minimum(LEVEL_VAR, (var - var * var * S_inv) * jnp.exp(n * math.log1p(1 / LEVEL_MEMORY)))
-    change = jnp.stack([known - shape, known * noise - rate, jnp.zeros_like(mean), var * S_res, wide - var])
-    return add(sums, jnp.concatenate([jnp.where(n > 0, change, 0), jnp.zeros_like(high[LOG_NOISE])]))
+    return tuple(sums.high[VALUES][1:]) if settings.likelihood.level_var else (0, 0)
 
 
 def moved_log_noise(settings: Settings, log_widening, old: Normal, times, information, score) -> Normal:
@@ -182,8 +134,6 @@ def sums_after(
     Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits. What the running means of log_noise
     gain is no node's own: b loses as much.
     """
-    if settings.likelihood is not GAUSSIAN:
-        return sums
     high = sums.high
     n = count(good)
     kept = jnp.where(good, jnp.exp(log_forgetting * (n - jnp.cumsum(good))), 0)
@@ -198,6 +148,20 @@ def sums_after(
         running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
         change = change.at[1].add(jnp.expm1(-jnp.sum(running)) * (high[NOISE][1] + change[1]))
     return add(sums, jnp.concatenate([change, values, running]))
+
+
+def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
+    """The same for a likelihood that is not `normal`: see `Likelihood.jax_change`."""
+    high = sums.high
+    sums_of_f = S_res, S_inv
+    change = settings.likelihood.jax_change(
+        high[NOISE], high[VALUES][1:], log_forgetting, good, score, sums_of_f
+    )
+    if change is None:
+        return sums
+    noise, level = change[:2], change[2:]
+    unchanged = jnp.zeros_like(high[VALUES][:1]), jnp.zeros_like(high[LOG_NOISE])
+    return add(sums, jnp.concatenate([noise, unchanged[0], level, unchanged[1]]))
 
 
 def _values_change(values: jax.Array, good, y) -> jax.Array:

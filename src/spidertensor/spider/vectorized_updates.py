@@ -19,10 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from spidertensor.method import HUGE
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN
 from spidertensor.spider.network import Network
 from spidertensor.spider.spike_slab import WIDEST_CAVITY
-from spidertensor.spider.vectorized_evidence import evidence
 from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
 from spidertensor.spider.vectorized_noise import (
     VALUES,
@@ -31,7 +29,6 @@ from spidertensor.spider.vectorized_noise import (
     Settings,
     clipped,
     count,
-    far_below,
     for_noise,
     level_of,
     log_noise_of,
@@ -39,7 +36,7 @@ from spidertensor.spider.vectorized_noise import (
     noise_of,
     score_of,
     sums_after,
-    sums_after_counts,
+    sums_after_scores,
     widened,
 )
 
@@ -118,7 +115,7 @@ def refine(weights: Normal, sites: Sites, slab_var, log_odds) -> tuple[Normal, S
 def _scan(
     settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
 ) -> tuple[Carry, Learned]:
-    network = settings.network
+    network, evidence = settings.network, settings.likelihood.jax_evidence
     f = function(network)
     gradient = jax.grad(f, argnums=(0, 1))
 
@@ -136,9 +133,8 @@ def _scan(
         log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
         noise_var, own = noise_of(settings, carry.sums, log_noise)
         y = clipped(settings, numbers.clip, value[i], alpha, beta, noise_var)
-        told = evidence(settings.likelihood, y, alpha, beta, noise_var)
-        _, da, db, c, *_, score = far_below(settings, told, y, alpha, beta, level)
-        log_z = evidence(settings.likelihood, value[i], alpha, beta, noise_var).log_z
+        _, da, db, c, *_, score = evidence(y, alpha, beta, noise_var, level)
+        log_z = evidence(value[i], alpha, beta, noise_var, level).log_z
         good = (jnp.abs(log_z) < HUGE) & (jnp.abs(da) < HUGE) & (c >= 0) & (c < HUGE)
         moves = good & ~watching
         bend: Any = 0
@@ -159,12 +155,12 @@ def _scan(
             information = 0.5 * (noise_var / (beta + noise_var)) ** 2
             widening, score = numbers.log_noise_log_widening, score_of(misfit, noise_var)
             log_noise = moved_log_noise(settings, widening, log_noise, 1, information, score)
-        if settings.likelihood is COUNT:
-            of_counts = jnp.atleast_1d(moves), score, jnp.where(moves, da, 0), jnp.where(moves, c, 0)
-            sums = sums_after_counts(numbers.log_forgetting, carry.sums, *of_counts)
-        else:
+        if settings.likelihood.normal:
             of_batch = _each(moves, value[i], misfit / own, log_noise)
             sums = sums_after(settings, numbers.log_forgetting, carry.sums, *of_batch)
+        else:
+            of_batch = jnp.atleast_1d(moves), score, jnp.where(moves, da, 0), jnp.where(moves, c, 0)
+            sums = sums_after_scores(settings, numbers.log_forgetting, carry.sums, *of_batch)
         said = [alpha, beta, noise_var, log_z, y][: len(out.said)]
         carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
         return carry, Learned(
@@ -208,6 +204,7 @@ def _joint(
     settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
 ) -> tuple[Carry, Learned]:
     """All entries linearised at the posterior before the batch."""
+    evidence = settings.likelihood.jax_evidence
     there = jnp.arange(len(value)) < taken
     u = Normal(*(part[index] for part in carry.factors))  # (n, K, ·)
     alpha, g_u, K, beta, back = linearise(settings.network, carry.weights, u.mean, LIMIT)
@@ -225,9 +222,8 @@ def _joint(
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
-    told = evidence(settings.likelihood, y, alpha, beta, used)
-    *_, precision, root, score = far_below(settings, told, y, alpha, beta, level)
-    log_z = evidence(settings.likelihood, value, alpha, beta, used).log_z
+    *_, precision, root, score = evidence(y, alpha, beta, used, level)
+    log_z = evidence(value, alpha, beta, used, level).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # a NaN fails too
     solved = _solve(K, good & ~watching, precision, root)
     moves, good = solved.good, jnp.where(watching, good, solved.good)
@@ -238,9 +234,9 @@ def _joint(
     times = shared @ moves.astype(K.dtype)  # (K, n): entries of each node that are learned
     factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # nor do others widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
-    if settings.likelihood is GAUSSIAN:
+    if settings.likelihood.normal:
         mean, var = _innovations(solved, alpha, beta, used)
-        log_z = evidence(GAUSSIAN, value, mean, var, noise_var).log_z
+        log_z = evidence(value, mean, var, noise_var, level).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
         if settings.noise_fades:  # likelihoods.misfit: f as it is known after the batch
@@ -253,9 +249,9 @@ def _joint(
             log_noise = moved_log_noise(settings, widening, log_noise, times.T, *sums_of.T)
             stored = _put(stored, log_noise, index, times.T > 0)
         sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, log_noise)
-    elif settings.likelihood is COUNT:
-        of_level = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
-        sums = sums_after_counts(numbers.log_forgetting, sums, moves, score, *of_level)
+    else:
+        of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
+        sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
     said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(said), good, count(bad) + bad_u, sums.high[VALUES][2])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Batch, Method, Unit
-from spidertensor.spider.likelihoods import COUNT, PROBIT, Likelihood
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.testing.states import bits, without_spare_rows
 
 ENTRIES = 60  # of the usual stream
@@ -79,9 +79,9 @@ def stream(likelihood: Likelihood, n: int = ENTRIES, seed: int = 0, n_modes: int
     value = 0.3 * rng.normal(size=n) + sum(
         effect[rows] for effect, rows in zip(effects, index.T, strict=True)
     )
-    if likelihood is COUNT:
+    if likelihood.counts:
         return Batch(index, rng.poisson(np.exp(value)).astype(float))
-    return Batch(index, (value > 0).astype(float) if likelihood is PROBIT else value)
+    return Batch(index, (value > 0).astype(float) if likelihood.binary else value)
 
 
 def part(batch: Batch, rows: slice) -> Batch:

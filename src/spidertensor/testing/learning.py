@@ -7,7 +7,6 @@ import copy
 import numpy as np
 
 from spidertensor.method import Batch, check_batch, check_index
-from spidertensor.spider.likelihoods import COUNT, PROBIT
 from spidertensor.testing.case import ENTRIES, Case, part, require, require_equal
 
 
@@ -43,7 +42,7 @@ def update_reports_every_entry(case: Case) -> None:
 
 
 def noise_fits(case: Case, noise: np.ndarray) -> np.bool_:
-    return (noise == 0).all() if case.likelihood is PROBIT else (noise > 0).all()
+    return (noise == 0).all() if case.likelihood.binary else (noise > 0).all()
 
 
 def no_entry_is_predicted_from_its_own_value_or_a_later_one(case: Case) -> None:
@@ -53,7 +52,7 @@ def no_entry_is_predicted_from_its_own_value_or_a_later_one(case: Case) -> None:
     for first in (case.batch_size, ENTRIES - 1):  # from the start of a batch on, and the last one alone
         other = Batch(batch.index, batch.value.copy())
         other.value[first:] = 1 - other.value[first:]
-        if case.likelihood is COUNT:
+        if case.likelihood.counts:
             other.value[:] = np.abs(other.value)
         _, again = method.update(method.init(0), other)
         for a, b in zip(update[:3], again[:3], strict=True):

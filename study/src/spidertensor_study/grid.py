@@ -47,7 +47,6 @@ from spidertensor import __version__
 from spidertensor.evaluation import protocols
 from spidertensor.method import Batch, Method
 from spidertensor.spider.engine import ENGINES
-from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.network import ACTIVATIONS
 from spidertensor_study import datasets
 from spidertensor_study.datasets import Dataset
@@ -224,7 +223,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
     """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
-    kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
+    kind = SpiderClassifier if data.likelihood.binary else SpiderRegressor
     kinds = {
         "spider": kind,
         "spider-single": partial(kind, committee=1),
@@ -254,7 +253,7 @@ PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
 
 @cache
 def commit() -> str | None:
-    """Of the source tree that this is run from; $SPIDER_COMMIT in a copy without its history."""
+    """The commit of the source tree this runs from; $SPIDER_COMMIT in a copy without history."""
     root = Path(__file__).parents[3]
     said = ""
     if (root / ".git").exists():  # else installed, maybe inside some other repository

@@ -5,8 +5,9 @@ mathematics.md section 3. With f ~ N(alpha, beta) before the entry and y its val
     log_z = log ∫ p(y | f) N(f | alpha, beta) df,   da = d log_z / d alpha,   db = d log_z / d beta,
     c = da² - 2 db                                  how much the entry narrows f; always positive
 
-A new likelihood: its file, its line in LIKELIHOODS, its branch in kernel.py; without closed forms, its log
-density in density.py, and quadrature.py does the rest.
+A new likelihood: its file, its line in LIKELIHOODS, its branches in kernel.py; without closed forms, its log
+density in density.py, and quadrature.py does the rest. Everything else asks a likelihood what it can do
+(base.py), not which one it is.
 """
 
 from __future__ import annotations

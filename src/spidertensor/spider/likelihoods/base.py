@@ -5,13 +5,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spidertensor.method import Prediction
 from spidertensor.spider.likelihoods.mixture import moments
+
+Floats = NDArray[np.float64]
+RATE_VAR = 1e-9  # of an f that is the mean of the values so far, and reported as if it were known exactly
+
+
+class Evidence(NamedTuple):
+    """What one entry or, elementwise, many say about f, as arrays of JAX. With c = da² - 2 db the entry is to
+    f what an observation of variance noise_n = 1/c - beta at alpha + res is, res = da / c."""
+
+    log_z: Any
+    da: Any
+    db: Any
+    c: Any
+    precision: Any  # 1 / noise_n
+    root: Any  # res / sqrt(noise_n)
+    score: Any = 0.0  # d log_z / dlog noise, where the noise learns from it
 
 
 class Likelihood(ABC):
@@ -23,7 +39,11 @@ class Likelihood(ABC):
     remedy:  what to do about other values, if anything can be
     scaled:  values are shifted and scaled before they are learned
     intervals: a prediction is a distribution of values, with intervals to calibrate, not a probability
-    normal:  an observation is normal around the mean of f (`stacking.mix_and_weigh` has that compiled)
+    normal:  a value is f plus normal noise, of which nodes can have a part of their own, and whose level and
+             scale can be followed (follow.py)
+    binary:  values are 0 or 1, and a classifier learns them
+    counts:  values are whole numbers of events
+    clips:   values that are too far from their predictions can be learned as if they were nearer
     level_var: prior variance of a level of f that all entries share (count.py); 0: there is none
     ranked_by_mean: a greater mean of f is a greater mean of an observation, whatever the variances
     metric:  the score of a row, by its name in study.metrics; `metrics`: the others it is scored by
@@ -38,6 +58,9 @@ class Likelihood(ABC):
     scaled: ClassVar[bool]
     intervals: ClassVar[bool]
     normal: ClassVar[bool] = False
+    binary: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
+    clips: ClassVar[bool] = False
     level_var: ClassVar[float] = 0.0
     ranked_by_mean: ClassVar[bool] = False
     metric: ClassVar[str]
@@ -93,6 +116,11 @@ class Likelihood(ABC):
         """(n,) which values a model with these predictions would not learn in full."""
         return np.abs(residual) > clip
 
+    @abstractmethod
+    def from_moments(self, n: Floats, total: Floats, squares: Floats, origin: Floats) -> Prediction:
+        """The prediction of one who knows the values before it and no more: how many they are, and the sums
+        of value - origin and of its square."""
+
     def noise_in_words(self, noise: float) -> tuple[str, str]:
         """What to call the noise of a model, and how to tell it."""
         return "noise", f"standard deviation {noise**0.5:.4g}"
@@ -108,6 +136,30 @@ class Likelihood(ABC):
         out = np.empty((3, parts.shape[2]))
         self.mix(np.ascontiguousarray(weights), parts, out)
         return Prediction(*out)
+
+    # --- for the vectorized engine: of arrays of JAX, which is imported when they are called ---
+
+    @abstractmethod
+    def jax_evidence(self, y: Any, alpha: Any, beta: Any, noise: Any, level: Any) -> Evidence:
+        """What the values y say about f; `level`: the mean of the level that all entries share."""
+
+    @abstractmethod
+    def jax_noise_var(self, shape: Any, rate: Any) -> Any:
+        """`noise_var`."""
+
+    def jax_clipped(self, value: Any, alpha: Any, beta: Any, noise: Any, clip: Any) -> Any:
+        """Section 11: values as they are learned, where they are clipped."""
+        return value
+
+    def jax_change(
+        self, noise: Any, level: Any, log_forgetting: Any, good: Any, score: Any, sums: Any
+    ) -> Any:
+        """(4,) what the entries that are `good` add to shape and rate of the noise, and to mean and variance
+        of the level. None: nothing, or it is `normal`, whose noise the engine learns.
+
+        score (n,) d log Z / dlog noise; sums: of S^-1 res and of all elements of S^-1 (section 7)
+        """
+        return None
 
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"

@@ -21,10 +21,11 @@ import math
 import numpy as np
 from scipy.special import digamma, ndtr, ndtri, zeta
 
+from spidertensor.method import Prediction
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.keyed import uniforms
 from spidertensor.spider.likelihoods import negative_binomial
-from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.spider.likelihoods.base import RATE_VAR, Evidence, Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import CODE, LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.likelihoods.quadrature import by_quadrature, log_evidences
 
@@ -45,7 +46,7 @@ class Count(Likelihood):
     name, code = "count", CODE
     allowed, scaled, intervals = "a whole number from 0 on", False, True
     remedy = "round it, or learn the values as continuous ones"
-    level_var = LEVEL_VAR
+    counts, clips, level_var = True, True, LEVEL_VAR
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -103,8 +104,54 @@ class Count(Likelihood):
         _largest(*prediction, clip, bounds)
         return value > bounds
 
+    def from_moments(self, n, total, squares, origin):
+        rate = (total + n * origin + 1) / (n + 1)
+        off = total + n * (origin - rate)  # sum of value - rate
+        spread = squares - total * total / np.maximum(n, 1) + off * off / np.maximum(n, 1)
+        noise = np.clip((spread / (n + 1) - rate) / rate**2, LEAST_NOISE, LARGEST_NOISE)
+        return Prediction(np.log(rate) - RATE_VAR / 2, np.full(len(rate), RATE_VAR), noise)
+
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
+
+    def jax_evidence(self, y, alpha, beta, noise, level):
+        """`count_evidence`."""
+        import jax.numpy as jnp
+
+        from spidertensor.spider.likelihoods.jax_quadrature import by_quadrature
+
+        found = by_quadrature(negative_binomial.jax_log_density, y, alpha, beta, noise)
+        s, r = beta + DEPTH_VAR, level - DEPTH - alpha
+        seen = [found.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / DEPTH_VAR, r / DEPTH_VAR**0.5, 0.0]
+        low = (y == 0) & (r > 0)
+        return Evidence(*(jnp.where(low, new, old) for new, old in zip(seen, found, strict=True)))
+
+    def jax_noise_var(self, shape, rate):
+        import jax.numpy as jnp
+
+        return jnp.clip(rate / shape, LEAST_NOISE, LARGEST_NOISE)
+
+    def jax_clipped(self, value, alpha, beta, noise, clip):
+        """`largest_learned`."""
+        import jax.numpy as jnp
+
+        log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
+        return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
+
+    def jax_change(self, noise, level, log_forgetting, good, score, sums):
+        """`learn_noise` and `learn_level`, for entries at once."""
+        import jax.numpy as jnp
+
+        (shape, rate), (_, var), (S_res, S_inv) = noise, level, sums
+        n = jnp.sum(good, dtype=jnp.int32)
+        score = jnp.where(good, jnp.clip(score, -LARGEST_SCORE, LARGEST_SCORE), 0)
+        fading = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1))
+        known = fading + jnp.sum(score * score)
+        step = jnp.clip(jnp.sum(score) / known, -LARGEST_STEP, LARGEST_STEP)
+        new = self.jax_noise_var(shape, rate) * jnp.exp(step)
+        wide = jnp.minimum(LEVEL_VAR, (var - var * var * S_inv) * jnp.exp(n * math.log1p(1 / LEVEL_MEMORY)))
+        change = jnp.stack([known - shape, known * new - rate, var * S_res, wide - var])
+        return jnp.where(n > 0, change, 0)
 
 
 COUNT = Count()

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.method import Prediction
+from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.likelihoods.base import Evidence, Likelihood
 
 CODE = 0
 _LOG_2PI = math.log(2 * math.pi)
@@ -16,7 +17,7 @@ _LOG_2PI = math.log(2 * math.pi)
 class Gaussian(Likelihood):
     name, code = "gaussian", CODE
     allowed, scaled, intervals = "finite", True, True
-    normal, ranked_by_mean = True, True
+    normal, clips, ranked_by_mean = True, True, True
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -43,11 +44,35 @@ class Gaussian(Likelihood):
     def expected(self, mean, var):
         return np.asarray(mean, np.float64)
 
+    def from_moments(self, n, total, squares, origin):
+        average = total / np.maximum(n, 1)
+        spread = np.maximum(squares - total * average, 0.0)  # rounding may leave it just below 0
+        noise = (spread + 1) / (n + 1)
+        # the origin is the first value: before that was learned it must not show
+        return Prediction(np.where(n > 0, origin + average, 0.0), noise / (n + 1), noise)
+
+    def jax_evidence(self, y, alpha, beta, noise, level):
+        import jax.numpy as jnp
+
+        s, r = beta + noise, y - alpha
+        fit = r * r / s
+        log_z = -0.5 * (_LOG_2PI + jnp.log(s) + fit)
+        return Evidence(log_z, r / s, 0.5 * (fit - 1) / s, 1 / s, 1 / noise, r / jnp.sqrt(noise))
+
+    def jax_noise_var(self, shape, rate):
+        return rate / shape
+
+    def jax_clipped(self, value, alpha, beta, noise, clip):
+        import jax.numpy as jnp
+
+        bound = clip * jnp.sqrt(beta + noise)
+        return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
+
 
 GAUSSIAN = Gaussian()
 
 
-@kernel(cache=True)
+@kernel(**COMPILE)
 def evidence(y, alpha, beta, noise):
     s = beta + noise
     r = y - alpha
@@ -55,7 +80,25 @@ def evidence(y, alpha, beta, noise):
     return log_z, r / s, 0.5 * (r * r / s - 1.0) / s, 1.0 / s
 
 
-@kernel(cache=True)
+@kernel(**COMPILE)
+def log_density(y, f, noise):
+    """l = log p(y | f), l', l'' and dl / dlog noise, all without what `constants` has."""
+    r = y - f
+    return -0.5 * r * r / noise, r / noise, -1.0 / noise, 0.5 * r * r / noise
+
+
+@kernel(**COMPILE)
+def constants(noise):
+    return -0.5 * (_LOG_2PI + math.log(noise)), -0.5
+
+
+@kernel(**PART)
+def clipped(y, alpha, beta, noise, clip):
+    bound = clip * math.sqrt(beta + noise)
+    return min(max(y, alpha - bound), alpha + bound)
+
+
+@kernel(**COMPILE)
 def misfit(y, alpha, beta, noise, paper):
     """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
 

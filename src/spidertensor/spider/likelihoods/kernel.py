@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from spidertensor.spider.compiled import kernel
-from spidertensor.spider.likelihoods import gaussian, negative_binomial, probit
+from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.likelihoods import count, gaussian, negative_binomial, probit
 from spidertensor.spider.likelihoods.quadrature import by_quadrature
 
 GAUSSIAN, PROBIT, COUNT = gaussian.CODE, probit.CODE, negative_binomial.CODE
-_gaussian, _probit = gaussian.evidence, probit.evidence
+_gaussian, _probit, _count = gaussian.evidence, probit.evidence, count.count_evidence
+_clipped, _largest_learned = gaussian.clipped, count.largest_learned
+_noise_of_counts, _learn_count_noise = count.noise_of_counts, count.learn_noise
 
 
-@kernel(cache=True)
+@kernel(**COMPILE)
 def evidence(likelihood, y, alpha, beta, noise):
     """log_z, da, db, c of one entry (see the package); `noise` is b/a, which the probit does not look at."""
     if likelihood == GAUSSIAN:
@@ -21,3 +23,54 @@ def evidence(likelihood, y, alpha, beta, noise):
         log_z, da, db, c, _ = by_quadrature(likelihood, y, alpha, beta, noise)
         return log_z, da, db, c
     raise ValueError("a likelihood without a branch in likelihoods/kernel.py")
+
+
+@kernel(**PART)
+def is_normal(likelihood):
+    """`Likelihood.normal`."""
+    return likelihood == GAUSSIAN
+
+
+@kernel(**PART)
+def learns_from_scores(likelihood):
+    """Its noise is learned by `learn_noise`."""
+    return likelihood == COUNT
+
+
+@kernel(**PART)
+def evidence_to_learn(likelihood, y, alpha, beta, noise, level):
+    """`evidence` as it is learned, and d log_z / dlog noise where the noise learns from it, else 0.
+
+    level: mean of the level of f that all entries share, if there is one
+    """
+    if likelihood == COUNT:
+        return _count(y, alpha, beta, noise, level)
+    log_z, da, db, c = evidence(likelihood, y, alpha, beta, noise)
+    return log_z, da, db, c, 0.0
+
+
+@kernel(**PART)
+def clipped(likelihood, y, alpha, beta, noise, clip):
+    """Section 11: the value that is learned in place of y."""
+    if likelihood == GAUSSIAN:
+        return _clipped(y, alpha, beta, noise, clip)
+    if likelihood == COUNT:
+        return min(y, _largest_learned(alpha, beta, noise, clip))
+    return y
+
+
+@kernel(**PART)
+def shared_noise(likelihood, noise):
+    """`Likelihood.noise_var`: the part of the noise that all entries share."""
+    if likelihood == GAUSSIAN:
+        return noise.rate[()] / noise.shape[()]
+    if likelihood == COUNT:
+        return _noise_of_counts(noise)
+    return 0.0
+
+
+@kernel(**PART)
+def learn_noise(likelihood, noise, score, forgetting):
+    """From d log_z / dlog noise, where values are not f plus noise."""
+    if likelihood == COUNT:
+        _learn_count_noise(noise, score, forgetting)

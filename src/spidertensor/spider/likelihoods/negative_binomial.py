@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from spidertensor.spider.compiled import kernel
+from spidertensor.spider.compiled import COMPILE, kernel
 
 Floats = NDArray[np.float64]
 
@@ -25,10 +25,12 @@ CODE = 2  # of the likelihood of counts, for kernels
 LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # of 1/r: from all but a Poisson to all but nothing except zeros
 _ASYMPTOTIC = 8.0  # from here on the series of digamma is exact to 1e-11
 _LARGE = 1e3  # from here on Stirling's series is exact, and log Gammas begin to lose digits
+_LARGE_SINGLE = 10.0  # from here on two terms of the series are exact in float32
+_LOG_2PI = math.log(2 * math.pi)
 _FAR = 2.0**62  # a count that bisection does not look beyond
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def log_density(y, f, noise):
     """log p(y | f) without the terms that f is not in, its two derivatives by f, the one by log noise."""
     r = 1.0 / noise
@@ -43,14 +45,14 @@ def log_density(y, f, noise):
     return -y * minus - r * plus, slope, -(y + r) * share * rest, r * plus + slope
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def constants(y, noise):
     """What `log_density` leaves out of log p(y | f) and of its derivative by log noise."""
     r = 1.0 / noise
     return _log_gamma_ratio(y + 1.0, r - 1.0) - math.lgamma(r), -r * (_digamma(y + r) - _digamma(r))
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def _log_gamma_ratio(a, d):
     """log(Gamma(a + d) / Gamma(a)). At a = 1e12 each log is 2.7e13, with two digits behind the point."""
     b = a + d
@@ -60,13 +62,13 @@ def _log_gamma_ratio(a, d):
     return (a - 0.5) * math.log1p(d / a) + d * (math.log(b) - 1.0) + _stirling_rest(b) - _stirling_rest(a)
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def _stirling_rest(x):
     u = 1.0 / (x * x)
     return (1 / 12 - u * (1 / 360 - u / 1260)) / x
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def _digamma(x):
     below = 0.0
     while x < _ASYMPTOTIC:
@@ -76,6 +78,31 @@ def _digamma(x):
     return (
         math.log(x) - 0.5 / x - u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132)))) - below
     )
+
+
+def jax_log_density(y: Any, f: Any, log_noise: Any) -> Any:
+    """log p(y | f) of arrays of JAX, as the log density of y under the mean y itself, by Stirling's series,
+    and what f loses to that: float32 would lose all digits of differences of log Gammas."""
+    import jax.numpy as jnp
+    from jax.nn import softplus
+
+    r, some = jnp.exp(-log_noise), jnp.maximum(y, 1)
+    best = jnp.log(some) + log_noise
+    at_best = -0.5 * (_LOG_2PI + jnp.log(some) + softplus(best))
+    at_best += _jax_stirling_rest(some + r) - _jax_stirling_rest(r) - _jax_stirling_rest(some)
+    t = f + log_noise
+    loss = y * (softplus(-t) - softplus(-best)) + r * (softplus(t) - softplus(best))
+    return jnp.where(y > 0, at_best - loss, -r * softplus(t))
+
+
+def _jax_stirling_rest(x: Any) -> Any:
+    """log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2)"""
+    import jax.numpy as jnp
+    from jax.scipy.special import gammaln
+
+    small, large = jnp.minimum(x, _LARGE_SINGLE), jnp.maximum(x, _LARGE_SINGLE)
+    exact = gammaln(small) - ((small - 0.5) * jnp.log(small) - small + 0.5 * _LOG_2PI)
+    return jnp.where(x < _LARGE_SINGLE, exact, (1 - 1 / (30 * large**2)) / (12 * large))
 
 
 def tail(k: Floats, mean: Floats, size: Floats, upper: Any) -> Floats:

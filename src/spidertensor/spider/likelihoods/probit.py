@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
+from spidertensor.method import Prediction
 from spidertensor.spider.compiled import COMPILE, PART, kernel
-from spidertensor.spider.likelihoods.base import Likelihood
+from spidertensor.spider.likelihoods.base import RATE_VAR, Evidence, Likelihood
 from spidertensor.spider.likelihoods.mixture import moments
 
 CODE = 1
@@ -52,6 +53,7 @@ def _quantile(p):
 class Probit(Likelihood):
     name, code = "probit", CODE
     allowed, scaled, intervals = "0 or 1", False, False
+    binary = True
     metric, metrics = "auc", ("log_density", "log_loss", "calibration_error")
     mean_name, std_name = "probability", "std_of_f"
     mix = staticmethod(mix)
@@ -72,6 +74,28 @@ class Probit(Likelihood):
     def expected(self, mean, var):
         return ndtr(_t(mean, var))
 
+    def from_moments(self, n, total, squares, origin):
+        ones = total + n * origin
+        f = ndtri((ones + 1) / (n + 2)) * np.sqrt(1 + RATE_VAR)
+        return Prediction(f, np.full(len(f), RATE_VAR), np.zeros(len(f)))
+
+    def jax_evidence(self, y, alpha, beta, noise, level):
+        import jax.numpy as jnp
+
+        z, width = 2 * y - 1, 1 + beta
+        t = z * alpha / jnp.sqrt(width)
+        log_z, R, R_t = jax_mills(t)
+        # w = R(R+t) lies in (0, 1), so noise_n = (1 + beta (1-w)) / w > 1: proper for any t, any beta
+        w = jnp.minimum(R * R_t, 1)
+        precision = w / (1 + beta * (1 - w))
+        root = z * jnp.sqrt(precision * width) / R_t
+        return Evidence(log_z, z * R / jnp.sqrt(width), -0.5 * R * t / width, w / width, precision, root)
+
+    def jax_noise_var(self, shape, rate):
+        import jax.numpy as jnp
+
+        return jnp.zeros_like(rate)
+
 
 PROBIT = Probit()
 
@@ -80,7 +104,7 @@ def _t(mean, var):
     return np.asarray(mean, np.float64) / np.sqrt(1 + np.asarray(var, np.float64))
 
 
-@kernel(cache=True)
+@kernel(**COMPILE)
 def mills(t):
     """log Phi(t), R = phi(t) / Phi(t) and R + t, exact to about 1e-10 in both tails."""
     if t < -30.0:
@@ -97,10 +121,41 @@ def mills(t):
     return log_cdf, ratio, ratio + t
 
 
-@kernel(cache=True)
+@kernel(**COMPILE)
 def evidence(y, alpha, beta):
     z = 2.0 * y - 1.0
     width = 1.0 + beta
     t = z * alpha / math.sqrt(width)
     log_z, ratio, ratio_plus_t = mills(t)
     return log_z, z * ratio / math.sqrt(width), -0.5 * ratio * t / width, ratio * ratio_plus_t / width
+
+
+@kernel(**COMPILE)
+def log_density(y, f):
+    """l = log p(y | f), l', l'' and dl / dlog noise."""
+    z = 2.0 * y - 1.0
+    log_cdf, ratio, ratio_plus_t = mills(z * f)
+    return log_cdf, z * ratio, -ratio * ratio_plus_t, 0.0
+
+
+def jax_mills(t):
+    """`mills` of an array of JAX, exact in both tails of float32 as well, and positive for any finite t."""
+    import jax.numpy as jnp
+    from jax.scipy.special import erfc
+
+    # t < -2: R + t = 1/(x + 2/(x + 3/(x + ...))) with x = -t, no difference of nearly equal numbers
+    x = jnp.maximum(-t, 2)
+    rest = jnp.zeros_like(t)
+    for term in range(40, 0, -1):
+        rest = term / (x + rest)
+    # elsewhere the plain forms
+    near = jnp.maximum(t, -2)
+    upper, lower = 0.5 * erfc(near * _SQRT_HALF), 0.5 * erfc(-near * _SQRT_HALF)
+    log_cdf = jnp.where(near > 0, jnp.log1p(-upper), jnp.log(lower))
+    ratio = jnp.exp(-0.5 * near * near - 0.5 * _LOG_2PI) / lower
+    tail = t < -2
+    return (
+        jnp.where(tail, -0.5 * t * t - 0.5 * _LOG_2PI - jnp.log(x + rest), log_cdf),
+        jnp.where(tail, x + rest, ratio),
+        jnp.where(tail, rest, ratio + near),
+    )

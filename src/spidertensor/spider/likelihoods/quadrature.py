@@ -26,7 +26,7 @@ STEPS = 60  # towards the mode, at most: bisection alone would be exact to all d
 CLOSE = 1e-4  # of the tilted density's width: the nodes need not be centred any better
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def by_quadrature(likelihood, y, alpha, beta, noise):
     """log_z, da, db and c of one entry (see the package), and d log_z / dlog noise."""
     centre, width = _mode(likelihood, y, alpha, beta, noise)
@@ -61,7 +61,7 @@ def by_quadrature(likelihood, y, alpha, beta, noise):
     return log_z, da, 0.5 * (da * da - c), c, noise_of_y + m_noise
 
 
-@kernel(cache=True, error_model="numpy")
+@kernel(**COMPILE)
 def _mode(likelihood, y, alpha, beta, noise):
     """Of the tilted density, and its width there. l is concave, so the mode is between alpha and
     alpha + beta l'(alpha): Newton's steps, and bisection where one would leave what is left of this."""

@@ -17,7 +17,7 @@ from spidertensor.cli.output import say
 COMMANDS = ("methods", "data", "experiment", "report")
 
 app = program.empty_app("spider-study")
-program.register(app, "spidertensor.cli", "evaluate")
+program.register(app, "spidertensor.cli", "evaluate", shown="method")
 program.register(app, "spidertensor.cli", "docs")
 for _name in COMMANDS:
     program.register(app, __name__, _name)

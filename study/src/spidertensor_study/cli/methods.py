@@ -6,7 +6,7 @@ from spidertensor.cli import options, output
 
 
 def methods(as_json: options.AsJson = False) -> None:
-    """List the methods of spider-study evaluate and spider-study experiment."""
+    """List the methods of evaluate and experiment."""
     from spidertensor_study.registry import METHODS
 
     if as_json:

@@ -123,7 +123,7 @@ def costco(
     def predict(state: CoSTCoState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, n_modes)
         output = _outputs(state, index)
-        if likelihood is GAUSSIAN:
+        if likelihood.normal:
             noise = float(state.noise)
             return Prediction(output, np.full(len(index), TINY * noise), np.full(len(index), noise))
         # of the less likely value, whose probability has all its digits
@@ -171,7 +171,7 @@ forward_compiled = jax.jit(forward)
 
 def losses(likelihood: Likelihood, value: Array, output: Array) -> Array:
     """(n,) squared, or minus the logarithm of the logistic probability."""
-    if likelihood is GAUSSIAN:
+    if likelihood.normal:
         return (value - output) ** 2
     return jax.nn.softplus(-(2 * value - 1) * output)
 

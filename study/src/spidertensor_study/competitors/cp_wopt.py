@@ -94,7 +94,7 @@ def cp_wopt(
             rows = np.where((index[:, k] >= 0) & (index[:, k] < len(factor)), index[:, k], -1)
             product *= np.vstack([factor, state.average[k]])[rows]  # the last row stands for unseen nodes
         fit, noise = product.sum(axis=1), float(state.noise)
-        if likelihood is GAUSSIAN:
+        if likelihood.normal:
             return Prediction(fit, np.full(n, TINY * noise), np.full(n, noise))
         f = (fit - 0.5) / np.sqrt(noise) if state.counts.entries else fit
         return Prediction(f, np.full(n, TINY), np.zeros(n))

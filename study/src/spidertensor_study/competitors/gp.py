@@ -129,7 +129,7 @@ def expected_kernels(hyper: Hyper, inputs: jax.Array, mean, var) -> tuple[jax.Ar
 
 def expected_log_likelihood(likelihood: Likelihood, value, mean, var, noise) -> jax.Array:
     """E[log p(y | f)] over f ~ N(mean, var)."""
-    if check(likelihood, HANDLED, "the Gaussian process") is GAUSSIAN:
+    if check(likelihood, HANDLED, "the Gaussian process").normal:
         return -0.5 * (jnp.log(2 * jnp.pi * noise) + ((value - mean) ** 2 + var) / noise)
     points, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
     f = mean[:, None] + jnp.sqrt(jnp.maximum(var, TINY_VAR))[:, None] * points
@@ -149,7 +149,7 @@ def kl_nodes(nodes: Nodes, before: Nodes) -> jax.Array:
 
 
 def split(key) -> tuple[Any, Any]:
-    """Of the two words that a batch is given: the same draws whatever generator JAX is set to."""
+    """A key from the two words given to a batch: the same draws whatever generator JAX is set to."""
     start, rest = jax.random.split(jax.random.wrap_key_data(key, impl="threefry2x32"))
     return start, rest
 

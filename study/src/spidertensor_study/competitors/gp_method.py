@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from spidertensor.evaluation.counts import Counts, no_counts
 from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, Update, check_batch, check_index
-from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, check
+from spidertensor.spider.likelihoods import Likelihood, check
 from spidertensor.spider.posterior import Gaussian, with_room
 from spidertensor_study.competitors.gp import (
     HANDLED,
@@ -120,8 +120,8 @@ def method_of(settings: GPSettings, learning_rate: float, algorithm: Algorithm) 
 
     def predict(state: GPState, index: NDArray[np.integer]) -> Prediction:
         check_index(index, settings.n_modes)
-        gaussian = settings.likelihood is GAUSSIAN
-        noise = MIN_NOISE + float(np.exp(state.process.hyper.log_noise)) if gaussian else 0.0
+        normal = settings.likelihood.normal
+        noise = MIN_NOISE + float(np.exp(state.process.hyper.log_noise)) if normal else 0.0
         mean, var = _moments(readout, state, index)
         return Prediction(mean, var, np.full(len(index), noise))
 

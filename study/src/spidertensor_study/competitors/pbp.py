@@ -32,7 +32,7 @@ from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
-from spidertensor.spider.likelihoods.kernel import evidence
+from spidertensor.spider.likelihoods.kernel import evidence, is_normal
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, Site, State
 from spidertensor.spider.spike_slab import refine
@@ -41,7 +41,6 @@ PRIOR = Prior()
 SLAB_VAR, RHO0 = PRIOR.slab_var, PRIOR.rho0
 NOISE_MEMORY = 10_000  # entries, as in SPIDER
 DEAD = -30.0  # a unit whose mean lies so many standard deviations below 0 is always 0
-_GAUSSIAN = GAUSSIAN.code
 _SQRT_HALF = math.sqrt(0.5)
 _INVERSE_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
@@ -258,16 +257,16 @@ def backward(place, n, factors, weights, ranks, inputs, c, da, db):
 def learn(
     place, value, factors, weights, sites, ranks, inputs, noise, counts, likelihood, lam, refine_every, out
 ):
-    c = passes_of(inputs)
+    c, normal = passes_of(inputs), is_normal(likelihood)
     for n in range(len(value)):
         alpha, beta = forward(place, n, factors, weights, ranks, inputs, c)
-        noise_var = noise.rate[()] / noise.shape[()] if likelihood == _GAUSSIAN else 0.0
+        noise_var = noise.rate[()] / noise.shape[()] if normal else 0.0
         log_z, da, db, _ = evidence(likelihood, value[n], alpha, beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, beta, noise_var, log_z
         if abs(log_z) < HUGE and abs(da) < HUGE and abs(db) < HUGE:  # a NaN fails too
             counts.log_evidence[()] += log_z
             counts.rejected[()] += backward(place, n, factors, weights, ranks, inputs, c, da, db)
-            if likelihood == _GAUSSIAN:
+            if normal:
                 off = misfit(value[n], alpha, beta, noise_var, False)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
                 noise.rate[()] = lam * noise.rate[()] + 0.5 * off

@@ -71,7 +71,7 @@ def post(
     max_sweeps: or after so many sweeps
     """
     settings = POSTSettings(
-        check(likelihood, (GAUSSIAN, PROBIT), "POST").code == GAUSSIAN.code, float(tolerance), max_sweeps
+        check(likelihood, (GAUSSIAN, PROBIT), "POST").normal, float(tolerance), max_sweeps
     )
     if not 0 <= tolerance < np.inf:
         raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
@@ -171,7 +171,7 @@ def _learned(
     for k, (factor, row) in enumerate(zip(state.factors, rows, strict=True)):
         factor.mean[row] = mean[first[k] : first[k + 1]]
         factor.cov[row] = cov[first[k] : first[k + 1]]
-    if likelihood is GAUSSIAN:
+    if likelihood.normal:
         state.noise.shape[()] += 0.5 * len(value)
         state.noise.rate[()] = rate
     state.counts.entries[()] += len(good)

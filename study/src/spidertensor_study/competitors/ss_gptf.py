@@ -36,7 +36,7 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from spidertensor.method import Method
-from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
+from spidertensor.spider.likelihoods import Likelihood
 from spidertensor_study.competitors import gp, gp_method
 from spidertensor_study.competitors.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
 from spidertensor_study.competitors.gp_site import (
@@ -55,7 +55,7 @@ SETTLING = 5  # epochs that the sites of the probit get before two choices of in
 
 
 class Sites(NamedTuple):
-    """Of the entries; kept from epoch to epoch by the probit only."""
+    """The sites of the entries; only the probit keeps them from epoch to epoch."""
 
     precision: Any  # λ
     shift: Any  # η
@@ -107,7 +107,7 @@ def _at_start(settings: GPSettings, entries: Entries, before: Before, params: Pa
         reached, sites = bound(settings, before, entries, params, sites, key)
         return sites, reached
 
-    rounds = 1 if settings.likelihood is GAUSSIAN else SETTLING
+    rounds = 1 if settings.likelihood.normal else SETTLING
     return lax.scan(settle, Sites(*jnp.zeros((2, settings.batch_size))), None, rounds)[1][-1]
 
 
@@ -171,14 +171,14 @@ def bound(settings: GPSettings, before: Before, entries: Entries, params: Params
 
 
 def _at_optimum(settings: GPSettings, entries: Entries, hyper: Hyper, sites: Sites) -> Sites:
-    if settings.likelihood is not GAUSSIAN:
+    if not settings.likelihood.normal:
         return sites
     precision = entries.here / gp.noise_of(hyper)
     return Sites(precision, precision * entries.value)
 
 
 def _next(settings: GPSettings, entries: Entries, sites: Sites, mean, var) -> Sites:
-    if settings.likelihood is GAUSSIAN:
+    if settings.likelihood.normal:
         return sites
 
     def fit(mean, var):

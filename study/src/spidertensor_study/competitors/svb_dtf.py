@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
-from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
+from spidertensor.spider.likelihoods import Likelihood, check
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor_study.competitors.svb_dtf_batch import (
@@ -156,7 +156,7 @@ def _learned(
     for k, (factor, rows) in enumerate(zip(state.posterior.factors, nodes, strict=True)):
         for to, new in zip(factor, carry.factors, strict=True):
             to[rows] = np.asarray(new)[k, : len(rows), : to.shape[1]]
-    if settings.likelihood is GAUSSIAN:
+    if settings.likelihood.normal:
         for to, new in zip(state.posterior.noise, carry.noise, strict=True):
             to[()] = float(new.high) + float(new.low)
     update, good = _update(settings, learned, batch.value, entries)
@@ -180,7 +180,7 @@ def _update(
         np.broadcast_to(part, shape).astype(np.float64).reshape(*shape[:-2], -1)[..., : len(value)]
         for part in parts
     )
-    if likelihood is PROBIT:
+    if likelihood.binary:
         noise = np.zeros_like(noise)
     log_evidence = likelihood.log_evidence(value, mean, var, noise)
     refused = ~np.asarray(learned.good) & (entries.count > 0)  # (..., batches)

@@ -177,7 +177,7 @@ def _learn_batch(settings: DTFSettings, carry: Carry, batch: Entries, rate, key)
     def log_lik(theta: Array) -> Array:
         weights, factors = unravel(theta)
         f = jax.vmap(function(network), (None, 0))(weights, factors[modes, batch.local])
-        if check(settings.likelihood, HANDLED, "SVB-DTF") is PROBIT:
+        if check(settings.likelihood, HANDLED, "SVB-DTF").binary:
             return jnp.sum(jnp.where(taken, log_cdf((2 * batch.value - 1) * f), 0))
         squares = jnp.sum(jnp.where(taken, (batch.value - f) ** 2, 0))
         noise = lax.stop_gradient((b + 0.5 * squares) / (a + 0.5 * batch.count))

@@ -27,7 +27,7 @@ class Trial(NamedTuple):
     crashed: tuple[int, int]  # runs of the first order and of the other one
 
     def by_seed(self, key: str) -> tuple[dict[int, float], dict[int, float]]:
-        """Of the first order and of the other; empty where the rows do not have this number."""
+        """The values for the first order and for the other one; empty where the rows lack this number."""
         first, other = (
             r.by_seed([run for run in group if key in run.scores["paper"]], "paper", key)
             for group in (self.first, self.other)

@@ -17,7 +17,7 @@ LEVEL = 0.05  # of a corrected p, below which a difference counts
 
 
 class Paired(NamedTuple):
-    """Of the losses of two methods.
+    """A paired comparison of the losses of two methods.
 
     difference: mean of ours minus theirs, below 0 where ours is better; infinite where one of the two failed
     p:          two-sided; NaN where nothing can be judged

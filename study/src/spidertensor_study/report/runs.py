@@ -130,7 +130,7 @@ def _place(thing: str, order: Iterable[str]) -> int:
 
 
 def is_apart(experiment: str) -> bool:
-    """Of APART, or a variant of one: "approximations-tanh"."""
+    """Whether it is one of APART, or a variant of one: "approximations-tanh"."""
     return experiment.partition("-")[0] in APART
 
 

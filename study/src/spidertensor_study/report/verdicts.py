@@ -78,7 +78,7 @@ def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def decided(holds: bool) -> Outcome:
-    """Of a check that needs no test."""
+    """The verdict of a check that needs no test."""
     return "win" if holds else "loss"
 
 

@@ -1,0 +1,70 @@
+"""`quadrature` in JAX, where derivatives come from the log density: mathematics.md section 17."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from spidertensor.spider.likelihoods.base import Evidence
+from spidertensor.spider.likelihoods.quadrature import LOG_WEIGHTS, NODES
+
+_STEPS = 32  # towards the mode of a tilted density
+
+
+def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) -> Evidence:
+    """What entries say about f, for any log_density(y, f, log noise), elementwise and concave in f."""
+    y, alpha, beta, log_noise = jnp.broadcast_arrays(y, alpha, beta, jnp.log(noise))
+
+    def derivatives(f):
+        """l, l' and l''"""
+        one = jnp.ones_like(f)
+        value = lambda f: log_density(y, f, log_noise)  # noqa: E731
+        slope = lambda f: jax.jvp(value, (f,), (one,))  # noqa: E731
+        (density, first), (_, second) = jax.jvp(slope, (f,), (one,))
+        return density, first, second
+
+    def of_noise(f):
+        return jax.jvp(lambda at: log_density(y, f, at), (log_noise,), (jnp.ones_like(f),))[1]
+
+    centre, width = _mode(derivatives, alpha, beta)
+    nodes = jnp.asarray(NODES, alpha.dtype)
+    off = nodes.reshape(-1, *[1] * alpha.ndim) * width
+    density, slope, bend = jax.vmap(derivatives)(centre + off)
+    log_weights = jnp.asarray(LOG_WEIGHTS, alpha.dtype).reshape(-1, *[1] * alpha.ndim)
+    level = log_weights + density - 0.5 * (centre + off - alpha) ** 2 / beta
+    best = jnp.max(level, axis=0)
+    p = jnp.exp(level - best)
+    total = jnp.sum(p, axis=0)
+    mean = lambda of: jnp.sum(p * of, axis=0) / total  # noqa: E731
+    log_z = best + jnp.log(total * width / jnp.sqrt(beta))
+    m_off, m_slope, m_bend = mean(off), mean(slope), mean(bend)
+    var = mean((off - m_off) ** 2)  # of f, once the entry is known
+    much = -m_bend * beta > 1
+    da = jnp.where(much, (centre - alpha + m_off) / beta, m_slope)
+    c = jnp.where(much, (beta - var) / beta**2, -m_bend - mean((slope - m_slope) ** 2))
+    c = jnp.clip(c, 0, 1 / beta)
+    precision = c * beta / var
+    root = jnp.where(c > 0, da / jnp.where(c > 0, c, 1), 0) * jnp.sqrt(precision)
+    return Evidence(
+        log_z, da, 0.5 * (da * da - c), c, precision, root, mean(jax.vmap(of_noise)(centre + off))
+    )
+
+
+def _mode(derivatives, alpha, beta) -> tuple[jax.Array, jax.Array]:
+    """Of the tilted density, and its width there: Newton's steps between bounds, else bisection."""
+
+    def better(_, at):
+        f, low, high = at
+        _, slope, bend = derivatives(f)
+        uphill = slope - (f - alpha) / beta
+        low, high = jnp.where(uphill > 0, f, low), jnp.where(uphill > 0, high, f)
+        new = f + uphill / (1 / beta - bend)
+        return jnp.where((new >= low) & (new <= high), new, 0.5 * (low + high)), low, high
+
+    end = alpha + beta * derivatives(alpha)[1]
+    start = alpha, jnp.minimum(alpha, end), jnp.maximum(alpha, end)
+    centre = lax.fori_loop(0, _STEPS, better, start)[0]
+    return centre, 1 / jnp.sqrt(1 / beta - derivatives(centre)[2])
