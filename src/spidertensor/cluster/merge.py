@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
-from spidertensor.spider.follow import RUNNING, WATCH
+from spidertensor.spider.follow import RUNNING_ENTRIES, WATCH
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
 from spidertensor.spider.robust import LOG_NOISE_RUNNING
 
@@ -108,7 +108,7 @@ def _stream(before: State, parts: Sequence[State]) -> Stream:
     for n in learned:
         alone.append(_left(start, n))
         turn.append(_left(entries, n))
-        entries = min(entries + n, float(RUNNING))
+        entries = min(entries + n, float(RUNNING_ENTRIES))
     mean, var = (
         _in_turn(getattr(then, name), [getattr(part.stream, name) for part in parts], alone, turn)
         for name in ("mean", "var")
@@ -132,9 +132,9 @@ def _noise(before: State, parts: Sequence[State], log_noise: NDArray[np.float64]
 
 
 def _left(entries: float, n: int) -> float:
-    """How much of a mean over so many entries, at most RUNNING, is left after n more."""
-    growing = min(n, max(RUNNING - entries, 0.0))
-    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING) ** (n - growing)
+    """How much of a mean over so many entries, at most RUNNING_ENTRIES, is left after n more."""
+    growing = min(n, max(RUNNING_ENTRIES - entries, 0.0))
+    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING_ENTRIES) ** (n - growing)
 
 
 def _in_turn(

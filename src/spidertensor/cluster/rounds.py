@@ -35,7 +35,7 @@ from spidertensor.method import joined as joined_updates
 from spidertensor.spider import posterior
 from spidertensor.spider.committee import in_threads
 from spidertensor.spider.follow import DECIDE, follow, full_window
-from spidertensor.spider.likelihoods import named
+from spidertensor.spider.likelihoods import likelihood_by_name
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.posterior import State
 from spidertensor.spider.robust import widening
@@ -143,7 +143,7 @@ def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | Non
             weight.var[:] = np.maximum(var, np.minimum(prior.slab_var, var * wider))
         rejected += refine_layer(weight, site, prior.slab_var, prior.rho0)
     clip, then = recipe.option("clip"), None
-    follows = clip is not None and named(recipe.likelihood).normal
+    follows = clip is not None and likelihood_by_name(recipe.likelihood).normal
     if follows and full_window.py_func(state.stream, clip) and state.stream.watching == DECIDE:
         before = state.stream.followed.copy()
         follow(state, recipe.network, prior)

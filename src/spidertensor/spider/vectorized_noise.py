@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from spidertensor.method import HUGE
-from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
+from spidertensor.spider.follow import LEAST_NOISE, RUNNING_ENTRIES, WILD
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import node_noise_var
@@ -171,7 +171,7 @@ def _values_change(values: jax.Array, good, y) -> jax.Array:
     was known before 1 - sum_i u_i.
     """
     entries, mean, var = values
-    counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING)
+    counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING_ENTRIES)
     w = jnp.where(good, 1 / counted, 0)
     left = jnp.cumprod((1 - w)[::-1])[::-1]
     u = w * jnp.append(left[1:], 1)
