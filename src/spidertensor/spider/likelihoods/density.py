@@ -1,4 +1,4 @@
-"""log p(y | f) and its derivatives for each likelihood, as quadrature needs them: mathematics.md section 17."""
+"""log p(y | f) and its derivatives for each likelihood, for quadrature: mathematics.md section 17."""
 
 from __future__ import annotations
 
