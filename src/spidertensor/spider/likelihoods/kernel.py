@@ -1,4 +1,4 @@
-"""The only place where compiled kernels branch on the likelihood."""
+"""The only place where compiled kernels branch on the likelihood. Letters: mathematics.md section 3."""
 
 from __future__ import annotations
 
