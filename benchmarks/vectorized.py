@@ -79,7 +79,7 @@ def speed(given: argparse.Namespace, width: int, batch_size: int) -> dict:
         "batch_size": batch_size,
         "multilinear": given.multilinear,
         **robust(given),
-        "gradients_at_once": vectorized_updates.LIMIT,
+        "gradients_at_once": vectorized_updates.GRADIENTS_AT_ONCE,
         "entries": n,
         "us_per_entry": min(times) / n * 1e6,
         "us_per_entry_of_each_run": [t / n * 1e6 for t in times],
@@ -136,7 +136,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=[256])
     parser.add_argument("--entries", type=int, default=10**9)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=vectorized_updates.LIMIT, help="gradients at once")
+    parser.add_argument(
+        "--limit", type=int, default=vectorized_updates.GRADIENTS_AT_ONCE, help="gradients at once"
+    )
     parser.add_argument("--data", nargs="+", default=["movielens-1m", "acc", "anime", "dblp"])
     parser.add_argument("--engine", default="joint", choices=["joint", "scan", "sequential"])
     parser.add_argument("--seeds", type=int, default=5)
@@ -145,7 +147,7 @@ def main() -> None:
     parser.add_argument("--node-noise", action="store_true")
     parser.add_argument("--memory", type=float)
     given = parser.parse_args()
-    vectorized_updates.LIMIT = given.limit
+    vectorized_updates.GRADIENTS_AT_ONCE = given.limit
     for batch_size in given.batch_size:
         if given.what == "speed":
             rows = (speed(given, width, batch_size) for width in given.width)

@@ -10,7 +10,7 @@ import numpy as np
 from naive import as_float64
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
-from spidertensor.spider.likelihoods import named
+from spidertensor.spider.likelihoods import likelihood_by_name
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gamma, Gaussian, Prior
 from spidertensor.spider.sequential import sequential
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     def method(self, refine_every: int = NEVER, prior: Prior = PRIOR):
         return sequential(
             self.network,
-            named(self.likelihood),
+            likelihood_by_name(self.likelihood),
             prior,
             curvature=self.curvature,
             noise_memory=self.noise_memory,
@@ -145,7 +145,7 @@ def stream(case: Case, n: int, seed: int = 1) -> Batch:
 def start(case: Case, dtype=np.float64, seed: int = 3) -> posterior.State:
     """A state somewhere in the middle of learning, with half of the nodes it is going to have."""
     rng = np.random.default_rng(seed)
-    level_var = named(case.likelihood).level_var
+    level_var = likelihood_by_name(case.likelihood).level_var
     state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise, level_var=level_var)
     state = posterior.grow(state, case.network, PRIOR, nodes_of(case) // 2)
     for mean, _ in state.posterior.factors:

@@ -304,9 +304,9 @@ def test_a_shard_refuses_a_round_that_is_not_the_next():
     empty = shard.fetch(np.full(3, 4), nothing, 0)
     about = {"touched": [Touched(nothing, nothing, empty)], "running": np.zeros(3)}
     shard.merge(start=0, end=100, **about)
-    with pytest.raises(OutOfStep, match="has learned 100 entries got those from 300 to 400"):
+    with pytest.raises(OutOfStep, match="has learned 100 entries received 300 to 400"):
         shard.merge(start=300, end=400, **about)
-    with pytest.raises(OutOfStep, match="has learned 100 entries, the rest of the model 0"):
+    with pytest.raises(OutOfStep, match="has learned 100 entries, but the rest of the model 0"):
         shard.fetch(np.full(3, 4), nothing, 0)  # a part that is repeated when its round is merged
 
 

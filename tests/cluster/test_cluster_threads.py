@@ -122,7 +122,7 @@ def test_what_threads_cannot_do_is_refused():
     for how, reason in (
         ({"workers": 3}, "at most 2"),
         ({"workers": 2, "n_shards": 0}, "n_shards must be"),
-        ({"workers": 2, "n_shards": 2}, "n_shards is for a cluster"),
+        ({"workers": 2, "n_shards": 2}, "n_shards is only for"),
     ):
         with pytest.raises(ValueError, match=reason), cluster.on_workers(model, **how):
             pass

@@ -28,7 +28,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
-from spidertensor.spider.stacking import LEAST, stack
+from spidertensor.spider.stacking import LEAST_WEIGHT, stack
 
 entries = partial(streams.entries, nodes=(20, 15), noise=0.3)
 
@@ -68,7 +68,7 @@ def test_weights_are_the_oracle():
     log_p = rng.normal(0, 2, (4, 500)) - 40 * (rng.random((4, 500)) < 0.05)
     log_p[rng.random((4, 500)) < 0.1] = np.nan
     log_p[1, 7], log_p[2, 8], log_p[:, 9] = np.inf, -np.inf, -1e300
-    log_p[:, 10:400] += np.arange(4)[:, None] * 9  # one member is far ahead: the others fall to LEAST
+    log_p[:, 10:400] += np.arange(4)[:, None] * 9  # one member is far ahead: the others fall to LEAST_WEIGHT
     weights, counts = np.full(4, 0.25), start((None,) * 4, GAUSSIAN).counts
     before, log_evidence, good = np.empty((4, 500)), np.empty(500), np.empty(500, bool)
     stack(weights, counts, log_p, before, log_evidence, good)
@@ -83,7 +83,7 @@ def test_weights_are_the_oracle():
     np.testing.assert_allclose(weights, w, rtol=1e-9)
     assert counts.log_evidence == pytest.approx(sum(evidences), rel=1e-9)
     assert (counts.entries, counts.refused) == (500, (~good).sum())
-    assert before.min() < 1.2 * LEAST
+    assert before.min() < 1.2 * LEAST_WEIGHT
     np.testing.assert_allclose(before.sum(axis=0), 1, rtol=1e-12)
 
 
@@ -205,7 +205,7 @@ def test_cores_are_those_of_this_process(monkeypatch):
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_threads_change_nothing(threads, monkeypatch):
-    X, y = entries(3 * committees.ENOUGH)
+    X, y = entries(3 * committees.MANY_ENTRIES)
     used, real = [], committees.in_threads
     monkeypatch.setattr(committees, "in_threads", lambda *args: (used.append(args[2]), real(*args))[1])
     one, many = (committee(members(), GAUSSIAN, threads=n) for n in (1, threads))
@@ -217,7 +217,7 @@ def test_threads_change_nothing(threads, monkeypatch):
     for a, b in zip(one.predict(state, X), many.predict(other, X), strict=True):
         np.testing.assert_array_equal(a, b)
     assert used == [1, min(threads, 3)] * 2  # update, predict
-    many.update(other, Batch(X[: committees.ENOUGH - 1], y[: committees.ENOUGH - 1]))
+    many.update(other, Batch(X[: committees.MANY_ENTRIES - 1], y[: committees.MANY_ENTRIES - 1]))
     assert used[-1] == 1  # too short to pay
 
 
@@ -251,7 +251,7 @@ def test_long_predictions_are_made_in_blocks(monkeypatch):
     method = committee(members(), GAUSSIAN)
     state, _ = method.update(method.init(0), Batch(X, y))
     whole = method.predict(state, X)
-    monkeypatch.setattr(committees, "BLOCK", 64)
+    monkeypatch.setattr(committees, "BLOCK_ENTRIES", 64)
     for a, b in zip(method.predict(state, X), whole, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -284,14 +284,14 @@ def test_a_committee_learns_in_batches_if_one_of_its_members_does():
 
 
 def test_an_error_of_a_member_is_raised():
-    X, y = entries(committees.ENOUGH)
+    X, y = entries(committees.MANY_ENTRIES)
     for threads in (1, 2):
         method = committee(members(), GAUSSIAN, threads=threads)
         with pytest.raises(ValueError, match="2 modes"):
             method.update(method.init(0), Batch(X[:, :1], y))
 
 
-@pytest.mark.parametrize("n", [100, committees.ENOUGH])
+@pytest.mark.parametrize("n", [100, committees.MANY_ENTRIES])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_waits_until_all_members_have_learned(n, number):
     """Else some of them would know entries that others do not."""
@@ -393,7 +393,7 @@ def test_members_of_one_s_own(kind):
         ([{"committee": 2}], "cannot have its own 'committee'"),
         ([{"clip": 3.0}], "cannot have its own 'clip'"),
         ([{}, {"memory": "long"}], "memory must be"),
-        ([{}, {"memory": 0}], "memory counts entries"),
+        ([{}, {"memory": 0}], "memory must be"),
         ([{"bias_var": -1}], "bias_var must be"),
         ([{"noise_memory": None}], "node_noise needs"),
     ],

@@ -106,7 +106,7 @@ def test_blocks_do_not_show(monkeypatch):
     learned = events.events(base, rule)
     batch = Batch(X, np.ones(len(X)))
     one, whole = learned.update(learned.init(0), batch)
-    monkeypatch.setattr(events, "BLOCK", 7)
+    monkeypatch.setattr(events, "BLOCK_ENTRIES", 7)
     other, parts = learned.update(learned.init(0), batch)
     one, other = (each._replace(members=tuple(map(posterior.trim, each.members))) for each in (one, other))
     assert same(checkpoint.flatten(one), checkpoint.flatten(other))
@@ -142,7 +142,7 @@ def test_draws_are_spread_as_they_should_be():
 
 def test_popular_nodes_are_drawn_more_often():
     times = np.array([1, 4, 9, 0, 100])
-    of = popularity.of_times(times, 0.5)
+    of = popularity.from_times(times, 0.5)
     drawn = np.empty((5000, 4), np.int64)
     is_on = np.ones(drawn.shape, bool)
     events.draw_by_popularity(5, 0, np.zeros(5000, np.int64), *of, 0.5, is_on, drawn)
@@ -159,7 +159,7 @@ def test_popular_nodes_are_drawn_more_often():
     st.integers(0, 5),
 )
 def test_the_tree_has_the_sums(nodes, power, spare):
-    of = popularity.none_yet()
+    of = popularity.empty()
     for node in nodes:
         of = popularity.grown(of, max(node + 1, len(of.times)))
         popularity.count_in(*of, np.array([node]), power)
@@ -167,7 +167,7 @@ def test_the_tree_has_the_sums(nodes, power, spare):
     weights = [int(2**20 * nodes.count(node) ** power) * (node in nodes) for node in range(len(of.times))]
     sums = [sum(weights[:node]) for node in range(len(weights) + 1)]
     assert [popularity.before(of.tree, node) for node in range(len(weights) + 1)] == sums
-    assert np.array_equal(of.tree, popularity.of_times(of.times, power).tree)
+    assert np.array_equal(of.tree, popularity.from_times(of.times, power).tree)
     for node, weight in enumerate(weights):
         if weight:
             assert popularity.node_at(of.tree, sums[node]) == node

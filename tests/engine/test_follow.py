@@ -14,7 +14,7 @@ from following import CASE, CASES, CHANGES, PRIOR, begin, case_of, changed
 from naive import as_float64
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
-from spidertensor.spider.follow import DECIDE, WINDOW, follow
+from spidertensor.spider.follow import DECIDE, WINDOW_ENTRIES, follow
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,10 @@ def test_equals_the_oracle(name, change):
     fresh = as_float64(posterior.init(case.network, PRIOR, 3, node_noise=case.node_noise))
     fresh = posterior.grow(fresh, case.network, PRIOR, nodes_of(case))
     oracle = to_oracle(state) | {"fresh": to_oracle(fresh)}
-    wanted, said = naive.learn(case.oracle(WINDOW, PRIOR), oracle, batch.index, batch.value)
-    state, update, _ = learn_in_pieces(case.method(WINDOW, PRIOR), state, batch, (0, 300, 511, 512, 513, 800))
+    wanted, said = naive.learn(case.oracle(WINDOW_ENTRIES, PRIOR), oracle, batch.index, batch.value)
+    state, update, _ = learn_in_pieces(
+        case.method(WINDOW_ENTRIES, PRIOR), state, batch, (0, 300, 511, 512, 513, 800)
+    )
     assert state.stream.followed.sum() == 1
     np.testing.assert_allclose(update, said, rtol=1e-6, atol=1e-7)
     assert_same_state(case, state, wanted, rtol=1e-6, atol=1e-7)
@@ -38,9 +40,9 @@ def test_equals_the_oracle(name, change):
 def test_cuts_change_nothing(change):
     case = case_of("hybrid", change)
     batch = changed(case, change)
-    whole, _, _ = learn_in_pieces(case.method(WINDOW, PRIOR), begin(case, change), batch, (0,))
+    whole, _, _ = learn_in_pieces(case.method(WINDOW_ENTRIES, PRIOR), begin(case, change), batch, (0,))
     cut, _, _ = learn_in_pieces(
-        case.method(WINDOW, PRIOR), begin(case, change), batch, (0, 1, 255, 256, 512, 768, 769, 899)
+        case.method(WINDOW_ENTRIES, PRIOR), begin(case, change), batch, (0, 1, 255, 256, 512, 768, 769, 899)
     )
     assert whole.stream.followed.sum() == 1
     for one, other in zip(naive_arrays(whole), naive_arrays(cut), strict=True):
@@ -59,13 +61,13 @@ def naive_arrays(tree):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_predictions_follow_the_values(case, level, scale, count):
     """What happens to the values happens to the predictions."""
-    state, _, _ = learn_in_pieces(case.method(WINDOW, PRIOR), begin(case), stream(case, 600))
+    state, _, _ = learn_in_pieces(case.method(WINDOW_ENTRIES, PRIOR), begin(case), stream(case, 600))
     index = stream(case, 50, seed=2).index
     before = case.method(prior=PRIOR).predict(state, index).mean
     state.stream.watching[()] = DECIDE
     f_mean, f_var = 0.25, 0.64  # of the predictions in the window; y = level + scale f
     moments = (level + scale * f_mean, f_mean, scale**2 * f_var, f_var, scale * f_var)
-    state.stream.window[:] = (WINDOW, 100 * WINDOW, *moments)
+    state.stream.window[:] = (WINDOW_ENTRIES, 100 * WINDOW_ENTRIES, *moments)
     follow(state, case.network, PRIOR)
     after = case.method(prior=PRIOR).predict(state, index).mean
     assert state.stream.followed[count] == 1
@@ -76,10 +78,10 @@ def test_predictions_follow_the_values(case, level, scale, count):
 
 def test_a_change_that_has_not_lasted_is_left_alone():
     """The watched window is as the stream was: spread as before, residuals as predicted."""
-    state, _, _ = learn_in_pieces(CASE.method(WINDOW, PRIOR), begin(CASE), stream(CASE, 600))
+    state, _, _ = learn_in_pieces(CASE.method(WINDOW_ENTRIES, PRIOR), begin(CASE), stream(CASE, 600))
     before = naive_arrays(copy.deepcopy(state.posterior))
     state.stream.watching[()] = DECIDE
-    state.stream.window[:] = (WINDOW, 1.1 * WINDOW, 0.1, 0.0, 1.0, 0.5, 0.0)
+    state.stream.window[:] = (WINDOW_ENTRIES, 1.1 * WINDOW_ENTRIES, 0.1, 0.0, 1.0, 0.5, 0.0)
     follow(state, CASE.network, PRIOR)
     assert (int(state.stream.watching), state.stream.followed.sum()) == (0, 0)
     for one, other in zip(before, naive_arrays(state.posterior), strict=True):
@@ -89,16 +91,16 @@ def test_a_change_that_has_not_lasted_is_left_alone():
 @pytest.mark.parametrize(("mean", "var"), [(3.0, 1e-30), (3.0, 0.0), (0.0, 1e220)])
 def test_nothing_is_followed_beyond_all_numbers(mean, var):
     """Equal values, values that differ by rounding, and a scale whose square is no number."""
-    state, _, _ = learn_in_pieces(CASE.method(WINDOW, PRIOR), begin(CASE), stream(CASE, 600))
+    state, _, _ = learn_in_pieces(CASE.method(WINDOW_ENTRIES, PRIOR), begin(CASE), stream(CASE, 600))
     state.stream.watching[()] = DECIDE
-    state.stream.window[:] = (WINDOW, 100 * WINDOW, mean, 0.0, var, 0.5, 0.0)
+    state.stream.window[:] = (WINDOW_ENTRIES, 100 * WINDOW_ENTRIES, mean, 0.0, var, 0.5, 0.0)
     follow(state, CASE.network, PRIOR)
     assert state.stream.followed.sum() == 0
     assert float(state.stream.scale) == 1
 
 
 def test_a_stream_without_change_is_left_alone():
-    state, _, _ = learn_in_pieces(CASE.method(WINDOW, PRIOR), begin(CASE), stream(CASE, 5000))
+    state, _, _ = learn_in_pieces(CASE.method(WINDOW_ENTRIES, PRIOR), begin(CASE), stream(CASE, 5000))
     assert not state.stream.followed.any()
     assert (float(state.stream.shift), float(state.stream.scale)) == (0.0, 1.0)
 

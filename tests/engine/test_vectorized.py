@@ -42,7 +42,7 @@ from naive import as_float64  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider import likelihoods, posterior  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
-from spidertensor.spider.likelihoods import GAUSSIAN, named  # noqa: E402
+from spidertensor.spider.likelihoods import GAUSSIAN, likelihood_by_name  # noqa: E402
 from spidertensor.spider.likelihoods.probit import jax_mills  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
@@ -75,7 +75,7 @@ def one_thread():
 def build(case: Case, update: str, refine_every: int = 16, **settings):
     return vectorized(
         case.network,
-        named(case.likelihood),
+        likelihood_by_name(case.likelihood),
         PRIOR,
         update=update,
         curvature=case.curvature,
@@ -483,10 +483,12 @@ def cases() -> dict[str, Checked]:
         ("scan", "gaussian", PLAIN, {}),
         ("joint", "gaussian", HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
     ):
-        make = partial(vectorized, network, named(likelihood), update=update, refine_every=16, **settings)
+        make = partial(
+            vectorized, network, likelihood_by_name(likelihood), update=update, refine_every=16, **settings
+        )
         found[f"{update}-{likelihood}{'-robust' if settings else ''}"] = Checked(
             make,
-            named(likelihood),
+            likelihood_by_name(likelihood),
             unit="batch" if update == "joint" else "entry",
             traits=Traits(equal_starts=network is PLAIN),
         )
@@ -537,8 +539,8 @@ def test_predict_takes_any_number_of_entries():
 )
 def test_how_calls_are_cut_does_not_matter_to_scan(likelihood, settings):
     """Bit for bit; and each update says what predict said just before, but for rounding."""
-    method = vectorized(PLAIN, named(likelihood), update="scan", refine_every=16, **settings)
-    batch = entries(named(likelihood))
+    method = vectorized(PLAIN, likelihood_by_name(likelihood), update="scan", refine_every=16, **settings)
+    batch = entries(likelihood_by_name(likelihood))
     whole, update = method.update(method.init(0), batch)
     for edges in ([0, 1, 2, 16, 17, 40, 60], [0, 33, 33, 60]):
         state, said = method.init(0), []

@@ -15,7 +15,7 @@ from exact import algorithm  # noqa: E402
 from spidertensor import CustomNetwork, Inference, SpiderClassifier, SpiderRegressor  # noqa: E402
 from spidertensor.estimator.parameters import MEMBERS  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
-from spidertensor.spider.committee import ENOUGH, committee  # noqa: E402
+from spidertensor.spider.committee import MANY_ENTRIES, committee  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
@@ -48,9 +48,9 @@ def own(weights, x):
 )
 @algorithm(x64=False)
 def test_a_committee_compiles_as_often_as_one_model(kind, settings):
-    """Members differ in numbers only, memory and none among them; with ENOUGH entries they run in threads."""
+    """Members differ only in numbers, some have a memory; with MANY_ENTRIES entries they run in threads."""
     assert len({"memory" in own for own in MEMBERS[:4]}) == 2
-    X, y = entries(2 * ENOUGH)
+    X, y = entries(2 * MANY_ENTRIES)
     y = (y > 0).astype(int) if kind is SpiderClassifier else y
     compiled = []
     for members in (1, 4):
@@ -81,7 +81,7 @@ def test_no_solve_of_a_stack_on_a_cpu():
 
 @pytest.mark.slow
 def test_threads_change_nothing():
-    X, y = entries(4 * ENOUGH)
+    X, y = entries(4 * MANY_ENTRIES)
     network = Network((2, 3), (5,), bias=True, multilinear=2)
     members = [vectorized(network, GAUSSIAN, clip=4.0, memory=memory) for memory in (None, 1000, 100, 30)]
     results = []

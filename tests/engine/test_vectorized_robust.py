@@ -24,7 +24,7 @@ from spidertensor.evaluation import metrics  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
 from spidertensor.spider import posterior  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
-from spidertensor.spider.follow import RUNNING, WILD, WINDOW  # noqa: E402
+from spidertensor.spider.follow import RUNNING_ENTRIES, WILD, WINDOW_ENTRIES  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import node_noise_var  # noqa: E402
@@ -42,7 +42,11 @@ def one_thread():
 
 
 def build(case, update: str, **settings):
-    settings = {"refine_every": WINDOW, "noise_memory": case.noise_memory, "clip": case.clip} | settings
+    settings = {
+        "refine_every": WINDOW_ENTRIES,
+        "noise_memory": case.noise_memory,
+        "clip": case.clip,
+    } | settings
     noise = {"node_noise": case.node_noise, "memory": case.memory}
     return vectorized(case.network, GAUSSIAN, following.PRIOR, update=update, **noise, **settings)
 
@@ -66,12 +70,14 @@ def test_follows_as_the_oracle_does(name, change, update):
     case = following.case_of(name, change)
     batch = following.changed(case, change)
     with algorithm():
-        method = build(case, update, batch_size=WINDOW if update == "scan" else 1)
+        method = build(case, update, batch_size=WINDOW_ENTRIES if update == "scan" else 1)
         state = posterior.grow(following.begin(case, change), case.network, following.PRIOR, nodes_of(case))
         fresh = as_float64(posterior.init(case.network, following.PRIOR, 3, node_noise=case.node_noise))
         fresh = following.to_oracle(posterior.grow(fresh, case.network, following.PRIOR, nodes_of(case)))
         oracle = following.to_oracle(state) | {"fresh": fresh}
-        wanted, said = naive.learn(case.oracle(WINDOW, following.PRIOR), oracle, batch.index, batch.value)
+        wanted, said = naive.learn(
+            case.oracle(WINDOW_ENTRIES, following.PRIOR), oracle, batch.index, batch.value
+        )
         for cuts in ((0,), (0, 300, 511, 512, 513, 800)):
             got, update_, _ = learn_in_pieces(method, copy.deepcopy(state), batch, cuts)
             assert got.stream.followed.sum() == 1
@@ -131,7 +137,7 @@ def test_moments_of_values_are_those_of_one_after_the_other():
         Network((1, 1)), GAUSSIAN, "joint", False, True, robust=True, clips=True, node_noise=False
     )
     with algorithm():
-        for n in (0, 3, RUNNING - 20, RUNNING):
+        for n in (0, 3, RUNNING_ENTRIES - 20, RUNNING_ENTRIES):
             values = {"n": n, "mean": 0.5, "var": 2.0}
             state = {"values": values, "clipped": 0, "window": [], "watching": False}
             y, good = 3 + rng.normal(size=50), rng.random(50) < 0.8

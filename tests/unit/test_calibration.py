@@ -13,10 +13,10 @@ from spidertensor.spider import calibration
 from spidertensor.spider.calibration import (
     EDGES,
     INNER,
-    MEMORY,
+    MEMORY_ENTRIES,
     N_BINS,
     OUTER,
-    START,
+    START_ENTRIES,
     Histogram,
     note,
     quantile,
@@ -33,7 +33,7 @@ def noted(histogram: Histogram, residual: np.ndarray, good: np.ndarray | None = 
 
 def test_starts_as_the_normal_distribution():
     start = calibration.start()
-    assert start.mass.sum() == pytest.approx(START)
+    assert start.mass.sum() == pytest.approx(START_ENTRIES)
     for probability in PROBABILITIES:
         assert quantile(start, probability) == pytest.approx(ndtri(probability), abs=0.01)
 
@@ -87,7 +87,7 @@ def test_forgets():
     histogram = calibration.start()
     noted(histogram, np.full(5000, 50.0))
     assert quantile(histogram, 0.5) > 40
-    noted(histogram, np.random.default_rng(3).normal(size=10 * MEMORY))
+    noted(histogram, np.random.default_rng(3).normal(size=10 * MEMORY_ENTRIES))
     assert abs(quantile(histogram, 0.5)) < 0.2
     assert quantile(histogram, 0.999) < 5
 

@@ -19,7 +19,7 @@ from spidertensor.spider import compiled
 PACKAGE = Path(spidertensor.__file__).parent
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
 NOTICE = "compiling kernels, once per installation"
-NO_CACHE = "set NUMBA_CACHE_DIR to a folder that can be written"
+NO_CACHE = "set NUMBA_CACHE_DIR"
 # A kernel that is quick to compile and calls one in another file: log N(0 | 0, 1 + 1), and what was compiled.
 PROGRAM = """
 import logging, sys

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from poisson import Poisson
 from spidertensor.spider import likelihoods
-from spidertensor.spider.likelihoods import LIKELIHOODS, check, named
+from spidertensor.spider.likelihoods import LIKELIHOODS, check, likelihood_by_name
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import GAUSSIAN, PROBIT, evidence
 from spidertensor.spider.likelihoods.probit import mills
@@ -144,10 +144,10 @@ def test_probit_is_symmetric(y, alpha):
 
 def test_names():
     assert list(LIKELIHOODS) == ["gaussian", "probit", "count"]
-    assert (named("gaussian").code, named("probit").code) == (GAUSSIAN, PROBIT)
+    assert (likelihood_by_name("gaussian").code, likelihood_by_name("probit").code) == (GAUSSIAN, PROBIT)
     for wrong in ("poisson", likelihoods.GAUSSIAN, None, ["gaussian"]):
         with pytest.raises(ValueError, match="gaussian, probit"):
-            named(wrong)
+            likelihood_by_name(wrong)
 
 
 def test_every_likelihood_has_its_own_name_code_and_object():
@@ -165,7 +165,7 @@ def test_another_likelihood_is_refused():
     with pytest.raises(ValueError, match="without a branch"):
         evidence(other.code, 1.0, 0.0, 1.0, 1.0)
     assert check(likelihoods.PROBIT, LIKELIHOODS.values(), "this") is likelihoods.PROBIT
-    with pytest.raises(ValueError, match="no poisson likelihood, only gaussian and probit and count"):
+    with pytest.raises(ValueError, match="poisson likelihood, only gaussian and probit and count"):
         check(other, LIKELIHOODS.values(), "this")
     for wrong in ("gaussian", 0, None):
         with pytest.raises(ValueError, match="this needs a likelihood object"):

@@ -1,4 +1,4 @@
-"""Several workers, on one machine or many, by Ray: docs/cluster.md."""
+"""Several workers on one machine or, with Ray, on many: docs/cluster.md."""
 
 from spidertensor.cluster.fit import fit, on_workers
 

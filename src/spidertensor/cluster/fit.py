@@ -1,4 +1,4 @@
-"""An estimator whose members are learned by several workers."""
+"""Let several workers learn the members of an estimator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spidertensor.method import Batch, Method, Prediction, Update, check_batch
 from spidertensor.spider.committee import committee
 from spidertensor.spider.posterior import Gaussian, State
 
-ENDLESS = 2**40  # rows: more than there will be nodes
+ENDLESS = 2**40  # rows: more than there will ever be nodes
 
 S = TypeVar("S", bound=Spider)
 
@@ -37,11 +37,11 @@ def fit(
 ) -> S:
     """`model.fit(X, y)` by several workers (docs/cluster.md).
 
-    workers: that learn. The first take one member of the committee each, which changes nothing; more of them
-             share the stream of each member, which changes the result a little
-    address: of a Ray cluster, whose processes they are (pip install 'spidertensor[ray]'): host:port, "auto",
-             or "local" for one on this machine. None: they are threads of this process
-    part:    entries that a worker learns alone, before what it has learned goes to the others
+    workers: number of workers. Up to one per member of the committee the result is the same as with one;
+             more share the stream of each member, which changes the result a little
+    address: of a Ray cluster to run them on (pip install 'spidertensor[ray]'): host:port, "auto", or "local"
+             for one on this machine. None: threads of this process
+    part:    entries that a worker learns before its results are merged with the others'
     """
     with on_workers(model, workers=workers, address=address, part=part):
         return model.fit(X, y)
@@ -56,13 +56,13 @@ def on_workers(
     part: int = PART,
     n_shards: int | None = None,
 ) -> Iterator[InThreads | OnCluster]:
-    """Inside, `model` learns by several workers: partial_fit, learn, predict and save work as ever.
+    """Inside, several workers learn for `model`: partial_fit, learn, predict and save work as usual.
 
-    At the end the model is whole again. Each call of `learn` ends a round: few long calls are fast, and calls
-    that end where rounds end anyway (`rounds` of what this gives) change nothing.
+    At the end all of the model is back in this process. Each call of `learn` ends a round: few long calls are
+    fast, and calls that end where a round ends anyway (see `rounds` of the yielded object) change nothing.
 
-    n_shards: processes of the cluster with the nodes' factors; by default one for each machine, and at least
-              one for every two workers that share a member. Changes no result
+    n_shards: processes of the cluster that hold the nodes' factors; by default one per machine, and at least
+              one for every two workers that share a member. Does not affect results
     """
     for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards)):
         if value is None:
@@ -70,7 +70,7 @@ def on_workers(
         if not (is_whole(value) and value >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
     if n_shards is not None and address is None:
-        raise ValueError("n_shards is for a cluster: threads share one memory, leave it out")
+        raise ValueError("n_shards is only for a cluster: leave it out, or give an address")
     how = rounds_for(model, workers, part)
     _check(model, workers)
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def on_workers(
 
 @contextmanager
 def _ray(address: str, workers: int) -> Iterator[Any]:
-    """Ray runs, and the module that talks to it."""
+    """Run Ray inside the block; yields the module ray_cluster."""
     try:
         from spidertensor.cluster import ray_cluster
     except ModuleNotFoundError as error:
@@ -107,7 +107,7 @@ def _ray(address: str, workers: int) -> Iterator[Any]:
 
 
 def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
-    """How the stream of a member is cut, if so many workers learn the model."""
+    """How the stream of a member is cut for this many workers."""
     params = model.get_params(deep=False) if model._learned is None else model._learned.params
     return Rounds(max(workers // len(members_of(params)), 1), part)
 
@@ -117,24 +117,24 @@ def _check(model: Spider, workers: int) -> None:
     if params["engine"] != "sequential":
         raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
     if params["max_nodes"] is not None:
-        raise ValueError("max_nodes is for one process: leave it out, or learn without workers")
+        raise ValueError("max_nodes does not work with workers: leave out one of them")
     if params.get("negatives") is not None:
-        raise ValueError("events are learned by one process: leave out the workers")
+        raise ValueError("models of events (negatives) do not work with workers: leave out the workers")
     most = len(members_of(params))
     if workers > most and model.likelihood_.level_var:
-        raise ValueError(f"{model.likelihood_.name} models have one worker for each member: at most {most}")
+        raise ValueError(f"{model.likelihood_.name} models can use one worker per member: at most {most}")
 
 
 class InThreads:
-    """An estimator whose members are learned by threads of its own process.
+    """Learns the members of an estimator in threads of this process.
 
-    rounds: how the stream of a member is cut; with one worker for each it is not cut at all
+    rounds: how the stream of a member is cut; not at all with one worker per member
     """
 
     def __init__(self, rounds: Rounds, workers: int) -> None:
         self.rounds, self.workers = rounds, workers
         self._model: Any = None
-        self._torn = False  # an error came between two rounds of a call
+        self._torn = False  # an error stopped a call between two rounds
 
     def start(self, fitted: Fitted) -> Fitted:
         self._model = fitted.model
@@ -149,7 +149,7 @@ class InThreads:
     def _watched(self, method: Method, n_modes: int) -> Method:
         def update(state: State, batch: Batch) -> tuple[State, Update]:
             self._check_whole()
-            check_batch(batch, n_modes)  # what is refused here has changed nothing
+            check_batch(batch, n_modes)  # raises before anything has changed
             try:
                 return method.update(state, batch)
             except BaseException:
@@ -160,19 +160,19 @@ class InThreads:
 
     def _check_whole(self) -> None:
         if self._torn:
-            raise RuntimeError("an error broke off a call between two rounds: load the model's last file")
+            raise RuntimeError("an error stopped a call between two rounds: load the model's last file")
 
     def whole(self, fitted: Fitted) -> Fitted:
         self._check_whole()
         return fitted._replace(model=self._model)
 
     def after_error(self, fitted: Fitted | None) -> Fitted | None:
-        """All that was learned is here, unless some rounds of a call came to the rows and others did not."""
+        """The model as learned so far; None if an error left the rows of an unfinished call."""
         return None if fitted is None or self._torn else self.whole(fitted)
 
 
 class OnCluster:
-    """An estimator whose members are learned by processes of a Ray cluster. rounds: as above."""
+    """Learns the members of an estimator in processes of a Ray cluster. rounds: see InThreads."""
 
     def __init__(self, ray_cluster: Any, rounds: Rounds, n_shards: int | None) -> None:
         self.ray, self.rounds = ray_cluster, rounds
@@ -181,7 +181,7 @@ class OnCluster:
         self._model: Any = None
 
     def start(self, fitted: Fitted) -> Fitted:
-        """The same model with its members in other processes; in this one only what they share is left."""
+        """Move the members to other processes; only their shared part stays in this one."""
         recipes, states = recipes_of(fitted.params, fitted.model), fitted.state.members
         if self.rounds.workers == 1:
             self._members = [
@@ -198,20 +198,20 @@ class OnCluster:
             ]
         self._model, likelihood = fitted.model, fitted.model.likelihood
         methods = [member.method() for member in self._members]
-        # one thread for each member: they only wait
+        # one thread per member: they only wait
         method = committee(methods, likelihood, clip=fitted.params.get("clip"), threads=len(methods))
         state = fitted.state._replace(members=tuple(map(elsewhere, states)))
         return fitted._replace(model=fitted.model._replace(method=method), state=state)
 
     def whole(self, fitted: Fitted) -> Fitted:
-        """The model with all of its state in this process again; the workers keep theirs."""
+        """The model with a copy of all its state in this process; the workers keep theirs."""
         members = tuple(
             member.whole(state) for member, state in zip(self._members, fitted.state.members, strict=True)
         )
         return fitted._replace(model=self._model, state=fitted.state._replace(members=members))
 
     def after_error(self, fitted: Fitted | None) -> None:
-        """Its rows are gone with the workers."""
+        """Always None: the rows are lost with the workers."""
 
 
 class _Whole:
@@ -255,8 +255,8 @@ class _Split:
 
 
 def elsewhere(state: State) -> State:
-    """The state with a stand-in for its rows, which are in other processes: room for any number of nodes, in
-    no memory, and whoever reads one by mistake gets NaN."""
+    """The state with placeholders for its rows, which are in other processes: room for any number of nodes,
+    no memory, and NaN if one is read by mistake."""
 
     def endless(part: NDArray[np.floating]) -> NDArray[np.floating]:
         return np.broadcast_to(np.array(np.nan, part.dtype), (ENDLESS, *part.shape[1:]))

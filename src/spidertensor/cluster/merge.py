@@ -1,13 +1,13 @@
-"""One state out of those of several workers that started from the same one: mathematics.md section 18.
+"""Merge the states of several workers that started from the same state: mathematics.md section 18.
 
-A Gaussian factor has natural parameters, precision and precision times mean, and what an entry tells adds to
-them. So what several workers have learned adds up, as long as their steps are small. Two things need less
-than the sum: a row that very many workers touched, and the weights of the network, which all of them moved
-in the same direction: added up, such steps overshoot. There the mean takes fewer steps, while the precision
-takes the sum, because the entries have all been seen.
+An entry adds to the natural parameters of a Gaussian, precision and precision times mean. So what several
+workers learn adds up as long as their steps are small. The sum is too much for a row that very many workers
+touched, and for the weights of the network, which all of them move in the same direction: such steps would
+overshoot. There the mean takes a smaller step, while the precision takes the sum, because all entries have
+been seen.
 
-Everything stays positive and finite: an element for which that fails is left as it was before the round, and
-counted as rejected. All sums go in the order of the workers' numbers, so they do not depend on who was first.
+Everything stays positive and finite: an element for which that fails keeps its value from before the round
+and counts as rejected. Sums run in the order of the workers' numbers, not of their arrival.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
-from spidertensor.spider.follow import RUNNING, WATCH
+from spidertensor.spider.follow import RUNNING_ENTRIES, WATCH
 from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
 from spidertensor.spider.robust import LOG_NOISE_RUNNING
 
 
 def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float) -> tuple[Gaussian, int]:
-    """A layer's weights, and how many elements were rejected."""
+    """Merge a layer's weights; also returns how many elements were rejected."""
     var_then = before.var.astype(np.float64)
     precision, weighted = 1 / var_then, before.mean / var_then
     more_precision, more_weighted = np.zeros((2, *var_then.shape))
-    # between their sum, which goes too far, and their mean, which hardly moves
+    # between the sum, which overshoots, and the mean, which hardly moves
     widest, share = var_then, len(parts) ** -0.5
     with np.errstate(all="ignore"):
         for after in parts:
@@ -42,17 +42,17 @@ def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float)
         mean = (weighted + share * more_weighted) / np.maximum(precision + share * more_precision, least)
         mean = mean.astype(before.mean.dtype)
         var = (1 / np.maximum(precision + more_precision, least)).astype(before.var.dtype)
-        good = (np.abs(mean) < HUGE) & (var > 1 / HUGE) & (var < HUGE)  # a NaN fails too
+        good = (np.abs(mean) < HUGE) & (var > 1 / HUGE) & (var < HUGE)  # false for NaN
     merged = Gaussian(np.where(good, mean, before.mean), np.where(good, var, before.var))
     return merged, int((~good).sum())
 
 
 def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgetting: float) -> State:
-    """All of a state but the rows of its nodes and its sites, which a worker does not change.
+    """Merge all of a state except the rows of its nodes and its sites, which workers do not change.
 
-    Each of several workers counts its window from 0 (`for_workers`), so that no entry is counted twice.
+    Each of several workers starts its window at 0 (`for_workers`), so that no entry counts twice.
 
-    forgetting: what an entry leaves of the noise's shape and rate
+    forgetting: factor by which an entry shrinks the noise's shape and rate
     """
     kept = {"factors": before.posterior.factors, "log_noise": before.posterior.log_noise}
     if len(parts) == 1:  # nothing to merge
@@ -75,14 +75,14 @@ def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgett
 
 
 def for_workers(state: State, workers: int) -> State:
-    """The state as workers start from it: of several, each has a window in which only its entries count."""
+    """The state that workers start from; several workers start with an empty window each."""
     if workers == 1:
         return state
     return state._replace(stream=state.stream._replace(window=np.zeros_like(state.stream.window)))
 
 
 def _counts(before: Counts, parts: Sequence[Counts], rejected: int) -> Counts:
-    """Every worker has counted on from the same numbers."""
+    """Add up the workers' counts, which all started from the same numbers."""
     changes = {
         name: sum(getattr(part, name) - getattr(before, name) for part in parts)
         for name in ("entries", "rejected", "refused", "clipped", "log_evidence")
@@ -92,7 +92,7 @@ def _counts(before: Counts, parts: Sequence[Counts], rejected: int) -> Counts:
 
 
 def _learned(before: State, parts: Sequence[State]) -> list[int]:
-    """Entries that each worker has learned: none while the values are watched, and no refused ones."""
+    """Number of entries that each worker learned, without refused ones; 0 while the values are watched."""
     if before.stream.watching == WATCH:
         return [0] * len(parts)
     counted = [part.counts.entries - part.counts.refused for part in parts]
@@ -108,7 +108,7 @@ def _stream(before: State, parts: Sequence[State]) -> Stream:
     for n in learned:
         alone.append(_left(start, n))
         turn.append(_left(entries, n))
-        entries = min(entries + n, float(RUNNING))
+        entries = min(entries + n, float(RUNNING_ENTRIES))
     mean, var = (
         _in_turn(getattr(then, name), [getattr(part.stream, name) for part in parts], alone, turn)
         for name in ("mean", "var")
@@ -120,30 +120,31 @@ def _stream(before: State, parts: Sequence[State]) -> Stream:
 
 
 def _noise(before: State, parts: Sequence[State], log_noise: NDArray[np.float64], forgetting: float) -> Gamma:
-    """What moved all nodes' log_noise was taken out of the rate (section 12): put in, merged, taken out."""
+    """Merge the noise. The running means' moves were taken out of the rate (section 12): put them back,
+    merge, and take out the merged move."""
     steps, noise = [forgetting**n for n in _learned(before, parts)], before.posterior.noise
     shape = _in_turn(noise.shape, [part.posterior.noise.shape for part in parts], steps, steps)
     moved = [float((part.stream.log_noise - before.stream.log_noise).sum()) for part in parts]
     rates = [part.posterior.noise.rate * math.exp(by) for part, by in zip(parts, moved, strict=True)]
-    # no worker can have taken more away than forgetting does, but for rounding
+    # except for rounding, no worker takes away more than forgetting does
     rates = [np.maximum(rate, step * noise.rate) for rate, step in zip(rates, steps, strict=True)]
     rate = _in_turn(noise.rate, rates, steps, steps)
     return Gamma(shape, np.array(rate * math.exp(-float((log_noise - before.stream.log_noise).sum()))))
 
 
 def _left(entries: float, n: int) -> float:
-    """How much of a mean over so many entries, at most RUNNING, is left after n more."""
-    growing = min(n, max(RUNNING - entries, 0.0))
-    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING) ** (n - growing)
+    """Weight that remains of a running mean over `entries` (at most RUNNING_ENTRIES) after n more."""
+    growing = min(n, max(RUNNING_ENTRIES - entries, 0.0))
+    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING_ENTRIES) ** (n - growing)
 
 
 def _in_turn(
     before: NDArray[np.float64], parts: Sequence[Any], alone: Sequence[float], turn: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Something that forgets, which all workers have moved from the same value: moved by them in turn.
+    """Apply the workers' moves of a quantity that forgets one after the other; all started from `before`.
 
-    alone: how much of that value is left in what each worker has; turn: how much each leaves in its turn.
-    Their mean would follow as slowly as if only one of them had learned, their sum would go too far.
+    alone: weight of the starting value in each worker's result; turn: weight that each leaves in its turn.
+    The mean of the results would follow as slowly as one worker alone; the sum would overshoot.
     """
     value = np.array(before, np.float64)
     for own, left, keep in zip(parts, alone, turn, strict=True):
@@ -153,12 +154,12 @@ def _in_turn(
 
 
 def _joined_windows(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Number, sum of squares, means of y and f, variances and covariance of two windows as those of one."""
+    """Two windows (Stream.window) as one."""
     if not a[0] or not b[0]:
         return (a if a[0] else b).copy()
     n = a[0] + b[0]
     share = b[0] / n
-    joined = a + share * (b - a)  # means; and of the moments around these, the part within each window
+    joined = a + share * (b - a)  # the means, and the within-window part of the second moments
     off_y, off_f = b[2] - a[2], b[3] - a[3]
     joined[4:] += share * (1 - share) * np.array([off_y * off_y, off_f * off_f, off_y * off_f])
     joined[0], joined[1] = n, a[1] + b[1]
@@ -166,7 +167,7 @@ def _joined_windows(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[n
 
 
 def copied(tree: Any) -> Any:
-    """Arrays of its own: what a worker has sent may be read-only."""
+    """A deep copy with writable arrays: what a worker sends may be read-only."""
     if isinstance(tree, tuple):
         return type(tree)(*map(copied, tree)) if hasattr(tree, "_fields") else tuple(map(copied, tree))
     return tree.copy()

@@ -1,7 +1,7 @@
-"""What several workers have made of the rows of nodes, as one: mathematics.md section 18; why, in merge.py.
+"""Merge several workers' versions of the rows of nodes: mathematics.md section 18; reasons in merge.py.
 
-Compiled, and row by row: all that the workers have made of a row is added up while it is in the processor's
-cache. In a round of many workers this is what they all wait for.
+Compiled, and row by row: all versions of a row are added up while it is in the processor's cache. In a round
+with many workers, all of them wait for this.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from spidertensor.spider.posterior import Gaussian
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 from spidertensor.spider.sequential_memory import carray, elements
 
-MOST = 8  # of a row, also if more workers have touched it
+MOST = 8  # workers' steps that the mean of a row takes in full; more are scaled down
 
 # Not fastmath: a NaN must be noticed.
 _EXACT: dict[str, Any] = {"fastmath": False}
 
 
 def marks(n_rows: int) -> NDArray[np.int32]:
-    """Of each row of a mode, where in a round the first worker has it. All 0 between two merges, so that a
-    merge costs nothing for the rows it does not touch."""
+    """Per row of a mode, one plus its first position among all workers' rows in a round. All 0 between
+    merges, so that a merge costs nothing for rows it does not touch."""
     return np.zeros(n_rows, np.int32)
 
 
@@ -40,19 +40,19 @@ def merge_rows(
     left: Sequence[NDArray[np.float64]] | None = None,
     modes: int = 1,
 ) -> int:
-    """Change rows of `rows` in place to what all workers have learned of them; how many elements were not.
+    """Merge what all workers learned into `rows`, in place; returns how many elements were rejected.
 
-    parts:       of each worker, the rows that it touched, each once, and what these are now
-    prior_var:   of an element; a memory widens a variance up to it and no further
-    unseen_mean: what the mean of a row counts as that has the variance of the prior; NaN: as it is
-    used:        marks that are kept from round to round
-    left:        of each worker and row, how much of the precision a memory has left; None: all of it
-    modes:       of an entry
+    parts:       per worker, the numbers of the rows it touched, each once, and their new values
+    prior_var:   prior variance of an element, up to which a memory widens
+    unseen_mean: mean to assume for a row that has the prior variance; NaN: its own
+    used:        marks that are reused from round to round
+    left:        per worker and row, the share of the precision that its memory left; None: all
+    modes:       number of modes of an entry
     """
     size = math.prod(rows.mean.shape[1:])
     mean, var = (each.reshape(-1, size) for each in rows)  # views
     prior_var = np.full(size, prior_var, np.float64)
-    # from which variance on a row counts as unseen
+    # a row with at least this variance counts as unseen
     unseen_var = np.full(size, np.inf) if math.isnan(unseen_mean) else prior_var
     own = [[np.require(each, mean.dtype, "C") for each in after] for _, after in parts]
     addresses = np.array([[each.ctypes.data for each in after] for after in own], np.int64).reshape(-1, 2)
@@ -72,7 +72,7 @@ def merge_log_noise(
     used: NDArray[np.int32] | None = None,
     left: Sequence[NDArray[np.float64]] | None = None,
 ) -> int:
-    """`merge_rows` for a mode's log_noise. A node that no entry had touched started at the running mean."""
+    """`merge_rows` for a mode's log_noise. An untouched node started at the running mean."""
     rejected = merge_rows(rows, parts, prior_var, running, used, left)
     for where, _ in parts:
         rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
@@ -81,7 +81,7 @@ def merge_log_noise(
 
 @kernel(**COMPILE | _EXACT)
 def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, modes):
-    """where:     the rows of all workers, one worker after the other; `ends` says where each ends
+    """where:     row numbers of all workers, one worker after the other, each up to its `ends`
     addresses: of each worker's means and variances
     """
     size, here = mean.shape[1], np.array([mean.ctypes.data, var.ctypes.data])
@@ -93,11 +93,11 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
     for j in range(len(where)):
         while j >= ends[worker]:
             worker += 1
-        if first[where[j]] == 0:  # done with another worker's
+        if first[where[j]] == 0:  # already merged with an earlier worker's
             continue
         first[where[j]] = 0
         row_mean, row_var = _row(here, where[j], mean, size)
-        if following[j] == 0:  # this worker's alone: bit for bit
+        if following[j] == 0:  # touched by this worker only: copied bit for bit
             own_mean, own_var = _row(addresses[worker], j - _start(ends, worker), mean, size)
             for e in range(size):
                 row_mean[e], row_var[e] = own_mean[e], own_var[e]
@@ -114,8 +114,8 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
             workers, taken = workers + 1, taken + (1 - keep[at])
             at = following[at] - 1
         share = min(1.0, MOST / workers)
-        # What each worker forgets of a node it has to learn again from its own entries, and so have the nodes
-        # of all modes: so much of an error all workers have corrected alike, and it must not be added up.
+        # What each worker forgets of a node it relearns from its own entries, as do the nodes of all modes:
+        # all workers correct that share of an error alike, and it must not be added up (q in section 18).
         alike = min(1.0, modes * taken / workers)
         if alike > 0:
             share *= (1 - (1 - alike) ** workers) / (workers * alike)
@@ -130,7 +130,7 @@ def _start(ends, worker):
 
 @kernel(**PART | _EXACT)
 def _row(addresses, number, like, size):
-    """Mean and variance of a row, by the addresses of the first one's: slices of arrays would be slower."""
+    """Mean and variance of a row, by the address of the first row: array slices would be slower."""
     offset = number * size * like.itemsize
     return (
         carray(elements(addresses[0] + offset, like), (size,)),
@@ -140,9 +140,8 @@ def _row(addresses, number, like, size):
 
 @kernel(**HOT | _EXACT)
 def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
-    """sums: precision, worker by worker: what a memory leaves of what is there, and what this one has
-    learned; change of precision; precision times step of the mean; largest and smallest precision of a worker
-    """
+    """Add one worker's version of a row to `sums`: precision, merged in turn as far as a memory leaves it;
+    change of precision; precision times step of the mean; largest and smallest precision of a worker."""
     least, unseen_var = limits
     for e in range(len(mean)):
         start, own = 1 / np.float64(var[e]), 1 / np.float64(own_var[e])
@@ -155,15 +154,15 @@ def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
 
 @kernel(**HOT | _EXACT)
 def _finish(sums, mean, var, share, limits, unseen_mean):
-    """A row from its sums; how many elements were rejected."""
+    """Set a row from its sums; returns how many elements were rejected."""
     rejected, dtype = 0, mean.dtype.type
     least_of_prior, unseen_var = limits
     for e in range(len(mean)):
         before = _mean_before(mean[e], var[e], unseen_var[e], unseen_mean)
-        least = min(sums[4, e], least_of_prior[e])  # never wider than the prior, or than a worker has it
+        least = min(sums[4, e], least_of_prior[e])  # no wider than the prior or the widest worker's
         weight = max(1 / np.float64(var[e]) + share * sums[1, e], sums[3, e])
         new_mean, new_var = dtype(before + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
-        good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # a NaN fails too
+        good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # false for NaN
         mean[e], var[e] = new_mean if good else mean[e], new_var if good else var[e]
         rejected += not good
     return rejected
@@ -171,7 +170,7 @@ def _finish(sums, mean, var, share, limits, unseen_mean):
 
 @kernel(**HOT | _EXACT)
 def _kept(precision, keep, least):
-    """What a memory leaves of a precision: no less than the prior's, if it had as much."""
+    """Precision that a memory leaves: no less than the prior's, unless it was less before."""
     return max(precision * keep, min(precision, least))
 
 

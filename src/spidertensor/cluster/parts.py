@@ -1,6 +1,6 @@
-"""A worker's part of a round: the rows its entries touch are fetched from the shards, and learned into.
+"""A worker's part of a round: fetch the rows that its entries touch from the shards, and learn.
 
-A worker keeps nothing from one part to the next, so a part can be learned anywhere, and as often as it takes.
+A worker keeps nothing from one part to the next, so a part can be learned anywhere and repeated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Posterior, Prior, Site, State
 from spidertensor.spider.sequential import sequential
 
-NEVER = 2**62  # entries between two refinements, for a worker
+NEVER = 2**62  # entries between two refinements: workers do not refine
 
 
 class Recipe(NamedTuple):
-    """What a process needs to know to learn for a member: plain values, from which it builds the engine."""
+    """Plain values from which a process builds the engine of a member."""
 
     network: Network
     prior: Prior
@@ -39,22 +39,22 @@ class Recipe(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a part needs."""
+    """The rows and entries of a part."""
 
-    entries: Batch  # its index: places in the rows that are fetched, one shard after the other
+    entries: Batch  # its index: positions in the fetched rows, one shard after the other
     rows: list[Numbers]  # per shard and mode, the rows to fetch
-    times: list[Numbers]  # how many of the entries each of them is in
+    times: list[Numbers]  # number of entries that each of these rows is in
 
 
 class Learned(NamedTuple):
-    """What a worker sends back beside the rows."""
+    """What a worker sends back besides the rows."""
 
     shared: State  # without rows and sites
     told: NDArray[np.float64]  # (4, n): mean, var, noise and log evidence of each entry
 
 
 def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:
-    """Of the members of a model that these parameters have built."""
+    """The recipes of the members of a model built with these parameters."""
     if params["engine"] != "sequential":
         raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
     found = []
@@ -69,14 +69,14 @@ def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:
 
 @lru_cache(maxsize=64)
 def engine(recipe: Recipe) -> Method:
-    """What a worker learns with: the sequential engine, which leaves the prior alone."""
+    """The engine of a worker: sequential, without refining the prior."""
     likelihood = LIKELIHOODS[recipe.likelihood]
     return sequential(recipe.network, likelihood, recipe.prior, refine_every=NEVER, **dict(recipe.inference))
 
 
 @lru_cache(maxsize=64)
 def whole_engine(recipe: Recipe) -> Method:
-    """The engine that learns the member alone."""
+    """The engine of a member that is learned whole."""
     likelihood = LIKELIHOODS[recipe.likelihood]
     return sequential(
         recipe.network, likelihood, recipe.prior, refine_every=recipe.refine_every, **dict(recipe.inference)
@@ -90,9 +90,9 @@ def learn_part(
     n_shards: int,
     fetch: Callable[[list[Numbers]], Sequence[Rows]],
 ) -> tuple[Learned, list[Touched]]:
-    """From the state before the round: what all share, and for each shard what its rows became.
+    """Learn a part from the state before the round; returns the shared part, and the new rows per shard.
 
-    fetch: per shard and mode, numbers of rows -> the rows of each shard
+    fetch: row numbers per shard and mode -> the rows of each shard
     """
     wanted = plan(entries, n_shards)
     rows = fetch(wanted.rows)
@@ -104,7 +104,7 @@ def learn_part(
 
 
 def plan(batch: Batch, n_shards: int) -> Plan:
-    """Which rows the entries of a part need of each shard, and the entries in numbers of these."""
+    """Which rows the entries of a part need from each shard, and the entries in terms of these rows."""
     index = np.empty(batch.index.shape, np.int64)
     rows: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
     times: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
@@ -130,8 +130,8 @@ def plan(batch: Batch, n_shards: int) -> Plan:
 
 @kernel(**COMPILE)
 def _numbered(nodes, place):
-    """The different nodes in the order in which they come, how often each comes, and into `place` which of
-    them each entry has. By a hash table, which is several times as fast as sorting."""
+    """Distinct nodes in order of appearance, and how often each appears; fills `place` with the number of
+    each entry's node among them. Uses a hash table, which is several times as fast as sorting."""
     bits = 4
     while 2**bits < 2 * len(nodes):
         bits += 1
@@ -153,7 +153,7 @@ def _numbered(nodes, place):
 
 
 def without_rows(state: State) -> State:
-    """The state without its nodes: what all workers share."""
+    """The state without the rows of its nodes: what all workers share."""
     factors, log_noise = (
         tuple(Gaussian(*(part[:0].copy() for part in each)) for each in modes)
         for modes in (state.posterior.factors, state.posterior.log_noise)
@@ -162,8 +162,8 @@ def without_rows(state: State) -> State:
 
 
 def with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State:
-    """A state of its own, with the rows of all shards and no others. It can be learned into: what it is made
-    of may be read-only, or another worker's too."""
+    """A writable state with exactly the rows of these shards. Copies `shared`, which may be read-only or in
+    use by other workers."""
     factors, log_noise = (
         tuple(Gaussian(*map(_one, zip(*mode, strict=True))) for mode in zip(*modes, strict=True))
         for modes in zip(*shards, strict=True)
@@ -171,19 +171,19 @@ def with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State:
     own = copied(shared)
     return own._replace(
         posterior=Posterior(factors, own.posterior.weights, own.posterior.noise, log_noise),
-        # the engine wants some; without refining they are not used
+        # placeholders: without refining the engine does not use them
         sites=tuple(Site(*np.zeros((3, *shape), np.float32)) for shape in network.layers),
         counts=own.counts._replace(nodes=np.array([len(each.mean) for each in factors])),
     )
 
 
 def _one(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
-    """What was fetched in this process is a copy already."""
+    """The parts as one array; rows fetched in this process are already copies."""
     return parts[0] if len(parts) == 1 and parts[0].flags.writeable else np.concatenate(parts)
 
 
 def _cut(rows: Rows, shards: Sequence[Rows]) -> list[Rows]:
-    """The inverse of putting the shards' rows one after the other."""
+    """Split concatenated rows back into those of each shard."""
     parts, first = [], [0] * len(rows.factors)
     for shard in shards:
         last = [start + len(own.mean) for start, own in zip(first, shard.factors, strict=True)]

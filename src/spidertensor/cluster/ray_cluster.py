@@ -1,8 +1,8 @@
 """Workers and shards on Ray. This is the only file that imports it.
 
-Workers keep nothing: if one dies, Ray starts it again, here or elsewhere, and repeats its part, with the same
-result. Shards, and members that are learned whole, have what was learned since the last save. If one of them
-dies that is gone, and `Lost` says so; whoever learns goes on from the last file.
+Workers keep nothing: if one dies, Ray restarts it, here or elsewhere, and repeats its part with the same
+result. Shards, and members that are learned whole, hold what was learned since the last save. If one of them
+dies, that is lost: `Lost` is raised, and learning can resume from the last file.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 
 class Lost(Fault, RuntimeError):
-    """A process with a part of the model died; see Fault for its parts. The last file is as it was."""
+    """A process that held a part of the model died; fields: see Fault. The last file is unchanged."""
 
 
 @contextmanager
 def started(address: str | None, cores: int) -> Iterator[None]:
-    """Inside, Ray runs: the cluster at this address, or one of this process with so many cores.
+    """Inside, Ray runs: the cluster at this address, or a local one with this many cores.
 
-    A program that has started Ray itself keeps it.
+    If the program has started Ray itself, that is used and kept.
     """
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-    # Otherwise Ray warns that a future version will leave this variable alone, as is done here.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    # The default of a future version; without it Ray warns of the change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     handler = signal.getsignal(signal.SIGTERM)
     how: dict[str, Any] = {"address": address}
@@ -58,14 +58,14 @@ def started(address: str | None, cores: int) -> Iterator[None]:
     try:
         ray.init(**how, configure_logging=False, log_to_driver=False)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = f"no Ray cluster at {address}: {error}" if address else f"Ray does not start: {error}"
+        reason = f"no Ray cluster at {address}: {error}" if address else f"Ray failed to start: {error}"
         raise Lost(reason, kind="no cluster") from error
-    # Ray tells of dead workers on standard output, whatever it is asked, and that is where results go. A
-    # worker is started again without anybody's help; of a shard, `Lost` tells.
+    # Ray reports dead workers on standard output whatever the options, and results go there. A worker is
+    # restarted automatically; `Lost` reports a dead shard.
     ray_worker._worker_logs_enabled = False
     try:
         if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
-            signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without a save
+            signal.signal(signal.SIGTERM, handler)  # Ray's own would end the process without saving
         yield
     finally:
         ray.shutdown()
@@ -77,13 +77,13 @@ def machines_in_cluster() -> int:
 
 
 def get(references: list[Any]) -> list[Any]:
-    """The things themselves; Lost if a process that had them, or their source, died."""
+    """The referenced objects; raises Lost if a process that held them or their source died."""
     try:
         return ray.get(references)
     except RayTaskError as error:
-        if isinstance(error.cause, Lost):  # a worker has not found its shard
+        if isinstance(error.cause, Lost):  # a worker did not find its shard
             raise error.cause from None
-        if not isinstance(error.cause, RayError | OutOfStep):  # or found that it has gone on without it
+        if not isinstance(error.cause, RayError | OutOfStep):  # OutOfStep: the shard went on without it
             raise
         raise _lost(error.cause) from None
     except RayError as error:
@@ -92,12 +92,12 @@ def get(references: list[Any]) -> list[Any]:
 
 def _lost(error: BaseException) -> Lost:
     first = str(error).strip().splitlines()[0]
-    reason = f"a process that has a part of the model died, and what it learned since the last save ({first})"
-    return Lost(reason, kind="lost", remedy="load the model from its last file and learn on from there")
+    reason = f"a process died with what its part of the model learned since the last save ({first})"
+    return Lost(reason, kind="lost", remedy="load the model from its last file and continue from there")
 
 
 class _Worker:
-    """Learns parts of rounds, and keeps nothing of them."""
+    """Learns parts of rounds, and keeps nothing."""
 
     def learn(
         self, of: tuple[list[Any], int, Recipe], batch: Batch, start: int, end: int, shared: State
@@ -126,7 +126,7 @@ class _Shards:
         self.shards: dict[int, Shard] = {}
 
     def open(self, member: int, recipe: Recipe, seed: int, rows: Rows, **place: Any) -> None:
-        rows = copied(rows)  # what came by Ray is read-only
+        rows = copied(rows)  # objects passed by Ray are read-only
         self.shards[member] = Shard(recipe.network, recipe.prior, seed, rows, **place)
 
     def fetch(self, member: int, at: int, nodes: NDArray[np.int64], rows: Numbers) -> Rows:
@@ -142,7 +142,7 @@ class _Shards:
         return sum(shard.nbytes for shard in self.shards.values())
 
     def resident(self) -> int:
-        """Bytes of this process that are in memory."""
+        """Resident memory of this process in bytes."""
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def process(self) -> int:
@@ -150,10 +150,10 @@ class _Shards:
 
 
 class ShardActors:
-    """So many processes with the rows of all members."""
+    """The n processes that hold the rows of all members."""
 
     def __init__(self, n: int) -> None:
-        actor: Any = ray.remote(num_cpus=0)(_Shards)  # they wait most of the time
+        actor: Any = ray.remote(num_cpus=0)(_Shards)  # mostly waiting
         self.actors: list[Any] = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(n)]
 
     def open(self, member: int, recipe: Recipe, state: State, workers: int) -> OnRay:
@@ -168,17 +168,16 @@ class ShardActors:
 
 
 class OnRay:
-    """`rounds.Machines`: the shards and the workers of one member are actors.
+    """`rounds.Machines` with actors for the shards and workers of one member.
 
-    A worker gets rows from the shards and sends them back there, past this process, which sees weights and
-    what was predicted.
+    Workers exchange rows with the shards directly; this process sees only weights and predictions.
     """
 
     def __init__(self, actors: list[Any], member: int, recipe: Recipe, workers: int) -> None:
         self.actors, self.member, self.n_shards = actors, member, len(actors)
         self.of = ray.put((actors, member, recipe))
-        # Repeated without end: a part always has the same result, and a machine that kills every process is
-        # the user's to mend. A core is asked for only when one starts, so there may be more than cores.
+        # Unlimited retries: a part always has the same result, and a machine that kills every process is for
+        # the user to fix. An actor needs a core only when it starts, so there may be more workers than cores.
         actor: Any = ray.remote(max_restarts=-1, max_task_retries=-1)(_Worker)
         self.workers = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(workers)]
 
@@ -207,7 +206,7 @@ class OnRay:
 
 
 class MemberActor:
-    """A member that is learned whole, by a process of its own."""
+    """A member that is learned whole, in its own process."""
 
     def __init__(self, recipe: Recipe, state: State) -> None:
         actor = ray.remote(num_cpus=1)(WholeMember)
@@ -220,9 +219,9 @@ class MemberActor:
 def run_all(
     runs: Iterable[Any], run: Callable[[Any], T], died: Callable[[Any], T], at_once: int | None = None
 ) -> Iterator[T]:
-    """run(each), as they end; died(each) where the process of one died.
+    """Yield run(each) as they finish, or died(each) if its process died.
 
-    at_once: at most so many; None: as many as the cluster has cores
+    at_once: most runs at a time; None: as many as the cluster has cores
     """
     waiting, flying = deque(runs), {}
     limit = at_once or max(int(ray.cluster_resources().get("CPU", 1)), 1)

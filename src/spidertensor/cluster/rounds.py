@@ -1,11 +1,11 @@
-"""One member learned by several workers, in rounds: mathematics.md section 18.
+"""Several workers learn one member in rounds: mathematics.md section 18.
 
-A round is the next entries of the stream, cut into one part for each worker. All workers start from the state
-before the round; each learns its part, one entry after the other, by the sequential engine and without
-refining the prior. Then one state is made of theirs (merge.py), and the prior is refined once.
+A round takes the next entries of the stream and cuts them into one part per worker. All workers start from
+the state before the round; each learns its part entry by entry with the sequential engine, without refining
+the prior. Then their states are merged (merge.py), and the prior is refined once.
 
-Which entries are in which part depends on how many entries there were before, and on nothing else. So the
-result is the same whatever machine does which part, and however often a part has to be repeated.
+Which entries are in which part depends only on the number of entries before. So the result is the same
+whichever machine learns a part, and however often a part has to be repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spidertensor.method import joined as joined_updates
 from spidertensor.spider import posterior
 from spidertensor.spider.committee import in_threads
 from spidertensor.spider.follow import DECIDE, follow, full_window
-from spidertensor.spider.likelihoods import named
+from spidertensor.spider.likelihoods import likelihood_by_name
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.posterior import State
 from spidertensor.spider.robust import widening
@@ -43,25 +43,25 @@ from spidertensor.spider.spike_slab import refine_layer
 
 PART = 1024  # entries of a worker's part of a round
 FIRST = 32  # entries of a part at the start of a stream
-GROWTH = 64  # a round has at most one entry for so many before it
+GROWTH = 64  # a round has at most 1/GROWTH of the entries before it
 
 
 class Rounds(NamedTuple):
-    """How a stream is cut: so many workers, and at most so many entries of each in a round.
+    """How a stream is cut: the number of workers, and the most entries (`part`) of each in a round.
 
-    Early on every entry changes the model much, and workers who do not know of each other's entries would
-    all learn the same. So rounds are short at first, and grow with the stream.
+    Early on every entry changes the model a lot, and workers that do not see each other's entries would all
+    learn the same. So rounds are short at first and grow with the stream.
     """
 
     workers: int
     part: int = PART
 
     def length(self, before: int) -> int:
-        """Entries of the round that begins after so many."""
+        """Number of entries in the round that starts after `before` entries."""
         return self.workers * min(max(before // (GROWTH * self.workers), FIRST), self.part)
 
     def whole(self, before: int, n: int) -> int:
-        """How many of the next n entries are in rounds that are full with them."""
+        """How many of the next n entries fill complete rounds."""
         end = 0
         while end + (size := self.length(before + end)) <= n:
             end += size
@@ -69,7 +69,7 @@ class Rounds(NamedTuple):
 
 
 class Machines(Protocol):
-    """Where the shards of a member are and its parts are learned."""
+    """Where a member's shards live and its parts are learned."""
 
     n_shards: int
 
@@ -78,23 +78,25 @@ class Machines(Protocol):
         ...
 
     def learn(self, batch: Any, ends: NDArray[np.int64], shared: State) -> tuple[list[Learned], list[Any]]:
-        """The parts between these entries of the batch, each from this state: what each worker has learned,
-        and references to what it has made of the rows of each shard, for `merge`."""
+        """Learn the parts of the batch between these `ends`, each from the state `shared`.
+
+        Returns what each worker learned, and references to its rows for each shard, for `merge`.
+        """
         ...
 
     def merge(self, touched: list[Any], about: dict[str, Any]) -> int:
-        """A round comes to all shards (Shard.merge): how many elements were rejected."""
+        """Merge a round into all shards (Shard.merge); returns how many elements were rejected."""
         ...
 
     def fetch(self, at: int, nodes: NDArray[np.int64], rows: list[Numbers]) -> Sequence[Rows]:
-        """Shard.fetch of all shards."""
+        """Shard.fetch on all shards."""
         ...
 
 
 def learn(
     machines: Machines, recipe: Recipe, rounds: Rounds, shared: State, batch: Batch
 ) -> tuple[State, Update]:
-    """All rounds of a batch; its end is the end of a round. `shared` is the state without the rows."""
+    """Learn all rounds of a batch; the last one ends with it. `shared` is the state without the rows."""
     updates, done, there = [], 0, machines.put(batch)
     while done < len(batch.value):
         end = min(done + rounds.length(int(shared.counts.entries)), len(batch.value))
@@ -107,7 +109,7 @@ def learn(
 def one_round(
     machines: Machines, recipe: Recipe, workers: int, shared: State, batch: Any, start: int, end: int
 ) -> tuple[State, Update]:
-    """Entries start to end of what was put on the machines."""
+    """Learn entries start to end of the batch that was put on the machines."""
     ends = start + np.linspace(0, end - start, min(workers, end - start) + 1).astype(int)
     begin = for_workers(shared, len(ends) - 1)._replace(sites=())
     learned, touched = machines.learn(batch, ends, begin)
@@ -130,10 +132,10 @@ def one_round(
 
 
 def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | None]:
-    """What the engine does every `refine_every` entries, once for a round of so many; in place.
+    """Do in place, once for a round of `entries`, what the engine does every `refine_every` entries.
 
-    Returns how many elements were rejected, and what has to happen to the rows of all nodes if the values
-    have changed for good.
+    Returns how many elements were rejected, and what to do with the rows of all nodes if the values have
+    changed for good.
     """
     prior, rejected = recipe.prior, 0
     wider = widening(recipe.option("memory")) ** (entries / recipe.refine_every)
@@ -143,7 +145,7 @@ def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | Non
             weight.var[:] = np.maximum(var, np.minimum(prior.slab_var, var * wider))
         rejected += refine_layer(weight, site, prior.slab_var, prior.rho0)
     clip, then = recipe.option("clip"), None
-    follows = clip is not None and named(recipe.likelihood).normal
+    follows = clip is not None and likelihood_by_name(recipe.likelihood).normal
     if follows and full_window.py_func(state.stream, clip) and state.stream.watching == DECIDE:
         before = state.stream.followed.copy()
         follow(state, recipe.network, prior)
@@ -153,7 +155,7 @@ def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | Non
 
 
 class Here:
-    """All in this process, by so many threads; shards are objects, and references the things."""
+    """Machines in this process, with threads; shards are objects, and references the data itself."""
 
     def __init__(self, recipe: Recipe, shards: list[Shard], threads: int = 1) -> None:
         self.recipe, self.shards, self.n_shards, self.threads = recipe, shards, len(shards), threads
@@ -185,7 +187,7 @@ class Here:
 
 
 def split(recipe: Recipe, rounds: Rounds, threads: int = 1) -> Method:
-    """A member that is learned in rounds, all in this process: what several machines make of it, exactly."""
+    """A member learned in rounds in this process: exactly the result of several machines."""
     network, prior = recipe.network, recipe.prior
     whole = whole_engine(recipe)
     if rounds.workers == 1:
@@ -205,11 +207,11 @@ def split(recipe: Recipe, rounds: Rounds, threads: int = 1) -> Method:
 
 
 def predict_rows(machines: Machines, recipe: Recipe, shared: State, index: NDArray[np.integer]) -> Prediction:
-    """Predictions of nodes whose rows are in shards; -1 and rows beyond are unseen nodes."""
+    """Predictions for nodes whose rows are in shards; -1 and rows beyond the last are unseen nodes."""
     check_index(index, recipe.network.n_modes)
     known = (index >= 0) & (index < shared.counts.nodes)
     wanted = plan(Batch(np.where(known, index, 0), np.zeros(len(index))), machines.n_shards)
-    nodes = np.maximum(shared.counts.nodes, 1)  # row 0 stands in for unseen nodes, also where there are none
+    nodes = np.maximum(shared.counts.nodes, 1)  # row 0 stands in for unseen nodes, even if there are no nodes
     rows = machines.fetch(int(shared.counts.entries), nodes, wanted.rows)
     state = with_rows(shared, recipe.network, rows)
     return engine(recipe).predict(state, np.where(known, wanted.entries.index, -1))

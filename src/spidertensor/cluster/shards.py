@@ -1,8 +1,8 @@
-"""The rows of a model's nodes, spread over shards: row r of a mode is in shard r % n, at place r // n.
+"""The rows of a model's nodes, spread over n shards: row r of a mode is in shard r % n, at place r // n.
 
-New nodes get consecutive rows, so shards grow alike. A round fetches the rows that its entries touch and
-sends back what they have become; the shard alone knows what they were, and merges. One shard that lies around
-the arrays of a state is how it works in one process.
+New nodes get consecutive rows, so shards grow evenly. A round fetches the rows that its entries touch and
+sends back their new values; the shard knows the old ones, and merges. In a single process one shard wraps the
+arrays of a state.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, State
 from spidertensor.spider.robust import log_noise_widening, widening
 
-Numbers = Sequence[NDArray[np.int64]]  # per mode, rows
+Numbers = Sequence[NDArray[np.int64]]  # row numbers per mode
 
-AFRESH, KEEP_MEANS = "afresh", "keep means"  # what a change of the values asks for: follow.py
+AFRESH, KEEP_MEANS = "afresh", "keep means"  # how rows restart after a change of the values: follow.py
 
 
 class Rows(NamedTuple):
-    """Of one member, per mode: some of its nodes' factors and, if it has any, their log_noise."""
+    """Factors and log_noise (if any) of some nodes of a member, per mode."""
 
     factors: tuple[Gaussian, ...]
     log_noise: tuple[Gaussian, ...]
 
 
 class Touched(NamedTuple):
-    """What one worker has made of rows of a shard in a round."""
+    """Rows of a shard that one worker changed in a round."""
 
-    rows: Numbers  # per mode, each once
-    times: Numbers  # entries of the worker that each of them was in
+    rows: Numbers  # each once
+    times: Numbers  # number of the worker's entries that each row was in
     learned: Rows
 
 
 class OutOfStep(RuntimeError):
-    """A round came to a shard that is not the next one. No round is lost or counted twice."""
+    """A request does not match the entries learned so far. No round is lost or counted twice."""
 
 
 class Shard:
     """The rows of one member in one shard.
 
-    at: how many entries the rows have learned. A round goes from one such number to the next, and that is
-        how a shard knows a round: the same one again changes nothing, any other is refused.
-    threads: that merge, at most one for each mode
+    at: number of entries the rows have learned. It identifies the next round: a repeat of the last one
+        changes nothing, any other is refused.
+    threads: for merging, at most one per mode
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Shard:
         self._marks = [marks(len(each.mean)) for each in rows.factors]
 
     def fetch(self, nodes: NDArray[np.int64], rows: Numbers, at: int) -> Rows:
-        """Some rows, in this order; copies.
+        """Copies of some rows, in this order.
 
-        nodes: that there are, per mode
-        at:    entries that the rows must have learned: a part that is repeated too late finds other rows
+        nodes: number of nodes per mode
+        at:    number of entries the rows must have learned: a part repeated too late would get other rows
         """
         self._check(at)
         self.grow(nodes)
@@ -89,17 +89,17 @@ class Shard:
         memory: float | None = None,
         then: str | None = None,
     ) -> int:
-        """The round of entries from `start` to `end`, once; how many elements were rejected.
+        """Merge the round of entries from `start` to `end`, once; returns how many elements were rejected.
 
-        touched: by each worker
-        running: of log_noise, per mode, at the start of the round
-        memory:  of a node; None: without
-        then:    None, AFRESH or KEEP_MEANS, at the end of the round, for all rows
+        touched: the rows changed by each worker
+        running: running mean of log_noise per mode at the start of the round
+        memory:  of a node; None: none
+        then:    how all rows restart at the end of the round: AFRESH, KEEP_MEANS or None
         """
         if self.at == end:
             return self._rejected
         if self.at != start:
-            raise OutOfStep(f"a shard that has learned {self.at} entries got those from {start} to {end}")
+            raise OutOfStep(f"a shard that has learned {self.at} entries received {start} to {end}")
         running_means = running.tolist()
 
         def one(mode: int) -> int:
@@ -134,7 +134,7 @@ class Shard:
         return rejected
 
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> Rows:
-        """Those of the nodes that there are, without spare ones. at: entries that they must have learned."""
+        """All rows without spare ones. at: number of entries they must have learned."""
         self._check(at)
         self.grow(nodes)
         here = [np.arange(-(-(int(n) - self.number) // self.of)) for n in nodes]
@@ -142,14 +142,14 @@ class Shard:
 
     def _check(self, at: int) -> None:
         if self.at != at:
-            raise OutOfStep(f"a shard has learned {self.at} entries, the rest of the model {at}")
+            raise OutOfStep(f"a shard has learned {self.at} entries, but the rest of the model {at}")
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for modes in self.rows for part in modes for array in part)
 
     def grow(self, nodes: NDArray[np.int64]) -> None:
-        """Room for so many nodes per mode, of all shards together."""
+        """Make room for this many nodes per mode, counted over all shards."""
         wanted = np.array([max(-(-(int(n) - self.number) // self.of), 0) for n in nodes])
         if all(n <= len(factor.mean) for n, factor in zip(wanted, self.rows.factors, strict=True)):
             return
@@ -161,9 +161,9 @@ class Shard:
         self._marks = [marks(len(each.mean)) for each in factors]
 
     def _start(self, mode: int, first: int, last: int) -> Gaussian:
-        """How places first to last of this shard begin: as the rows of these nodes do in any model."""
+        """Starting values of places first..last of this shard, the same as for these nodes in any model."""
         step, parts = 2**16 // self.of + 1, []
-        for begin in range(first, last, step):  # all shards' rows are drawn, and one's kept: not all at once
+        for begin in range(first, last, step):  # in blocks: draws all shards' rows, keeps its own
             end = min(begin + step, last)
             low, high = self.number + begin * self.of, self.number + (end - 1) * self.of + 1
             every = posterior.start_rows(self.network, self.prior, self.seed, mode, low, high)
@@ -187,13 +187,13 @@ class Shard:
 
 
 def around(state: State, network: Network, prior: Prior, threads: int = 1) -> Shard:
-    """One shard that has the rows of a state, and changes them in place."""
+    """One shard that wraps the rows of a state and changes them in place."""
     rows = Rows(state.posterior.factors, state.posterior.log_noise)
     return Shard(network, prior, int(state.seed), rows, at=int(state.counts.entries), threads=threads)
 
 
 def cut(state: State, number: int, of: int) -> Rows:
-    """The rows of a state that belong to one of so many shards; copies."""
+    """Copies of the rows of a state that belong to shard `number` of `of`."""
     state = posterior.trim(state)
     return Rows(
         *(
@@ -204,7 +204,7 @@ def cut(state: State, number: int, of: int) -> Rows:
 
 
 def joined(state: State, shards: Sequence[Rows]) -> State:
-    """The inverse: the state with the rows of all shards."""
+    """The inverse of `cut`: the state with the rows of all shards."""
     of = len(shards)
 
     def interleaved(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:

@@ -1,7 +1,7 @@
-"""A member of a committee that is learned whole, in a process of its own.
+"""A member of a committee that is learned whole, in its own process.
 
-Members know nothing of each other, so this changes nothing: each is the sequential engine itself, and the
-committee stacks what they have predicted in the order of the entries, as it does on one machine.
+Members are independent, so results are the same as on one machine: each runs the sequential engine, and the
+committee stacks their predictions in the order of the entries.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from spidertensor.spider.posterior import State
 
 
 class WholeMember:
-    """The state of a member, and its engine."""
+    """A member's state and its engine."""
 
     def __init__(self, recipe: Recipe, state: State) -> None:
         self.method, self.whole = whole_engine(recipe), copied(state)
         self.last: Any = None
 
     def update(self, start: int, batch: Batch) -> tuple[State, Update]:
-        """Learn the entries after the first `start`, once: the same call again has the same answer.
+        """Learn the entries after the first `start`, once: repeating the call returns the same answer.
 
-        Returns the state without its rows, and what was predicted.
+        Returns the state without its rows, and the Update.
         """
         at = int(self.whole.counts.entries)
         if self.last is not None and at == start + len(batch.value):
             return self.last
         if at != start:
-            raise OutOfStep(f"a member that has learned {at} entries got those after {start}")
+            raise OutOfStep(f"a member that has learned {at} entries received those after {start}")
         self.whole, update = self.method.update(self.whole, batch)
         self.last = copied(without_rows(self.whole)), update
         return self.last
@@ -43,8 +43,8 @@ class WholeMember:
         return self.method.predict(self.whole, index)
 
     def state(self, at: int) -> State:
-        """at: entries that it must have learned."""
+        """The member's state. at: number of entries it must have learned."""
         if int(self.whole.counts.entries) != at:
             known = int(self.whole.counts.entries)
-            raise OutOfStep(f"a member has learned {known} entries, the rest of the model {at}")
+            raise OutOfStep(f"a member has learned {known} entries, but the rest of the model {at}")
         return self.whole

@@ -43,7 +43,7 @@ from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import CommitteeState, interrupts_wait
+from spidertensor.spider.committee import CommitteeState, deferred_interrupts
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
@@ -250,7 +250,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         if not fitted.bounded:  # an interrupted call leaves at worst ids that have learned nothing
             return self._learn(fitted, columns, value)
-        with interrupts_wait():  # it must not come between an id and the row that was another's
+        with deferred_interrupts():  # it must not come between an id and the row that was another's
             return self._learn(fitted, columns, value)
 
     def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:

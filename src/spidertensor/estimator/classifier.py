@@ -25,7 +25,7 @@ from spidertensor.faults import EntryError
 from spidertensor.method import Update
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import PROBIT
-from spidertensor.spider.popularity import of_draws
+from spidertensor.spider.popularity import draw_shares
 
 
 @takes_old_names
@@ -136,7 +136,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         t, mode = mean / np.sqrt(1 + var), rule.over[0]
         share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of the draws
         for of in draws.popularity:
-            share = of_draws(of.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
+            share = draw_shares(of.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
         with np.errstate(divide="ignore"):
             return expit(log_ndtr(t) - log_ndtr(-t) + np.log(rule.negatives * share))
 

@@ -22,7 +22,7 @@ from spidertensor.spider.follow import DECIDE, WATCH
 from spidertensor.spider.likelihoods import COUNT
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.network import Network
-from spidertensor.spider.popularity import UNIT, of_times
+from spidertensor.spider.popularity import UNIT, from_times
 from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
@@ -160,5 +160,5 @@ def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
             good = of.times.shape == (n_nodes[mode],) and ((of.times >= 0) & (of.times <= draws.events)).all()
             good = good and float((of.times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
             check(good and of.tree.shape == of.times.shape, "the popularity of nodes is impossible")
-            same = np.array_equal(of.tree, of_times(of.times, rule.power).tree)
+            same = np.array_equal(of.tree, from_times(of.times, rule.power).tree)
             check(same, "the sums of the popularity are wrong")

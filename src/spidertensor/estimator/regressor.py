@@ -22,7 +22,7 @@ from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
-from spidertensor.spider.likelihoods import Likelihood, named
+from spidertensor.spider.likelihoods import Likelihood, likelihood_by_name
 from spidertensor.spider.posterior import State
 
 
@@ -88,7 +88,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         if self._learned is not None:
             return self._learned.model.likelihood
         check_rule("likelihood", self.likelihood)
-        return named(self.likelihood)
+        return likelihood_by_name(self.likelihood)
 
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:

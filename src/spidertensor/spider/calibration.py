@@ -1,7 +1,7 @@
-"""Intervals that cover what they say, without held-out data: mathematics.md section 15.
+"""Intervals with the stated coverage, without held-out data: mathematics.md section 15.
 
-Before an entry is learned its residual in predictive standard deviations, (y - mean) / sd, goes into a
-histogram that forgets. Its quantiles take the place of the normal distribution's.
+Before an entry is learned, its residual in predictive standard deviations, (y - mean) / sd, is added to a
+histogram that forgets. Intervals use its quantiles in place of the normal distribution's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from scipy.special import ndtr
 
 from spidertensor.spider.compiled import COMPILE, kernel
 
-MEMORY = 1000  # entries after which a residual counts 1/e
-START = 100.0  # entries' worth of N(0, 1) that a histogram starts with
-INNER, OUTER = 4.0, 100.0  # bins are equally wide up to the one, and grow to the other
+MEMORY_ENTRIES = 1000  # after which a residual's weight has fallen to 1/e
+START_ENTRIES = 100.0  # mass of N(0, 1) that a histogram starts with
+INNER, OUTER = 4.0, 100.0  # bins are equally wide up to INNER, then grow geometrically to OUTER
 _RIGHT = np.concatenate([np.linspace(0, INNER, 101), np.geomspace(INNER, OUTER, 41)[1:]])
-EDGES = np.concatenate([-_RIGHT[:0:-1], _RIGHT])  # residuals beyond the last count in the last bin
+EDGES = np.concatenate([-_RIGHT[:0:-1], _RIGHT])  # residuals beyond these go into the outermost bins
 N_BINS = len(EDGES) - 1
 
 
@@ -30,19 +30,19 @@ class Histogram(NamedTuple):
 def start() -> Histogram:
     cdf = ndtr(EDGES)
     cdf[0], cdf[-1] = 0, 1
-    return Histogram(START * np.diff(cdf))
+    return Histogram(START_ENTRIES * np.diff(cdf))
 
 
 def quantile(histogram: Histogram, probability: float) -> float:
-    """Where the mass below is this share; inside a bin it is spread evenly."""
+    """The residual with this share of the mass below it; within a bin the mass is uniform."""
     cdf = np.concatenate([[0.0], np.cumsum(histogram.mass)])
     return float(np.interp(probability * cdf[-1], cdf, EDGES))
 
 
 @kernel(**COMPILE)
 def note(mass, residual, good, below):
-    """Take in the residuals that are `good`, one by one; below (n,): the share of the mass that lay below."""
-    keep = 1 - 1 / MEMORY
+    """Add the `good` residuals one by one; fills below (n,) with the share of the mass below each, or NaN."""
+    keep = 1 - 1 / MEMORY_ENTRIES
     for i in range(len(residual)):
         if not good[i]:
             below[i] = np.nan

@@ -1,11 +1,11 @@
-"""Several models side by side, stacked online by what each of them predicts: mathematics.md section 14.
+"""Several models side by side, stacked online by how well each predicts: mathematics.md section 14.
 
-Every member is a whole model with settings and a seed of its own, and learns every entry. The committee
-predicts their mixture. Its weights maximise the log score of that mixture: several members stay in it where
-that helps, and a member whose settings fit better from some day on takes over.
+Every member is a complete model with its own settings and seed, and learns every entry. The committee
+predicts their mixture. Its weights maximise the log score of that mixture: several members keep weight where
+that helps, and a member whose settings begin to fit better takes over.
 
-Members know nothing of each other, so they run in threads where there are cores; what one entry does to the
-weights is computed afterwards, in the order of the entries. Results do not depend on the number of threads.
+Members are independent, so they run in threads where there are cores; the weights are updated afterwards, in
+the order of the entries. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
 from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
 
-ENOUGH = 512  # entries of a call from which on threads pay for being started
-BLOCK = 2**16  # entries predicted at once, which bounds what all members' predictions take
-# those that Python programs handle by raising something
+MANY_ENTRIES = 512  # from here on starting threads pays; below, few_entries.py is faster
+BLOCK_ENTRIES = 2**16  # predicted at once: bounds the memory for all members' predictions
+# signals that Python programs handle by raising an exception
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
-_NEXT = 0x9E3779B97F4A7C15  # between two members' seeds: far from the small numbers that people choose
+_SEED_STEP = 0x9E3779B97F4A7C15  # between members' seeds: far from the small numbers that people choose
 
 OUT_OF_STEP = (
-    "an error stopped an earlier call while some members had learned its entries and others had not: "
+    "an earlier call failed after only some members had learned its entries: "
     "load the model from its last file"
 )
 
@@ -48,18 +48,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class CommitteeMethod(Method):
-    """A Method of CommitteeStates, which can be made ready for few entries: None if they cannot."""
+    """A Method whose CommitteeStates can be prepared for calls with few entries."""
 
-    ready: Callable[[CommitteeState], ReadyCommittee | None]
+    ready: Callable[[CommitteeState], ReadyCommittee | None]  # None if the members do not support it
 
 
 def member_seed(seed: int, member: int) -> int:
-    """The first member has the seed itself: it is the model that would be there alone."""
-    return (seed + member * _NEXT) % 2**63
+    """Seed of a member; member 0 has the seed itself and equals the model without a committee."""
+    return (seed + member * _SEED_STEP) % 2**63
 
 
 def start(members: tuple[Any, ...], likelihood: Likelihood) -> CommitteeState:
-    """The state before any entry, around those of the members."""
+    """The committee's state before any entry, from the members' states."""
     return CommitteeState(
         members,
         np.full(len(members), 1 / len(members)),
@@ -80,10 +80,10 @@ def committee(
     clip: float | None = None,
     threads: int | None = None,
 ) -> CommitteeMethod:
-    """The mixture of `members`, which have the same likelihood, as a Method.
+    """The mixture of `members` as a Method. All members have this likelihood.
 
-    clip:    of its members; an entry counts as clipped if the mixture's own prediction would clip it
-    threads: at most so many; None: as many as this process has cores
+    clip:    the members' clip; an entry counts as clipped if the mixture's own prediction would clip it
+    threads: upper limit; None: as many as this process has cores
     """
     if not members:
         raise ValueError("a committee needs at least one member")
@@ -97,11 +97,11 @@ def committee(
         entries = int(state.counts.entries)
         if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
             raise RuntimeError(OUT_OF_STEP)
-        if len(batch.value) < ENOUGH and (found := ready(state)) is not None:
+        if len(batch.value) < MANY_ENTRIES and (found := ready(state)) is not None:
             learned = found.learn(batch)
             if learned is not None:
                 return state, learned
-        with interrupts_wait():  # no member may learn less than the others
+        with deferred_interrupts():  # all members must learn the same entries
             return learn(state, batch)
 
     def learn(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
@@ -112,7 +112,7 @@ def committee(
         value = np.require(batch.value, np.float64, LAYOUT)
         return state, update_of_members(state, likelihood, clip, value, parts, rejected)
 
-    known: Any = None, None  # a state, and the same ready for few entries
+    known: Any = None, None  # the last state, and its ReadyCommittee
 
     def ready(state: CommitteeState) -> ReadyCommittee | None:
         nonlocal known
@@ -124,13 +124,13 @@ def committee(
         return found
 
     def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
-        if len(index) < ENOUGH and (found := ready(state)) is not None:
+        if len(index) < MANY_ENTRIES and (found := ready(state)) is not None:
             prediction = found.predict(index)
             if prediction is not None:
                 return prediction
         predicted = []
-        for start in range(0, max(len(index), 1), BLOCK):
-            rows = index[start : start + BLOCK]
+        for start in range(0, max(len(index), 1), BLOCK_ENTRIES):
+            rows = index[start : start + BLOCK_ENTRIES]
             parts = run(lambda m, rows=rows: members[m].predict(state.members[m], rows), len(rows))
             predicted.append(mixed(likelihood, state.weights[:, None], parts))
         return Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
@@ -139,7 +139,7 @@ def committee(
         return calibration.quantile(Histogram(*state.residuals), probability)
 
     def run(work: Callable[[int], T], n_entries: int) -> list[T]:
-        n = min(threads or cores(), len(members)) if n_entries >= ENOUGH else 1
+        n = min(threads or cores(), len(members)) if n_entries >= MANY_ENTRIES else 1
         return in_threads(work, len(members), n)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
@@ -148,14 +148,14 @@ def committee(
 
 
 def _same_arrays(a: CommitteeState, b: CommitteeState) -> bool:
-    """Whether two states are of the same arrays, whatever their draws."""
+    """Whether two states hold the same array objects; draws are ignored."""
     return all(map(is_, (*a.members, *a[1:4]), (*b.members, *b[1:4])))
 
 
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
-    """work(0) to work(n - 1), by so many threads, this one among them.
+    """Results of work(0) to work(n - 1), by `threads` threads including this one.
 
-    Plain threads: a pool refuses work when the interpreter ends, and a thread of the user's may still learn.
+    Plain threads: a pool refuses work at interpreter shutdown, when a user's thread may still be learning.
     """
     results: list[Any] = [None] * n
     failed: list[BaseException] = []
@@ -163,7 +163,7 @@ def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
 
     def worker() -> None:
         while waiting and not failed:
-            with suppress(IndexError):  # another one was faster
+            with suppress(IndexError):  # another thread took the last one
                 m = waiting.popleft()
                 try:
                     results[m] = work(m)
@@ -175,7 +175,7 @@ def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
         thread = threading.Thread(target=worker)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter ends, or there are too many: this one does the work
+        except RuntimeError:  # interpreter shutdown, or too many threads: this thread does the work
             break
         others.append(thread)
     worker()
@@ -187,25 +187,25 @@ def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """A signal inside the block, such as Ctrl-C, takes effect at its end. Only the main thread gets any."""
+def deferred_interrupts() -> Iterator[None]:
+    """Delay signals such as Ctrl-C to the end of the block. Only the main thread receives any."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     if threading.current_thread() is not threading.main_thread() or not handlers:
         yield
         return
-    came: list[Any] = []
+    received: list[Any] = []
     for number in handlers:
-        signal.signal(number, lambda *args: came.append(args))
+        signal.signal(number, lambda *args: received.append(args))
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number, frame in came[:1]:
+        for number, frame in received[:1]:
             handlers[number](number, frame)
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,14 +1,13 @@
 """How kernels are compiled by numba, and where the compiled code is kept on disk.
 
-Every kernel of the package is made by `kernel` with one of the sets of options below; no other file calls
-numba's decorators, so numba's private flags stand here only.
+Every kernel of the package is made by `kernel` with one of the option sets below; no other file uses numba's
+decorators or its private flags.
 
-numba's own cache looks at the file that a function stands in, so a change in another file that the function
-calls goes unseen. Here the file names of the cache contain a hash of all sources that a kernel can depend on
-(`stamp`): compiled code is never used with other sources than its own. A kernel of another package depends on
-ours and on the files beside it. numba chooses the folder: the variable
-NUMBA_CACHE_DIR, else the `__pycache__` beside the source, else the user's cache folder. Where none of these
-can be written the kernels are compiled in every process, and a warning says so.
+numba's own cache checks only the file a function is defined in, so it misses changes in other files that the
+function calls. Here the names of the cache files contain a hash of all sources that a kernel can depend on
+(`stamp`), so compiled code is never used with other sources. A kernel of another package depends on ours and
+on the files next to it. numba chooses the folder: NUMBA_CACHE_DIR, else the `__pycache__` next to the source,
+else the user's cache folder. If none is writable, every process compiles the kernels, after a warning.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ COMPILE: dict[str, Any] = {
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }
-# For functions that only other kernels call: without the wrappers for Python and C, which take longer to
-# compile than the function itself. Not cached: the compiled caller contains them.
+# For functions that only other kernels call: no wrappers for Python and C, which take longer to compile than
+# the function itself. Not cached: the compiled caller contains them.
 PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-# For what runs once per entry or node: inlined, and without reference counting (`_nrt`, a private flag of
-# numba), which would cost as much as the arithmetic.
+# For what runs once per entry or node: inlined, and without reference counting (numba's private flag `_nrt`),
+# which would cost as much as the arithmetic.
 HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
 
-# All files of these folders are kernel sources: constants are compiled in.
+# All files in these folders count as kernel sources: constants are compiled in.
 KERNEL_FOLDERS = ("spider", "evaluation", "cluster")
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., An
 
 @cache
 def stamp(folder: Path = _PACKAGE) -> str:
-    """Hash of all kernel sources, for a kernel in this folder, and of the compiler's versions."""
+    """Hash of the compiler's versions and of all sources that a kernel in this folder can depend on."""
     folders = [_PACKAGE / name for name in KERNEL_FOLDERS]
     if not folder.is_relative_to(_PACKAGE):
         folders.append(folder)
@@ -75,12 +74,12 @@ def stamp(folder: Path = _PACKAGE) -> str:
 
 
 def cache_folder() -> str | None:
-    """Where the kernels of SPIDER are kept; None where no folder can be written."""
+    """Where SPIDER's compiled kernels are kept; None if no folder is writable."""
     return _cache_of(cache_folder).cache_path
 
 
 def compilations() -> dict[str, int]:
-    """How often each kernel was compiled in this process, because the disk did not have it."""
+    """How often each kernel was compiled in this process because it was not cached on disk."""
     found = ((each, sum(each.stats.cache_misses.values())) for each in _kernels)
     return {f"{each.__module__.split('.')[-1]}.{each.__name__}": count for each, count in found if count}
 
@@ -88,32 +87,32 @@ def compilations() -> dict[str, int]:
 def _cache_of(function: Callable[..., Any]) -> Any:
     try:
         return _KernelCache(function)
-    except RuntimeError:  # numba found no folder that it can write
-        _say_not_saved("no folder for them can be written")
+    except RuntimeError:  # numba found no writable folder
+        _warn_not_saved("no writable folder")
         return _NoCache()
 
 
-def _say_not_saved(reason: str | None) -> None:
-    _say_once(
+def _warn_not_saved(reason: str | None) -> None:
+    _log_once(
         logging.WARNING,
-        f"compiled kernels are not saved ({reason}), so every process compiles them again, for about 15 s: "
-        "set NUMBA_CACHE_DIR to a folder that can be written",
+        f"compiled kernels are not saved ({reason}), so every process compiles them again (about 15 s): "
+        "set NUMBA_CACHE_DIR to a writable folder",
     )
 
 
 @cache
-def _say_once(level: int, message: str) -> None:
+def _log_once(level: int, message: str) -> None:
     _log.log(level, message)
 
 
-def _say_compiling() -> None:
-    _say_once(logging.INFO, "compiling kernels, once per installation, about 15 s")
+def _log_compiling() -> None:
+    _log_once(logging.INFO, "compiling kernels, once per installation, about 15 s")
 
 
 def _or_warmed(locator: Any) -> Any:
-    """A numba locator that also accepts a folder that cannot be written, if it holds our compiled kernels.
+    """A numba locator that also accepts a read-only folder if it holds our compiled kernels.
 
-    A container may run with its files read-only: what was compiled when its image was built must be used.
+    A container may run with read-only files and must use the kernels compiled when its image was built.
     """
 
     class OrWarmed(locator):
@@ -121,7 +120,7 @@ def _or_warmed(locator: Any) -> Any:
             try:
                 super().ensure_cache_path()
             except OSError:
-                # each folder of sources has its own, and not all may have had something to compile
+                # each source folder has its own cache, and some may have had nothing to compile
                 if not any(Path(self.get_cache_path()).parent.rglob(f"{_prefix(self._py_file)}*.nbi")):
                     raise
 
@@ -129,13 +128,13 @@ def _or_warmed(locator: Any) -> Any:
 
 
 def _prefix(source: str) -> str:
-    """How the names of the files begin that hold what was compiled from this source file."""
+    """Prefix of the cache files for this source file."""
     folder = Path(source).parent
     return f"spidertensor-{stamp(_PACKAGE if folder.is_relative_to(_PACKAGE) else folder)}-"
 
 
 class _Files(CompileResultCacheImpl):
-    """The names of the files: ours and of these sources, `spidertensor-<stamp>-<module>.<function>.py311`."""
+    """Names the cache files `spidertensor-<stamp>-<module>.<function>.py311`."""
 
     _locator_classes = [_or_warmed(each) for each in CompileResultCacheImpl._locator_classes]  # noqa: RUF012
 
@@ -153,30 +152,30 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = super().load_overload(sig, target_context)
         if found is None:
-            _say_compiling()
+            _log_compiling()
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except OSError as error:  # read-only after all, or the disk is full: the kernel runs all the same
-            _say_not_saved(error.strerror)
+        except OSError as error:  # read-only after all, or disk full: the kernel still runs
+            _warn_not_saved(error.strerror)
         else:
             _remove_stale(Path(self.cache_path), _prefix(self._impl.locator._py_file))
 
 
 class _NoCache(NullCache):
     def load_overload(self, sig: Any, target_context: Any) -> None:
-        _say_compiling()
+        _log_compiling()
 
 
 @cache
 def _remove_stale(folder: Path, prefix: str) -> None:
-    """Delete what was compiled from other sources for this Python, once per process and folder.
+    """Delete kernels compiled from other sources for this Python, once per process and folder.
 
-    Another process may be using these files: numba treats a file that is gone as one that was never there.
+    Another process may be using these files: numba treats a deleted file as a cache miss.
     """
     for path in folder.glob(f"spidertensor-*.{_python()}.*nb[ic]"):
         if not path.name.startswith(prefix):
-            with suppress(OSError):  # another process was faster, or has the file open on Windows
+            with suppress(OSError):  # already deleted, or open in another process on Windows
                 path.unlink()

@@ -1,4 +1,4 @@
-"""The engine that runs SPIDER, by its name."""
+"""Build SPIDER on the engine of a given name."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def build(
     curvature: bool = False,
     **inference: Any,
 ) -> Method:
-    """SPIDER on an engine of ENGINES; `inference` is passed on to it.
+    """SPIDER on one of ENGINES; `inference` holds further options of the engine.
 
-    The prior is refined every `batch_size` entries. With curvature the vectorized engine goes entry by
-    entry, because its joint update has no such term. JAX is imported only if its engine is asked for.
+    The prior is refined every `batch_size` entries. With curvature the vectorized engine learns entry by
+    entry, because its joint update has no curvature term. JAX is imported only for the vectorized engine.
     """
     if name == "sequential":
         return sequential(

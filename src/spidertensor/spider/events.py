@@ -1,12 +1,12 @@
-"""Streams of events, without zeros: after each event some that did not happen are learned as well.
+"""Streams of events, without zeros: after each event some negatives are learned: mathematics.md section 16.
 
-mathematics.md section 16. An event is an entry of value 1. A negative is the same entry with the node of one
-mode replaced by another that was seen before, and has the value 0. Which one depends on the seed of the model
-and the number of the event alone, so cuts, resumes and engines agree; and all members of a committee learn
-the same entries, or their predictions could not be compared.
+An event is an entry of value 1. A negative is the same entry with value 0 and the node of one mode replaced
+by another one seen before. Which one depends only on the model's seed and the event's number, so cuts,
+resumes and engines agree. All members of a committee learn the same entries, so their predictions can be
+compared.
 
-This is a Method around the Method of a committee, in whose state `draws` is. Entries are made for a block of
-events at a time, so memory does not grow with the length of a call.
+`events` wraps the Method of a committee, whose state holds `draws`. Entries are made for a block of events at
+a time, so memory does not grow with the length of a call.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from spidertensor.spider.popularity import Popularity, before, node_at, set_time
 
 M = TypeVar("M", bound=Method)
 
-BLOCK = 9216  # entries that are made at once: events and their negatives
+BLOCK_ENTRIES = 9216  # events and their negatives that are made at once
 
 
 class Rule(NamedTuple):
     """How negatives are drawn.
 
-    negatives: how many after each event
-    over:      the modes whose nodes are replaced, by their numbers; negatives take turns if these are several
-    power:     a node is drawn in proportion to how often it was in events so far, to this power, from 0 (all
-               nodes alike) to 1
+    negatives: number of negatives after each event
+    over:      numbers of the modes whose nodes are replaced; negatives take turns among several
+    power:     a node is drawn in proportion to this power of its number of events so far, from 0 (uniform)
+               to 1
     """
 
     negatives: int
@@ -44,54 +44,54 @@ class Rule(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What drawing depends on, beside the seed."""
+    """What draws depend on besides the seed."""
 
-    events: NDArray[np.int64]  # that were learned
-    seen: NDArray[np.int64]  # for each mode of the rule, the nodes that events have had: rows below this
-    popularity: tuple[Popularity, ...]  # for each mode of the rule; () if all nodes are alike
+    events: NDArray[np.int64]  # number of events learned
+    seen: NDArray[np.int64]  # per mode of the rule, the number of nodes seen in events: rows below this
+    popularity: tuple[Popularity, ...]  # per mode of the rule; () if draws are uniform
 
 
 def start(rule: Rule) -> Draws:
     n = len(rule.over)
-    none = tuple(popularity.none_yet() for _ in range(n if rule.power else 0))
+    none = tuple(popularity.empty() for _ in range(n if rule.power else 0))
     return Draws(np.zeros((), np.int64), np.zeros(n, np.int64), none)
 
 
 def with_room(draws: Draws, rule: Rule, nodes: NDArray[np.int64]) -> Draws:
-    """The same for so many nodes in each mode of the model."""
+    """The same draws with room for this many nodes in each mode of the model."""
     rooms = [int(nodes[mode]) for mode in rule.over]
     return draws._replace(popularity=tuple(map(popularity.grown, draws.popularity, rooms)))
 
 
 def without(draws: Draws, rule: Rule, mode: int, keep: NDArray[np.bool_]) -> Draws:
-    """The same without some nodes of a mode: those to keep move up."""
+    """The same draws without the dropped nodes of a mode; rows of kept nodes move up."""
     seen, of = draws.seen.copy(), list(draws.popularity)
     for place in [place for place, each in enumerate(rule.over) if each == mode]:
         seen[place] = keep[: seen[place]].sum()
         if of:
-            of[place] = popularity.of_times(of[place].times[: len(keep)][keep], rule.power)
+            of[place] = popularity.from_times(of[place].times[: len(keep)][keep], rule.power)
     return draws._replace(seen=seen, popularity=tuple(of))
 
 
 def restart(draws: Draws, rule: Rule, mode: int, rows: NDArray[np.int64]) -> None:
-    """These rows of a mode get new nodes, which were never seen."""
+    """Reset these rows of a mode for new nodes."""
     for of, each in zip(draws.popularity, rule.over, strict=False):
         if each == mode:
             popularity.forget(*of, rows, rule.power)
 
 
 def trimmed(draws: Draws, rule: Rule, nodes: Sequence[int]) -> Draws:
-    """Without room for more than so many nodes in each mode of the model, for a file."""
+    """The same draws with exactly this many nodes in each mode of the model, for a file."""
     of = zip(with_room(draws, rule, np.array(nodes)).popularity, rule.over, strict=False)
     cut = [Popularity(each.times[: nodes[mode]], each.tree[: nodes[mode]]) for each, mode in of]
     return draws._replace(popularity=tuple(cut))
 
 
 def events(method: M, rule: Rule) -> M:
-    """`method` is a committee of probit models. The values of a batch are all 1.
+    """Wrap `method`, a committee of probit models, to learn events and draw their negatives.
 
-    An Update tells of each event what was predicted for it; its log evidence is that of the event and of its
-    negatives, in sum.
+    All values of a batch are 1. An Update reports each event's prediction; its log evidence is the sum over
+    the event and its negatives.
     """
 
     def init(seed: int) -> Any:
@@ -101,22 +101,22 @@ def events(method: M, rule: Rule) -> M:
         return _in_blocks(learn, rule, state, batch)
 
     def learn(state: Any, index: NDArray[np.int64]) -> tuple[Any, Update]:
-        """A block of events, and their negatives."""
+        """Learn a block of events and their negatives."""
         entries = int(state.counts.entries)
         state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
         made = _made(state.draws, rule, int(state.members[0].seed), index)
         try:
             after, update = method.update(state, made.batch)
-        finally:  # an interrupt comes before these entries are learned, or when they are
+        finally:  # an interrupt comes before these entries are learned or after all of them are
             if int(state.counts.entries) == entries + len(made.batch.value):
                 _commit(state.draws, rule, index)
-        return after, _of_events(update, made.first)
+        return after, _update_of_events(update, made.first)
 
     return replace(method, init=init, update=update)
 
 
 class Around(NamedTuple):
-    """The state of any method that learns events, and the draws beside it."""
+    """State of `around`: that of the wrapped method, and the draws."""
 
     state: Any
     draws: Draws
@@ -124,8 +124,10 @@ class Around(NamedTuple):
 
 
 def around(method: Method, rule: Rule) -> Method:
-    """The same for any method of binary values, such as a floor. With the same seed it learns the entries
-    that a committee learns, so that the two can be compared."""
+    """`events` for any method of binary values, such as a floor.
+
+    With the same seed it learns the same entries as a committee, so the two can be compared.
+    """
 
     def init(seed: int) -> Around:
         return Around(method.init(seed), start(rule), np.array(seed, np.int64))
@@ -138,7 +140,7 @@ def around(method: Method, rule: Rule) -> Method:
         made = _made(draws, rule, int(state.seed), index)
         after, update = method.update(state.state, made.batch)
         _commit(draws, rule, index)
-        return Around(after, draws, state.seed), _of_events(update, made.first)
+        return Around(after, draws, state.seed), _update_of_events(update, made.first)
 
     def predict(state: Around, index: NDArray[np.integer]) -> Prediction:
         return method.predict(state.state, index)
@@ -149,9 +151,9 @@ def around(method: Method, rule: Rule) -> Method:
 def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, Update]:
     check_batch(batch, batch.index.shape[1])
     if not (batch.value == 1).all():
-        raise ValueError("a model of events learns values of 1 only, and draws the others itself")
+        raise ValueError("a model of events learns only values of 1: it draws the zeros itself")
     updates = []
-    size = max(1, BLOCK // (1 + rule.negatives))
+    size = max(1, BLOCK_ENTRIES // (1 + rule.negatives))
     for first in range(0, max(len(batch.value), 1), size):
         state, update = learn(state, np.require(batch.index[first : first + size], np.int64, "C"))
         updates.append(update)
@@ -160,14 +162,14 @@ def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, U
 
 class _Made(NamedTuple):
     batch: Batch  # events and negatives
-    first: NDArray[np.int64]  # (n,) where in it the events are
+    first: NDArray[np.int64]  # (n,) positions of the events in the batch
 
 
 def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made:
-    """The entries of a block of events."""
+    """Make the entries of a block of events: the events and their negatives."""
     first = int(draws.events)
     number = first + np.arange(len(index))[:, None]
-    # (n, negatives) in the place of which of these modes a negative has another node: they take turns
+    # (n, negatives) which mode of rule.over gets another node: negatives take turns
     turn = (number * rule.negatives + np.arange(rule.negatives)) % len(rule.over)
     drawn = np.empty(turn.shape, np.int64)
     for place, mode in enumerate(rule.over):
@@ -181,7 +183,7 @@ def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made
 
 
 def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
-    """These events were learned."""
+    """Count these events as learned."""
     draws.events[()] += len(index)
     np.maximum(draws.seen, index[:, list(rule.over)].max(axis=0, initial=-1) + 1, out=draws.seen)
     for of, mode in zip(draws.popularity, rule.over, strict=False):
@@ -190,8 +192,10 @@ def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
 
 @kernel(**COMPILE)
 def draw_alike(key, first, nodes, seen, is_on, drawn):
-    """For events from number `first` on with these `nodes`: any other node seen so far, -1 if there is none,
-    into drawn (n, negatives) where it `is_on`."""
+    """Draw uniformly among the other nodes seen so far; -1 if there is none.
+
+    Fills drawn (n, negatives) where `is_on`, for events from number `first` on that have these `nodes`.
+    """
     for i in range(len(nodes)):
         seen = max(seen, nodes[i] + 1)
         for j in range(drawn.shape[1]):
@@ -205,7 +209,7 @@ def draw_alike(key, first, nodes, seen, is_on, drawn):
 
 @kernel(**COMPILE)
 def draw_by_popularity(key, first, nodes, times, tree, power, is_on, drawn):
-    """The same by popularity, in which these events count, while they are drawn."""
+    """`draw_alike`, but by popularity; each event counts for its own draws and those of later events."""
     for i in range(len(nodes)):
         own = set_times(times, tree, nodes[i], power, times[nodes[i]] + 1)
         others, below = before(tree, len(tree)) - own, before(tree, nodes[i])
@@ -216,15 +220,15 @@ def draw_by_popularity(key, first, nodes, times, tree, power, is_on, drawn):
                     place = min(np.int64(uniform(key, first + i, j) * others), others - 1)
                     node = node_at(tree, place + own * (place >= below))
                 drawn[i, j] = node
-    for i in range(len(nodes)):  # they may not be learned after all
+    for i in range(len(nodes)):  # undo the counts: the events may not be learned after all
         set_times(times, tree, nodes[i], power, times[nodes[i]] - 1)
 
 
 @kernel(**COMPILE)
 def with_negatives(index, modes, drawn):
-    """Each event and, behind it, its negatives: their index and value, and (n,) where the events are.
+    """Index and value of each event followed by its negatives, and (n,) the positions of the events.
 
-    modes, drawn (n, negatives): the mode that has another node, and that node; -1: there is none
+    modes, drawn (n, negatives): the mode whose node is replaced, and by which node; -1: no negative
     """
     n, negatives = drawn.shape
     size = n
@@ -246,8 +250,8 @@ def with_negatives(index, modes, drawn):
     return made, value, first
 
 
-def _of_events(update: Update, first: NDArray[np.int64]) -> Update:
-    """The Update of entries as one of their events."""
+def _update_of_events(update: Update, first: NDArray[np.int64]) -> Update:
+    """The Update of all entries reduced to their events."""
     mean, var, noise = (part[first] for part in update[:3])
     log_evidence = np.add.reduceat(update.log_evidence, first) if len(first) else update.log_evidence
     return update._replace(mean=mean, var=var, noise=noise, log_evidence=log_evidence)

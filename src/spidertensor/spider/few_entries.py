@@ -1,19 +1,19 @@
-"""Few entries through all members of a committee, in one compiled call.
+"""Learn or predict few entries with all members of a committee in one compiled call.
 
-`Method.update` and `Method.predict` are the door for any number of entries, and `run_models` is the only way
-into the kernel. For few entries what Python does around the kernel takes longer than the kernel: calling each
-member, making arrays, packing the weights into working memory. So a state is made ready for it once.
+`Method.update` and `Method.predict` take any number of entries, and `run_models` is the only way into the
+kernel. For few entries the Python work around the kernel takes longer than the kernel: calling each member,
+making arrays, packing the weights into working memory. So a state is prepared once and reused.
 
-Microseconds of a call on one core, for a committee of four and two modes:
+Microseconds per call on one core, for a committee of four and two modes:
 
                                      1 learned   10 learned   100 learned   1 predicted
     each member's update or predict     148         230           820           61
     learn, predict                       25          98           720           12
     learn_one, predict_one               19           -             -           10
 
-All ways end in the same machine code, so they agree bit for bit. Where one gives None nothing was done, and
-`Method.update` or `Method.predict` does it by the members' own. Only the sequential engine has states that
-can be made ready (`SequentialMethod`).
+All of them run the same machine code, so they agree bit for bit. A result of None means that nothing was done
+and `Method.update` or `Method.predict` must call each member. Only states of the sequential engine can be
+prepared (`SequentialMethod`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_VALUES = np.empty(0)
 def ready_committee(
     methods: Sequence[Method], state: CommitteeState, likelihood: Likelihood, clip: float
 ) -> ReadyCommittee | None:
-    """None if these members cannot be run so."""
+    """Prepare a state for few entries; None if these members do not support it."""
     sequential = [method for method in methods if isinstance(method, SequentialMethod)]
     if len(sequential) < len(methods):
         return None
@@ -52,36 +52,36 @@ def ready_committee(
 
 
 class ReadyCommittee:
-    """Learns and predicts few entries, or single ones, with one CommitteeState, in place.
+    """Learns and predicts few or single entries with one CommitteeState, in place.
 
-    Working memory stays from call to call, beside the weights in the state, which are always up to date. The
-    kernel packs them anew when the state has learned elsewhere, which its count of entries tells.
+    Working memory with the packed weights is kept from call to call; the weights in the state are always up
+    to date too. If the state was changed elsewhere, which its entry count shows, the kernel packs them again.
     """
 
     def __init__(
         self, state: CommitteeState, members: Sequence[Record], likelihood: Likelihood, clip: float
     ) -> None:
         self._state, self._likelihood, self._clip = state, likelihood, clip
-        # Not np.concatenate: its dtype is equal, but not the same object, and numba compares it field by
-        # field in every call, for 2 us.
+        # Not np.concatenate: its dtype is equal but not the same object, and numba would compare it field by
+        # field in every call (2 us).
         self._records = records = np.empty(len(members), RECORD)
         for m, member in enumerate(members):
             records[m] = member.record[0]
         self._like = like = members[0].like
         scratch = [np.empty(member.scratch_size + 16, like.dtype) for member in members]
-        records["packed_at"] = -1  # nothing is there yet
+        records["packed_at"] = -1  # no weights packed yet
         records["scratch"] = [-(-array.ctypes.data // 64) * 64 for array in scratch]
-        self._kept = members, scratch  # the records have their addresses
+        self._kept = members, scratch  # keeps alive what the records point to
         self._n_modes, self._refine_every = (
             int(records[0][name]) for name in ("modes", "settings_refine_every")
         )
         self._writable = all(member.writable for member in members)
-        self._busy = Lock()  # the working memory is for one call at a time
+        self._busy = Lock()  # one call at a time may use the working memory
         self._entries, self._of_members = state.counts.entries, state.members[0].counts.entries
         self._prepare_one(len(members))
 
     def _prepare_one(self, n_members: int) -> None:
-        """The arrays of a call with one entry, which are kept from call to call."""
+        """Allocate the arrays for calls with one entry, which are reused."""
         state, likelihood = self._state, self._likelihood
         self._index, self._value = np.zeros((1, self._n_modes), np.int64), np.zeros(1)
         self._parts, self._before, self._numbers = (
@@ -99,8 +99,10 @@ class ReadyCommittee:
         )
 
     def learn(self, batch: Batch) -> Update | None:
-        """None where it takes more than the kernel: where the prior is refined a model may have to follow a
-        change (`follow.py`), and new nodes need room."""
+        """Learn a batch; None if that takes more than the kernel.
+
+        Where the prior is refined a model may have to follow a change (`follow.py`); new nodes need room.
+        """
         (index, value), n = batch, len(batch.value)
         if (
             self._entries.item() % self._refine_every + n >= self._refine_every
@@ -110,8 +112,8 @@ class ReadyCommittee:
         ):
             return None
         parts, rejected = np.empty((len(self._records), 4, n)), 0
-        # An interrupt takes effect when a compiled call has ended: never between two members, but perhaps
-        # between them and the committee. (To make it wait takes longer than an entry.)
+        # An interrupt takes effect after a compiled call: never between two members, but perhaps between them
+        # and the committee. (Deferring it would take longer than an entry.)
         try:
             with self._busy:
                 stopped, rejected = run_models(True, 0, index, value, self._records, self._like, parts)
@@ -125,7 +127,7 @@ class ReadyCommittee:
         return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
 
     def predict(self, index: NDArray[np.integer]) -> Prediction | None:
-        """None if the rows are not as the kernel wants them."""
+        """Predict these rows; None if the array's layout does not suit the kernel."""
         if not _plain(index, np.int64, (len(index), self._n_modes)):
             return None
         parts = np.empty((len(self._records), 4, len(index)))
@@ -134,7 +136,7 @@ class ReadyCommittee:
         return mixed(self._likelihood, self._state.weights[:, None], parts)
 
     def learn_one(self, nodes: Sequence[int], value: float) -> EntryNumbers | None:
-        """`learn` for one entry; None as well if members are out of step."""
+        """`learn` for one entry; None also if the members are out of step."""
         entries = self._entries.item()
         if (
             (entries + 1) % self._refine_every == 0
@@ -155,7 +157,7 @@ class ReadyCommittee:
                 if stopped < 0:
                     return None
                 refused, clipped = mix_and_weigh(*self._mix_one)
-            except BaseException:  # an interrupt between the two: see `learn`
+            except BaseException:  # an interrupt between the two calls: see `learn`
                 if self._of_members.item() != self._entries.item():
                     mix_and_weigh(*self._mix_one)
                 raise
@@ -165,7 +167,7 @@ class ReadyCommittee:
         return mean, var, noise, log_evidence, rejected, refused, clipped, below if self._calibrated else None
 
     def predict_one(self, nodes: Sequence[int]) -> tuple[float, float, float]:
-        """mean, var and noise, as in a Prediction."""
+        """Mean, var and noise of one entry, as in a Prediction."""
         with self._busy:
             for mode, node in enumerate(nodes):
                 self._index[0, mode] = node
@@ -184,5 +186,5 @@ def _numbers(update: Update | None) -> EntryNumbers | None:
 
 
 def _plain(array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> bool:
-    """Kernels do not check, and an array of another layout is another type to compile for."""
+    """Whether an array can go to a kernel: kernels do not check, and another layout would be recompiled."""
     return array.dtype == dtype and array.shape == shape and array.flags.carray

@@ -1,5 +1,5 @@
-"""Random numbers that depend on nothing but a key and counters: however a stream is cut or resumed, and
-whichever engine asks, the same place gets the same number. splitmix64, which is a hash of 64 bits."""
+"""Random numbers that depend only on a key and counters, by the 64-bit hash splitmix64: mathematics.md
+section 16. The same place in a stream gets the same number, however the stream is cut, on either engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _30, _27, _31, _11 = map(np.uint64, (30, 27, 31, 11))
 
 
 @kernel(**PART)
-def _mixed(word):
+def _hashed(word):
     word = (word ^ (word >> _30)) * _FIRST
     word = (word ^ (word >> _27)) * _SECOND
     return word ^ (word >> _31)
@@ -20,15 +20,15 @@ def _mixed(word):
 
 @kernel(**PART)
 def uniform(key, number, draw):
-    """In [0, 1): of draw number `draw` at place `number` of a stream with this key."""
-    word = _mixed(np.uint64(key) + _STEP)
-    word = _mixed(word + np.uint64(number) * _STEP + _STEP)
-    word = _mixed(word + np.uint64(draw) * _STEP + _STEP)
+    """Draw number `draw` at place `number` of the stream with this key, in [0, 1)."""
+    word = _hashed(np.uint64(key) + _STEP)
+    word = _hashed(word + np.uint64(number) * _STEP + _STEP)
+    word = _hashed(word + np.uint64(draw) * _STEP + _STEP)
     return np.float64(word >> _11) * 2.0**-53
 
 
 @kernel(**COMPILE)
 def uniforms(key, first, out):
-    """`uniform` at the places from `first` on, draw 0, into out (n,)."""
+    """Fill out (n,) with draw 0 of `uniform` at the places from `first` on."""
     for i in range(len(out)):
         out[i] = uniform(key, first + i, 0)

@@ -1,7 +1,7 @@
-"""What f is: the network over the concatenated factors of an entry's nodes. Sizes only, no arithmetic.
+"""Sizes of f, the network over the concatenated factors of an entry's nodes. No arithmetic.
 
-mathematics.md sections 1 (the paper's network), 9 (the hybrid network) and 10 (pairs). A node of mode k has
-the factor vector [bias | multilinear | deep]; the paper's network has only the deep part.
+mathematics.md sections 1 (the paper's network), 9 (the hybrid network) and 10 (pairs). A node has the factor
+vector [bias | multilinear | deep]; the paper's network has only the deep part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Network:
     activation:  one of `ACTIVATIONS`, for every hidden layer
     bias:        give every node an additive bias
     multilinear: length of the part that enters as a sum of products over pairs of modes (0: none)
-    product:     that part is a product over all modes instead; models of before version 0.2 have it
+    product:     the multilinear part is a product over all modes instead, as in models made before 0.2
     """
 
     ranks: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""How often each node was seen, and draws in proportion to that, to a power from 0 to 1.
+"""How often each node was seen, for draws in proportion to a power of that: mathematics.md section 16.
 
-A node's weight is times ** power, as a whole multiple of 1/UNIT: sums are exact, so they do not depend on the
-order in which they were made. A Fenwick tree has the sums: to add to one and to find one takes log2(nodes)
-steps. tree[i - 1] is the sum over the last i & -i of the first i weights.
+A node's weight is times ** power, rounded to a multiple of 1/UNIT: sums are exact and do not depend on the
+order of summation. A Fenwick tree holds the sums, so updates and searches take log2(nodes) steps.
+tree[i - 1] is the sum over the last i & -i of the first i weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spidertensor.spider.compiled import COMPILE, kernel
 
 UNIT = 2.0**20
-GROWTH = 1.5  # room for more nodes when they have to grow
+GROWTH = 1.5  # spare room when the arrays grow
 
 
 class Popularity(NamedTuple):
@@ -23,12 +23,12 @@ class Popularity(NamedTuple):
     tree: NDArray[np.int64]  # (room,)
 
 
-def none_yet() -> Popularity:
+def empty() -> Popularity:
     return Popularity(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def grown(known: Popularity, nodes: int) -> Popularity:
-    """With room for so many nodes."""
+    """The same popularity with room for `nodes` nodes."""
     if nodes <= len(known.times):
         return known
     times, tree = np.zeros((2, int(nodes * GROWTH)), np.int64)
@@ -37,14 +37,16 @@ def grown(known: Popularity, nodes: int) -> Popularity:
     return Popularity(times, tree)
 
 
-def of_times(times: NDArray[np.int64], power: float) -> Popularity:
-    """The popularity of nodes that were seen so often."""
+def from_times(times: NDArray[np.int64], power: float) -> Popularity:
+    """Build the popularity from how often each node was seen."""
     return Popularity(times, _tree(times, power))
 
 
-def of_draws(times: NDArray[np.int64], power: float) -> NDArray[np.float64]:
-    """(nodes + 1,) how often a node is drawn for an event of another node, which is not drawn itself; 0 for
-    one that is not known, which is last. An event of node j draws i with w_i / (W - w_j)."""
+def draw_shares(times: NDArray[np.int64], power: float) -> NDArray[np.float64]:
+    """(nodes + 1,) each node's share of the draws for events of other nodes: section 16's q_i.
+
+    An event of node j draws i with probability w_i / (W - w_j). The last element, for unknown nodes, is 0.
+    """
     w = np.append(np.where(times, times.astype(np.float64) ** power, 0.0), 0.0)
     p = np.append(times.astype(np.float64), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -72,7 +74,7 @@ def _tree(times, power):
 
 @kernel(**COMPILE)
 def _extend(tree, known):
-    """New nodes of weight 0, behind the `known` ones."""
+    """Fill in the tree for new nodes of weight 0 after the first `known`."""
     for i in range(known + 1, len(tree) + 1):
         low, j = i - (i & -i), i - 1
         while j > low:
@@ -82,7 +84,7 @@ def _extend(tree, known):
 
 @kernel(**COMPILE)
 def set_times(times, tree, node, power, new):
-    """The node was seen so often; its weight then."""
+    """Set how often a node was seen; returns its new weight."""
     step = weight(new, power) - weight(times[node], power)
     times[node] = new
     i = node + 1
@@ -94,21 +96,21 @@ def set_times(times, tree, node, power, new):
 
 @kernel(**COMPILE)
 def count_in(times, tree, nodes, power):
-    """Each of these nodes was seen once more."""
+    """Count one more event for each of these nodes."""
     for node in nodes:
         set_times(times, tree, node, power, times[node] + 1)
 
 
 @kernel(**COMPILE)
 def forget(times, tree, nodes, power):
-    """As if these nodes had never been seen."""
+    """Reset the counts of these nodes to 0."""
     for node in nodes:
         set_times(times, tree, node, power, np.int64(0))
 
 
 @kernel(**COMPILE)
 def before(tree, node):
-    """The sum of the weights of all nodes before this one."""
+    """Sum of the weights of all nodes before this one."""
     found, i = np.int64(0), node
     while i > 0:
         found += tree[i - 1]

@@ -1,8 +1,8 @@
 """The whole state of a model: independent Gaussians, a Gamma, one prior site per weight, and counts.
 
-mathematics.md section 2. Everything is an array, numbers that move included, so that a kernel updates the
-state in place and a checkpoint stores it without knowing what it means. Factor arrays may have more rows than
-there are nodes (room to grow); the spare rows already hold the values a new node starts with.
+mathematics.md section 2. Everything is an array, scalars included, so that a kernel can update the state in
+place and a checkpoint can store it without knowing what it means. Factor arrays may have more rows than there
+are nodes (room to grow); the spare rows already hold a new node's starting values.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from spidertensor.spider.network import Network
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
-NODE_NOISE_VAR = 0.1  # prior variance of log_noise for up to NODE_NOISE_MODES modes: see `node_noise_var`
+NODE_NOISE_VAR = 0.1  # prior variance of log_noise with up to NODE_NOISE_MODES modes: see `node_noise_var`
 NODE_NOISE_MODES = 3
-GAP = 16  # rows between two to restart that are drawn and dropped: cheaper than a generator for each
-GROWTH = 1.5  # spare rows when a mode grows: copying costs O(1) per node in the long run
+GAP_ROWS = 16  # rows to restart that are at most this far apart share a generator; those between are dropped
+GROWTH = 1.5  # factor by which a mode's arrays grow: amortised O(1) copies per node
 
 
 class Gaussian(NamedTuple):
@@ -33,15 +33,17 @@ class Gaussian(NamedTuple):
 
 
 class Gamma(NamedTuple):
-    """Of the noise precision tau; E[1/tau] is used as rate / shape. For counts rate / shape is 1/r, and shape
-    the precision with which its logarithm is known (likelihoods/count.py)."""
+    """Posterior of the noise precision tau; rate / shape stands for E[1/tau].
+
+    For counts rate / shape is 1/r, and shape the precision of its logarithm (likelihoods/count.py).
+    """
 
     shape: NDArray[np.float64]
     rate: NDArray[np.float64]
 
 
 class Site(NamedTuple):
-    """The approximation of one layer's prior: natural parameters, and the log-odds for the slab."""
+    """Approximate prior of one layer's weights: natural parameters, and the log-odds of the slab."""
 
     precision: NDArray[np.floating]
     precision_mean: NDArray[np.floating]
@@ -52,34 +54,34 @@ class Posterior(NamedTuple):
     factors: tuple[Gaussian, ...]  # one per mode, (rows, length of a factor vector)
     weights: tuple[Gaussian, ...]  # one per layer, (V_m, V_{m-1} + 1)
     noise: Gamma
-    log_noise: tuple[Gaussian, ...]  # one per mode, (rows,): a node's own part of the noise; () without
+    log_noise: tuple[Gaussian, ...]  # one per mode, (rows,): log of each node's noise factor; () if unused
 
 
 class Counts(NamedTuple):
     nodes: NDArray[np.int64]  # per mode
     entries: NDArray[np.int64]
     rejected: NDArray[np.int64]  # elements whose update was rejected
-    refused: NDArray[np.int64]  # entries that were not learned: their values have no finite evidence
+    refused: NDArray[np.int64]  # entries not learned because their evidence is not finite
     clipped: NDArray[np.int64]  # entries whose residual was clipped
     log_evidence: NDArray[np.float64]  # sum over all entries
 
 
 class Stream(NamedTuple):
-    """What is known of the values themselves. The model sees (value - shift) / scale, its units.
+    """Statistics of the values. The model works in its own units, (value - shift) / scale.
 
-    For counts `mean` and `var` are those of the level of f, a Gaussian that all entries share; the rest stays
-    as it starts.
+    For counts `mean` and `var` are those of the level of f, a Gaussian that all entries share; the other
+    fields keep their starting values.
     """
 
     shift: NDArray[np.float64]
     scale: NDArray[np.float64]
-    entries: NDArray[np.float64]  # that the running moments are over
+    entries: NDArray[np.float64]  # number of entries in the running moments
     mean: NDArray[np.float64]  # of the values, in the model's units
     var: NDArray[np.float64]
     log_noise: NDArray[np.float64]  # per mode, the running mean of its nodes' log_noise
     window: NDArray[np.float64]  # (7,) entries, sum of squares, moments of y and f (follow.py)
     watching: NDArray[np.int64]  # 0 no, 1 yes, 2 the window is full: decide
-    followed: NDArray[np.int64]  # (3,) times that the level moved, the units changed, all started afresh
+    followed: NDArray[np.int64]  # (3,) times the level moved, the scale changed, the model started afresh
 
 
 class State(NamedTuple):
@@ -92,8 +94,11 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Prior:
-    """slab_var, rho0: of the spike-and-slab prior of a weight; the rest: variances of the parts of a factor
-    vector, the spread at which the multilinear part starts, and Gamma(noise_shape, noise_rate)."""
+    """slab_var, rho0: spike-and-slab prior of a weight
+    factor_var, bias_var, multilinear_var: prior variances of the parts of a factor vector
+    multilinear_start: standard deviation of the multilinear part's starting means
+    noise_shape, noise_rate: Gamma prior of the noise precision
+    """
 
     slab_var: float = 1.0
     rho0: float = 0.9
@@ -126,7 +131,7 @@ def init(
     weights, sites = [], []
     slab = np.sqrt(prior.slab_var)
     for layer, shape in enumerate(network.layers):
-        # N(0, 1) truncated to [-slab, slab], by inversion
+        # N(0, 1) truncated to [-slab, slab], by inverse transform
         uniform = np.random.Generator(_bits(seed, network.n_modes + layer)).random(shape)
         mean = ndtri(ndtr(-slab) + uniform * (ndtr(slab) - ndtr(-slab)))
         weights.append(Gaussian(_f32(mean), np.full(shape, prior.slab_var, np.float32)))
@@ -172,7 +177,7 @@ def init(
 
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
-    """The state with at least `n_nodes` nodes per mode: itself if it has them, else a new one."""
+    """The state with at least `n_nodes` nodes per mode; the same object if it already has them."""
     if (n_nodes <= state.counts.nodes).all():
         return state
     state = state._replace(counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)))
@@ -188,9 +193,9 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
 def with_room(
     modes: tuple[T, ...], n_nodes: NDArray[np.int64], start: Callable[[int, int, int], T]
 ) -> tuple[T, ...]:
-    """Per mode a NamedTuple of arrays with a row for each node: the same with at least `n_nodes` rows.
+    """Extend each mode's arrays, one row per node, to at least `n_nodes` rows.
 
-    start: mode, first, last -> the rows from first to last, as they are before any entry
+    start: (mode, first, last) -> starting values of rows first..last
     """
     grown = []
     for mode, (arrays, n) in enumerate(zip(modes, n_nodes, strict=True)):
@@ -203,7 +208,7 @@ def with_room(
 
 
 def trim(state: State) -> State:
-    """The same state without spare rows: what a checkpoint stores and what two runs are compared by."""
+    """The state without spare rows, as checkpoints store it and tests compare it."""
     factors, log_noise = (
         tuple(Gaussian(mean[:n], var[:n]) for (mean, var), n in zip(modes, state.counts.nodes, strict=False))
         for modes in (state.posterior.factors, state.posterior.log_noise)
@@ -212,9 +217,9 @@ def trim(state: State) -> State:
 
 
 def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArray[np.int64]) -> None:
-    """Rows of a mode, as they are before any entry; in place."""
+    """Reset some rows of a mode to their starting values, in place."""
     rows = np.sort(rows)
-    for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1):
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP_ROWS) + 1):
         first, last = int(run[0]), int(run[-1]) + 1
         fresh = [(state.posterior.factors, start_rows(network, prior, int(state.seed), mode, first, last))]
         if state.posterior.log_noise:
@@ -225,11 +230,11 @@ def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArr
 
 
 def keep_rows(state: State, mode: int, keep: NDArray[np.bool_]) -> State:
-    """The state with those nodes of a mode only that are to keep, in their order."""
+    """The state with only the nodes of a mode where `keep` is true, in their order."""
     trimmed = trim(state).posterior
 
     def kept(new: tuple[Gaussian, ...], modes: tuple[Gaussian, ...]) -> tuple[Gaussian, ...]:
-        """`modes`, but of this one the rows to keep of `new`, which has no spare rows."""
+        """`modes` with this mode replaced by the kept rows of `new`, which has no spare rows."""
         return tuple(
             Gaussian(*(part[keep] for part in new[m])) if m == mode else each for m, each in enumerate(modes)
         )
@@ -247,9 +252,9 @@ def keep_rows(state: State, mode: int, keep: NDArray[np.bool_]) -> State:
 def sample(
     state: State, network: Network, prior: Prior, rows: list[NDArray[np.int64]], rng: np.random.Generator
 ) -> State:
-    """One joint draw of the weights and of some nodes' factors, as a state that is all but certain of it.
+    """Draw the weights and some nodes' factors from the posterior, as a state with variances near 0.
 
-    rows: per mode, the nodes that the new state consists of; -1 is an unseen node and drawn from the prior
+    rows: per mode, the nodes of the new state; -1 is an unseen node, drawn from the prior
     """
     factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
     weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)
@@ -272,7 +277,7 @@ def with_drawn(
     row: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> State:
-    """A sample of `state` with other nodes of one mode in it, whose factors are drawn now."""
+    """The sample `drawn` of `state`, with one mode's nodes replaced by a new draw of other nodes."""
     factors, log_noise = list(drawn.posterior.factors), list(drawn.posterior.log_noise)
     factors[mode] = _draw_factors(state, network, prior, mode, row, rng)
     if log_noise:
@@ -294,7 +299,7 @@ def _draw_factors(
 
 
 def _taken(part: NDArray[np.floating], row: NDArray[np.int64]) -> NDArray[np.floating]:
-    """part[row], where the rows of unseen nodes, -1, are anything; a mode may have no nodes at all."""
+    """part[row]; rows of unseen nodes (-1) hold arbitrary values. The mode may have no nodes."""
     return part[row] if len(part) else np.zeros((len(row), *part.shape[1:]), part.dtype)
 
 
@@ -304,7 +309,7 @@ def _draw(mean: NDArray[np.floating], var: NDArray[np.floating], rng: np.random.
 
 
 def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
-    """Variance of each element of a factor vector of one mode before any entry."""
+    """Prior variance of each element of a mode's factor vector."""
     multilinear_var = _pair_scale(network) * prior.multilinear_var
     return np.concatenate(
         [
@@ -316,19 +321,19 @@ def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.fl
 
 
 def _pair_scale(network: Network) -> float:
-    """By what `multilinear_var` and `multilinear_start` are multiplied (mathematics.md section 10).
+    """Factor applied to `multilinear_var` and `multilinear_start` (mathematics.md section 10).
 
-    A sum over pairs grows with their number K (K - 1) / 2, so both are meant for K = 2 and scaled down for
-    more modes.
+    A sum over pairs grows with their number K (K - 1) / 2, so both are given for K = 2 modes and scaled down
+    for more.
     """
     modes = network.n_modes
     return math.sqrt(2 / (modes * (modes - 1))) if modes > 2 and not network.product else 1.0
 
 
 def node_noise_var(n_modes: int) -> float:
-    """Prior variance of log_noise, as float32 has it (mathematics.md section 12).
+    """Prior variance of log_noise, rounded to float32 (mathematics.md section 12).
 
-    The log noise of an entry is a sum over modes: the variance of that sum stops growing at three modes.
+    An entry's log noise is a sum over modes; the prior variance of that sum stops growing at three modes.
     """
     return float(np.float32(NODE_NOISE_VAR * min(1.0, NODE_NOISE_MODES / n_modes)))
 
@@ -336,8 +341,8 @@ def node_noise_var(n_modes: int) -> float:
 def start_rows(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
     """Starting values of rows first..last of a mode.
 
-    Means are 0 (trap 2) but for the multilinear part: a product of zeros would never move. Its draw for a
-    row depends on (seed, mode, row) alone, so it does not matter when a node arrives.
+    Means are 0 (trap 2) except in the multilinear part: a product of zeros would never move. Its draw for a
+    row depends only on (seed, mode, row), not on when the node arrives.
     """
     var = np.tile(factor_prior_var(network, prior, mode), (last - first, 1))
     mean = np.zeros_like(var)
@@ -350,13 +355,13 @@ def start_rows(network: Network, prior: Prior, seed: int, mode: int, first: int,
 
 
 def start_log_noise(network: Network, mode: int, first: int, last: int) -> Gaussian:
-    """A node that no entry has touched has exactly this variance, and then its mode's running mean counts."""
+    """Starting log_noise. This exact variance marks an untouched node, which uses its mode's running mean."""
     var = np.full(last - first, node_noise_var(network.n_modes), np.float32)
     return Gaussian(np.zeros_like(var), var)
 
 
 def uniforms(seed: int, mode: int, width: int, first: int, last: int) -> NDArray[np.float64]:
-    """Uniform on [0, 1), for rows first..last: each row by (seed, mode, row) alone, whenever it is drawn."""
+    """Uniform draws on [0, 1) for rows first..last; a row's draw depends only on (seed, mode, row)."""
     blocks = -(-width // 4)  # Philox draws four words per step of its counter
     bits = _bits(seed, mode).advance(first * blocks)
     words = bits.random_raw((last - first) * blocks * 4).reshape(last - first, blocks * 4)

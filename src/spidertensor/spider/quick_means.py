@@ -1,8 +1,7 @@
-"""Means of f alone, for many nodes at once, by matrix products: a third of the time of `predict`, which
-finds the variances as well.
+"""Means of f without variances, for many nodes at once, by matrix products: a third of the time of `predict`.
 
-The sums have another order than in the engines, so the last digits differ: good for a shortlist, or for a
-draw, whose digits mean nothing.
+The order of summation differs from the engines', so the last digits differ: good enough for a shortlist or a
+random draw.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from threadpoolctl import ThreadpoolController
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import State
 
-ERROR = 1e-4  # bound of the difference from `predict`, in units of 1 + |f|; about 1e-6 was seen
+ERROR = 1e-4  # bound of the difference from `predict`, in units of 1 + |f|; typically 1e-6
 
 Floats = NDArray[np.floating]
 
 _lock = threading.Lock()
-_limited: list[Any] = []  # who has asked for one thread, and behind them the limit that ends with the last
+_limited: list[Any] = []  # the limit, then one None for each caller inside `one_blas_thread`
 
 
 @cache
 def _pools() -> ThreadpoolController:
-    return ThreadpoolController()  # looks at all libraries of the process, which takes milliseconds
+    return ThreadpoolController()  # inspects all loaded libraries, which takes milliseconds
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside, matrix products use the thread that calls them: the threads that BLAS starts by itself wait for
-    each other after each of these small products, on a busy machine for most of the time.
+    """Inside, matrix products run in the calling thread only.
 
-    The limit is the process's. Calls in several threads share one, and the last to end takes it back.
+    BLAS threads would wait for each other after each small product, on a busy machine most of the time.
+    The limit applies to the process. Concurrent calls share it, and the last one to end removes it.
     """
     with _lock:
         if not _limited:
@@ -68,9 +67,9 @@ _ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int64]]) -> Floats:
-    """(n,) mean of f, in the member's units: scale and shift of its stream are not applied.
+    """(n,) mean of f in the member's units: its stream's scale and shift are not applied.
 
-    numbers: per mode, the nodes of n entries, or one node for all of them; -1 is an unseen one
+    numbers: per mode, the nodes of n entries, or one node for all of them; -1 is an unseen node
     """
     factors = [
         factor_rows(factor.mean, number, 0)
@@ -88,9 +87,9 @@ def quick_means(state: State, network: Network, numbers: Sequence[NDArray[np.int
 
 
 def factor_rows(part: Floats, number: NDArray[np.int64], unseen: Any) -> Floats:
-    """The rows of some nodes in one mode's means or variances; `unseen` is the row of an unseen node."""
+    """Rows of some nodes in one mode's means or variances; `unseen` is the row of an unseen node."""
     if len(number) and number[0] >= 0 and (np.diff(number) == 1).all():
-        return part[number[0] : number[-1] + 1]  # neighbours: nothing is copied
+        return part[number[0] : number[-1] + 1]  # consecutive rows: no copy
     unseen = np.broadcast_to(np.asarray(unseen, part.dtype), (len(number), part.shape[1]))
     if not len(part):  # all nodes of the mode were forgotten
         return unseen
@@ -110,7 +109,7 @@ def _deep(state: State, network: Network, factors: list[Floats]) -> Floats:
     first = np.split(weights[0][:, :-1], cuts, axis=1)
     a = weights[0][:, -1]
     for factor, weight in sorted(zip(factors, first, strict=True), key=lambda pair: len(pair[0])):
-        a = a + factor[:, network.deep_start :] @ weight.T  # those of one node first: they are added once
+        a = a + factor[:, network.deep_start :] @ weight.T  # single-row factors first: added once
     for weight in weights[1:]:
         h = _ACTIVATIONS[network.activation](a)
         a = h @ weight[:, :-1].T

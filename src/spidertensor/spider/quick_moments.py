@@ -1,12 +1,11 @@
 """Means of f and bounds of its variance, for many nodes at once: matrix products, and compiled loops between.
 
-The variance is that of `predict`, but for what the uncertainty of a hidden layer's weights adds to it: the
-sum over its outputs i of delta_i² sum_j V_ij h_j². That would take another matrix product for each layer, and
-is little where there are many entries. It lies between the same sums with the least and with the greatest
-V_ij of all i, which take no such product.
+The variance is that of `predict` except for the part from a hidden layer's weights: the sum over its outputs
+i of delta_i² sum_j V_ij h_j² (mathematics.md section 3). That would take another matrix product per layer,
+and is small after many entries. It lies between the same sums with the least and the greatest V_ij over i,
+which need no such product.
 
-Little more than half of the time of `predict`. The sums have another order than in the engines, as in
-quick_means.py.
+Takes a little more than half the time of `predict`. The order of summation differs, as in quick_means.py.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from spidertensor.spider.quick_means import Floats, factor_rows, multilinear
 
 
 def has_quick_moments(network: Network) -> bool:
-    """Whether `quick_moments` has the formulas: for networks as they are built by default."""
+    """Whether `quick_moments` supports this network, as it does those built by default."""
     return not isinstance(network, CustomSizes) and network.activation == "relu" and not network.product
 
 
 def quick_moments(
     state: State, network: Network, prior: Prior, numbers: Sequence[NDArray[np.int64]]
 ) -> tuple[Floats, Floats, Floats]:
-    """(n,) mean of f, and (n,) bounds of its variance, from below and from above. Units and numbers: see
-    quick_means."""
+    """(n,) mean of f, and (n,) lower and upper bounds of its variance. Units and numbers: see quick_means."""
     modes = list(zip(state.posterior.factors, numbers, strict=True))
     mean = [factor_rows(factor.mean, number, 0) for factor, number in modes]
     var = [
@@ -56,10 +54,10 @@ def quick_moments(
 
 
 def _deep(state: State, network: Network, mean: list[Floats]) -> tuple[Floats, Floats, list[Floats]]:
-    """What the network adds to f (n,); (2, n) bounds of what its weights add to the variance; and the slopes
-    of f over the factors of each mode. mathematics.md section 3, with its names.
+    """The deep part of f (n,); (2, n) bounds of what its weights add to the variance; and the gradient of f
+    with respect to each mode's factors. Letters: mathematics.md section 3.
 
-    mean: of the factors, (n, rank) of each mode, or (1, rank) if all entries have the same node
+    mean: factor means, (n, rank) per mode, or (1, rank) if all entries have the same node
     """
     cuts = np.cumsum(network.ranks)[:-1]
     W, V = zip(*(_scaled(weight) for weight in state.posterior.weights), strict=True)
@@ -84,7 +82,7 @@ def _deep(state: State, network: Network, mean: list[Floats]) -> tuple[Floats, F
 
 
 def _scaled(weight: Gaussian) -> tuple[Floats, Floats]:
-    """Mean and variance of the weights times s, which is 1/sqrt(inputs + 1)."""
+    """Mean and variance of s times the weights, s = 1/sqrt(inputs + 1)."""
     columns = weight.mean.dtype.type(weight.mean.shape[1])
     return weight.mean / np.sqrt(columns), weight.var / columns
 
@@ -94,8 +92,8 @@ def _sum(products: Floats, constant: Floats) -> Floats:
 
 
 def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """weight (outputs, inputs + 1) times the inputs side by side and a 1, as two parts to add: (n, outputs),
-    and (outputs,) of what is the same for all entries."""
+    """weight (outputs, inputs + 1) times the concatenated inputs and a 1, as two summands: (n, outputs), and
+    (outputs,) for what all entries share."""
     parts = np.split(weight[:, :-1], cuts, axis=1) if len(inputs) > 1 else [weight[:, :-1]]
     n, constant = max(map(len, inputs)), weight[:, -1].copy()
     products = []
@@ -111,7 +109,7 @@ def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tu
 
 
 def _dot(squares: Floats, var: Floats) -> Floats:
-    """(n,) sum over the columns of squares * var, each of which may have one row for all."""
+    """(n,) sum over the columns of squares * var; either may have one row for all entries."""
     if len(var) == 1:
         return squares @ var[0]
     return var @ squares[0] if len(squares) == 1 else np.einsum("ne,ne->n", squares, var)
@@ -119,8 +117,8 @@ def _dot(squares: Floats, var: Floats) -> Floats:
 
 @kernel(**COMPILE)
 def _relu(a, constant, ends, bound):
-    """a (n, units) becomes h = relu(a + constant). bound (n, 2), to fill: sums of ends * h² and of its last
-    column."""
+    """a (n, units) becomes h = relu(a + constant). Fills bound (n, 2): sums of ends * h², plus the last
+    column of ends."""
     units, zero = a.shape[1], a.dtype.type(0)
     for n in range(a.shape[0]):
         low, high = zero, zero
@@ -135,8 +133,8 @@ def _relu(a, constant, ends, bound):
 
 @kernel(**COMPILE)
 def _through_relu(back, h, delta, steep):
-    """To fill: delta (n, units), which is back where h > 0, and steep (n,), the sum of delta². back may have
-    one row for all."""
+    """Fills delta (n, units): back where h > 0, else 0; and steep (n,): the sum of delta². back may have one
+    row for all entries."""
     zero = h.dtype.type(0)
     for n in range(h.shape[0]):
         row, total = min(n, back.shape[0] - 1), zero

@@ -1,4 +1,4 @@
-"""SPIDER, entry by entry: assumed-density filtering in a compiled loop. mathematics.md sections 3 to 5."""
+"""SPIDER entry by entry: assumed-density filtering in a compiled loop. mathematics.md sections 3 to 5."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from spidertensor.spider.spike_slab import refine
 
 @kernel(**COMPILE)
 def run_models(learning, start, index, value, records, like, out):
-    """The entries of a call from `start` on, by each of the models that `records` are of: `_entries`.
+    """Run `_entries` on the entries of a call from `start` on, for each model in `records`.
 
-    out (models, 4, n). Returns where the last of them stopped, and how many elements all have rejected; -1
-    and 0, and nothing was done, if the models are not in step or have no room for a node to be learned. This
-    is the only way from Python into the loop: one entry and many, one model and several run the same machine
+    out (models, 4, n). Returns where the last model stopped and how many elements were rejected in all; -1
+    and 0, with nothing done, if the models are out of step or have no room for a node to be learned. This is
+    the only way from Python into the loop: one entry and many, one model and several run the same machine
     code, so they agree bit for bit.
     """
     if learning and not _can_learn(index, records):
@@ -89,41 +89,41 @@ def _can_learn(index, records):
     return True
 
 
-@kernel(inline="always", **PART)  # into its one caller, before compilation: else it is optimised twice
+@kernel(inline="always", **PART)  # into its only caller, before compilation: else it is optimised twice
 def _entries(
     learning, start, index, value, places, noise, counts, stream, settings, address, is_packed, like, out
 ):
-    """In order: predicted and then, if `learning`, learned.
+    """Predict the entries in order and, if `learning`, learn them.
 
     One function for both, because both need nearly all of the code and each function compiles for seconds.
-    Refines the prior sites whenever `refine_every` entries are full. Returns where it stopped: at the end, or
-    behind an entry after which `follow` has to decide.
+    Refines the prior sites every `refine_every` entries. Returns where it stopped: at the end, or after an
+    entry where `follow` has to decide.
 
-    address, is_packed: of the working memory, see `scratch`
+    address, is_packed: see `scratch`
     """
-    c = scratch(settings, address, is_packed, like)
+    mem = scratch(settings, address, is_packed, like)
     if not is_packed:
-        pack(places, settings, c)
-    real = c.s.dtype.type
+        pack(places, settings, mem)
+    real = mem.s.dtype.type
     likelihood, clips = settings.likelihood, settings.clip < np.inf
     shift, scale = stream.shift[()], stream.scale[()]
     log_scale = math.log(scale)
     widening = real(settings.widening if learning else 1.0)
     for n in range(start, index.shape[0]):
-        load(places, counts.nodes, index, n, settings, widening, c)
-        alpha, beta = evaluate(settings, c)
+        load(places, counts.nodes, index, n, settings, widening, mem)
+        alpha, beta = evaluate(settings, mem)
         noise_var, factor, level = 0.0, 1.0, 0.0
         if settings.normal:
             if settings.node_noise:
                 factor = math.exp(
-                    load_log_noise(places, counts.nodes, stream.log_noise, index, n, settings, c)
+                    load_log_noise(places, counts.nodes, stream.log_noise, index, n, settings, mem)
                 )
             noise_var = noise.rate[()] / noise.shape[()] * factor
             if settings.follows:
                 noise_var = max(noise_var, LEAST_NOISE * stream.var[()], 1 / HUGE)
         else:
             noise_var = shared_noise(likelihood, noise)
-            if settings.has_level:  # section 17: one more element, of gradient 1
+            if settings.has_level:  # section 17: one more element, with gradient 1
                 level = stream.mean[()]
                 alpha, beta = alpha + level, beta + stream.var[()]
         out[0, n], out[1, n], out[2, n] = (
@@ -133,7 +133,7 @@ def _entries(
         )
         if not learning:
             continue
-        # section 11: learn from a clipped residual, report the true one
+        # section 11: learn the clipped residual, report the true one
         y = (value[n] - shift) / scale
         y_true = y
         if clips:
@@ -142,7 +142,7 @@ def _entries(
         if y != y_true:
             log_z = evidence(likelihood, y_true, alpha, beta, noise_var)[0]
         out[3, n] = log_z - log_scale
-        good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # a NaN fails too
+        good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # false for NaN
         if good:
             counts.log_evidence[()] += log_z - log_scale
         else:
@@ -155,16 +155,18 @@ def _entries(
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
             if settings.curvature:
-                curvature_pass(settings, c)
+                curvature_pass(settings, mem)
                 db2 = real(2 * db)
             # c g² var <= c beta for every element, so c beta < 1 keeps all variances positive
             if settings.curvature or narrowing * beta > SAFE:
-                counts.rejected[()] += bend_weights(settings, c, real(da), db2, real(narrowing))
+                counts.rejected[()] += bend_weights(settings, mem, real(da), db2, real(narrowing))
             else:
-                narrow_weights(c, real(da), real(narrowing))
-            counts.rejected[()] += move_factors(places, index, n, settings, c, real(da), db2, real(narrowing))
+                narrow_weights(mem, real(da), real(narrowing))
+            counts.rejected[()] += move_factors(
+                places, index, n, settings, mem, real(da), db2, real(narrowing)
+            )
             if settings.normal:
-                # rare large values are noise, unless they are wild: clipped, they would let it collapse
+                # the noise learns unclipped values unless they are wild: clipped ones would let it collapse
                 y_noise = y_true if abs(y_true) < WILD else y
                 lam, off = settings.forgetting, misfit(y_noise, alpha, beta, noise_var, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
@@ -173,7 +175,7 @@ def _entries(
                 else:
                     noise.rate[()] = lam * noise.rate[()] + 0.5 * off / factor
                     square, kept = off / noise_var, noise_var / (beta + noise_var)
-                    common = move_log_noise(places, stream.log_noise, index, n, settings, c, square, kept)
+                    common = move_log_noise(places, stream.log_noise, index, n, settings, mem, square, kept)
                     noise.rate[()] *= math.exp(-common)
             else:
                 if settings.has_level:
@@ -181,19 +183,22 @@ def _entries(
                 learn_noise(likelihood, noise, score, settings.forgetting)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
-            unpack(places, settings, c, False)
-            counts.rejected[()] += _refine(places, settings, c.s)
+            unpack(places, settings, mem, False)
+            counts.rejected[()] += _refine(places, settings, mem.s)
             if settings.follows and full_window(stream, settings.clip):
                 return n + 1
-            pack(places, settings, c)
+            pack(places, settings, mem)
     if learning:
-        unpack(places, settings, c, is_packed and index.shape[0] - start == 1)
+        unpack(places, settings, mem, is_packed and index.shape[0] - start == 1)
     return index.shape[0]
 
 
 @kernel(**PART)
 def _refine(places, settings, like):
-    """Sections 13 and 4 for every layer: what a memory forgets, then the sites; how many were rejected."""
+    """For every layer, widen the weights (section 13), then refine the sites (section 4).
+
+    Returns how many elements were rejected.
+    """
     rejected, last = 0, len(settings.inputs) - 1
     for m in range(last + 1):
         outputs = settings.inputs[m + 1] if m < last else 1
@@ -215,19 +220,19 @@ def _refine(places, settings, like):
 
 
 _DEFAULT = Prior()
-LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # an array of another layout is another type to compile for
-SAFE = 0.999  # c beta below this keeps every variance positive, rounding included
+LAYOUT: Any = ["C_CONTIGUOUS", "WRITEABLE"]  # numba would compile again for any other layout
+SAFE = 0.999  # c beta below this keeps every variance positive despite rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialMethod(Method):
-    """A Method whose states the kernel can run beside those of others, without its `update` and `predict`."""
+    """A Method whose states can be run together with others' by `run_models`."""
 
-    record: Callable[[State], Record]  # of a state, for `run_models`
+    record: Callable[[State], Record]  # a state's record for `run_models`
 
 
-def _told(state: State) -> NDArray[np.int64]:
-    """The counts that an Update reports."""
+def _reported_counts(state: State) -> NDArray[np.int64]:
+    """The counts whose changes an Update reports."""
     return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
 
 
@@ -245,20 +250,20 @@ def sequential(
 ) -> SequentialMethod:
     """SPIDER as a Method.
 
-    curvature:    differentiate log Z through beta as well (the paper); without it, cheaper and mostly better
-    noise_memory: entries after which an error has faded from the noise by 1/e; None is the paper's noise,
-                  which remembers all errors and counts an entry's uncertainty twice (likelihoods.misfit)
+    curvature:    also differentiate log Z through beta (the paper); without it, cheaper and mostly better
+    noise_memory: entries after which an error's weight in the noise has fallen to 1/e; None is the paper's
+                  noise, which never forgets and counts an entry's uncertainty twice (gaussian.misfit)
     refine_every: entries between two refinements of the prior, however the calls are cut
-    clip:         learn from a residual as if it were at most so many predictive standard deviations, and
-                  follow the level and the scale of the values; None: take every value as it is
-    node_noise:   give every node its own part of the noise
-    memory:       entries of its own after which a node has forgotten; None: never
+    clip:         clip residuals at this many predictive standard deviations, and follow the level and scale
+                  of the values; None: learn every value as it is
+    node_noise:   give every node its own noise factor
+    memory:       number of its own entries over which a node forgets; None: never
     """
     if refine_every < 1:
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
     ranks = np.array(network.ranks, np.int64)
     code = check(likelihood, LIKELIHOODS.values(), "the sequential engine").code
-    node_noise = bool(node_noise) and likelihood.normal  # others have no noise to give to nodes
+    node_noise = bool(node_noise) and likelihood.normal  # others have no noise per node
     check_robust(clip, node_noise, memory, noise_memory)
     settings = Settings(
         likelihood=code,
@@ -283,7 +288,7 @@ def sequential(
         ranks=ranks,
         inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
         n_elements=sum(network.factor_sizes) + network.n_weights,
-        # depends on an element's part, not on the mode: the longest vector serves all
+        # depends on the part of the vector, not on the mode: the longest vector serves all
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(ranks))),
     )
 
@@ -296,7 +301,7 @@ def sequential(
     def init(seed: int) -> State:
         return posterior.init(network, prior, seed, node_noise=node_noise, level_var=likelihood.level_var)
 
-    known: Any = None, None  # a state and its record: making it takes 100 us
+    known: Any = None, None  # the last state and its record, which takes 100 us to make
 
     def record(state: State) -> Record:
         nonlocal known
@@ -309,7 +314,7 @@ def sequential(
     def run(learning: bool, state: State, start: int, index, value, out) -> int:
         found = record(state)
         if learning and not found.writable:
-            raise ValueError("this state is read-only, and learning works in place: copy it first")
+            raise ValueError("this state is read-only, but learning works in place: copy it first")
         return run_models(learning, start, index, value, found.record, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
@@ -321,13 +326,13 @@ def sequential(
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         index = np.require(batch.index, np.int64, LAYOUT)
         value = np.require(batch.value, np.float64, LAYOUT)
-        before, done = _told(state), 0
+        before, done = _reported_counts(state), 0
         while done < n:
             done = run(True, state, done, index, value, out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
         mean, var, noise, log_evidence = out
-        return state, Update(mean, var, noise, log_evidence, *(_told(state) - before).tolist())
+        return state, Update(mean, var, noise, log_evidence, *(_reported_counts(state) - before).tolist())
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         check_index(index, network.n_modes)

@@ -1,8 +1,8 @@
-"""Where the numbers of one call lie: the arrays of the state, and working memory for the sequential engine.
+"""Memory of the sequential engine: addresses of the state's arrays, and working memory for one call.
 
 Hidden weights are packed before the first entry, transposed to (input, output) and padded: the inner loops
 run over outputs at full SIMD width, and an input that is 0 with slope 0 (a dead ReLU unit) drops its whole
-row from the forward, backward and update pass alike, because its gradient is exactly 0.
+row from the forward, backward and update passes, because its gradient is exactly 0.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Settings(NamedTuple):
     paper_noise: bool
     refine_every: int
     normal: bool  # values are f plus normal noise
-    has_level: bool  # of f, that all entries share
-    clip: float  # largest residual that is learned from, in predictive standard deviations; inf without
-    follows: bool  # the level and the scale of the values
+    has_level: bool  # all entries share a level of f
+    clip: float  # largest residual that is learned, in predictive standard deviations; inf: no clipping
+    follows: bool  # follow the level and scale of the values
     node_noise: bool
-    widening: float  # of a variance by an entry, 1 + 1/memory; 1 without
-    log_noise_prior: float  # its prior variance, as the state's dtype has it
+    widening: float  # factor by which an entry widens a variance, 1 + 1/memory; 1 without memory
+    log_noise_prior: float  # prior variance of log_noise, rounded to float32
     log_noise_widening: float
     bias: int
     multilinear: int
     product: bool
     ranks: NDArray[np.int64]  # (K,)
-    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, the constant not counted
-    n_elements: int  # that one entry moves
-    prior_var: NDArray[np.float32]  # of the elements of an unseen node's factor vector
+    inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, without the constant
+    n_elements: int  # number of elements that one entry moves
+    prior_var: NDArray[np.float32]  # prior variances of a factor vector's elements
 
 
 class Places(NamedTuple):
     """Addresses of the arrays of a state, one for each mode or layer.
 
-    A tuple of arrays would be a type of its own for every number of modes and of layers, and each type is
-    compiled anew, for many seconds. Whoever makes these keeps the arrays alive while a kernel runs.
+    Tuples of arrays would be a new type for every number of modes and layers, and each type takes many
+    seconds to compile. The caller keeps the arrays alive while a kernel runs.
     """
 
     factor_mean: NDArray[np.int64]  # (K,) of (rows, size) arrays
@@ -69,10 +69,9 @@ class Places(NamedTuple):
 
 
 def places(state: State, shapes: Sequence[tuple[int, ...]]) -> Places:
-    """Where the arrays of a state are. Kernels do not check what they are given, so it is checked here.
+    """Addresses of a state's arrays. Checks their shapes and dtypes, because kernels do not.
 
-    shapes: of the weights; then of a row of the factors of each mode, and () for each mode's log_noise if
-            there is any
+    shapes: of the weights; then of one factor row per mode, and () per mode if there is log_noise
     """
     factors, weights, _, log_noise = state.posterior
     parts = (*weights, *factors, *log_noise)
@@ -81,7 +80,7 @@ def places(state: State, shapes: Sequence[tuple[int, ...]]) -> Places:
     dtype = weights[0].mean.dtype
     arrays = [array for part in (*parts, *state.sites) for array in part]
     if found != list(shapes) or not all(a.flags.c_contiguous and a.dtype == dtype for a in arrays):
-        raise ValueError("this state is not one of this method: it was made with other settings")
+        raise ValueError("this state does not belong to this method: it was made with other settings")
     return Places(
         *(
             np.array([part[field].ctypes.data for part in parts], np.int64)
@@ -103,7 +102,10 @@ def elements(typingctx, address, like):
 
 
 class Scratch(NamedTuple):
-    """Working memory of one call. "·" is a whole number of 64 lanes with room for every layer's inputs."""
+    """Working memory of one call, `mem` in kernels. Letters: mathematics.md section 3.
+
+    "·" is a multiple of 64 lanes with room for every layer's inputs.
+    """
 
     wide: NDArray[np.int64]  # (L,) outputs of each hidden layer, padded
     s: NDArray[np.floating]  # (L+1,)
@@ -113,9 +115,9 @@ class Scratch(NamedTuple):
     v: NDArray[np.floating]
     h: NDArray[np.floating]  # (L+1, ·)
     h2: NDArray[np.floating]  # (L+1, ·) h²
-    slope: NDArray[np.floating]  # (L+1, ·) act' where h came from, row 0 unused
+    slope: NDArray[np.floating]  # (L+1, ·) act' at the pre-activations of h, row 0 unused
     bend: NDArray[np.floating]  # (L+1, ·) act''
-    live: NDArray[np.int64]  # (L+1, words) bits of the inputs whose rows take part, the constant among them
+    live: NDArray[np.int64]  # (L+1, words) bits of the inputs whose rows take part, including the constant
     p: NDArray[np.floating]  # (L, ·) s² sum_j V[i,j] h[j]²
     delta: NDArray[np.floating]  # (L, ·)
     back: NDArray[np.floating]  # (L+1, ·) s W^T delta, before the slope
@@ -135,12 +137,12 @@ class Scratch(NamedTuple):
 
 @kernel(**PART)
 def sizes(inputs, ranks, deep_start):
-    """Words of 64 inputs that every layer has room for; the outputs of the widest layer, padded; the longest
-    factor vector; and how many numbers a Scratch takes in all.
+    """Words of 64 inputs that fit every layer; padded outputs of the widest layer; length of the longest
+    factor vector; and the numbers in a Scratch in all.
 
     Packed weights take 2L matrices (words * 64, outputs) and the two vectors of the output layer.
     """
-    # loops, because the methods of arrays take half a second each to compile
+    # loops, because each array method takes half a second to compile
     outputs, most, rank = np.int64(0), np.int64(0), np.int64(0)  # a literal is a type of its own
     K, layers = len(ranks), len(inputs)
     for m in range(layers):
@@ -157,8 +159,8 @@ def sizes(inputs, ranks, deep_start):
 
 @kernel(**PART)
 def _memory(size, address, like):
-    """An array that starts on a cache line: a vector load that straddles two lines costs twice. At an address
-    that is a multiple of 64, or fresh and with anything in it if that is 0."""
+    """An array aligned to a cache line, as a vector load that straddles two lines costs twice: at `address`,
+    a multiple of 64, or newly allocated and uninitialised if that is 0."""
     if address:
         return carray(elements(address, like), (size,))
     raw = np.empty(size + 16, like.dtype)
@@ -168,10 +170,10 @@ def _memory(size, address, like):
 
 @kernel(**PART)
 def scratch(settings, address, is_packed, like):
-    """Working memory of the dtype of the array `like`: at an address, or fresh if that is 0.
+    """Working memory of the dtype of the array `like`, at `address`, or newly allocated if that is 0.
 
-    is_packed: it was used before with the same settings, and has the packed weights. Then nothing has to be
-               set: an entry does not depend on what an earlier one has left behind
+    is_packed: the memory was used before with the same settings and holds the packed weights. It needs no
+               initialisation: an entry does not depend on what an earlier one left behind
     """
     inputs, K, L = settings.inputs, len(settings.ranks), len(settings.inputs) - 1
     words, outputs, size, total = sizes(inputs, settings.ranks, settings.bias + settings.multilinear)
@@ -188,7 +190,7 @@ def scratch(settings, address, is_packed, like):
     wide = np.empty(L, np.int64)
     for m in range(L):
         wide[m] = -(-inputs[m + 1] // LANES) * LANES
-    c = Scratch(
+    mem = Scratch(
         wide=wide, s=s, W=matrices[:L], V=matrices[L:], w=ends[0], v=ends[1], h=vectors[0],
         h2=vectors[1], slope=vectors[2], bend=vectors[3], live=np.zeros((L + 1, words), np.int64),
         p=vectors[4], delta=vectors[5], back=vectors[6], R_h=vectors[7], R_a=vectors[8],
@@ -196,61 +198,61 @@ def scratch(settings, address, is_packed, like):
         u=parts[0], u_var=parts[1], g=parts[2], Hd=parts[3], log_noise=np.zeros(K), log_noise_var=np.zeros(K),
     )  # fmt: skip
     for j in range(inputs[0] + 1):  # factors are never dead
-        c.live[0, j // 64] |= np.int64(1) << (j % 64)
+        mem.live[0, j // 64] |= np.int64(1) << (j % 64)
     if not is_packed:
         for m in range(L + 1):
-            c.s[m] = 1 / math.sqrt(inputs[m] + 1)
-            c.h[m, inputs[m]] = 1
-            c.h2[m, inputs[m]] = 1
-    return c
+            mem.s[m] = 1 / math.sqrt(inputs[m] + 1)
+            mem.h[m, inputs[m]] = 1
+            mem.h2[m, inputs[m]] = 1
+    return mem
 
 
 @kernel(**PART)
-def pack(places, settings, c):
-    """Weights from the state into the scratch, and the padding around them."""
-    c.w[:], c.v[:] = 0, 0
+def pack(places, settings, mem):
+    """Copy the weights from the state into working memory, and set the padding."""
+    mem.w[:], mem.v[:] = 0, 0
     for m in range(len(settings.inputs) - 1):
         for j in range(settings.inputs[m] + 1):
-            for i in range(settings.inputs[m + 1], c.wide[m]):
-                c.W[m, j, i], c.V[m, j, i] = (
+            for i in range(settings.inputs[m + 1], mem.wide[m]):
+                mem.W[m, j, i], mem.V[m, j, i] = (
                     0,
                     1,
                 )  # positive like all variances, or the guard would count them
     for m in range(len(settings.inputs)):
-        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        mean, var = elements(places.weight_mean[m], mem.s), elements(places.weight_var[m], mem.s)
         columns = settings.inputs[m] + 1
         if m == len(settings.inputs) - 1:
             for j in range(columns):
-                c.w[j], c.v[j] = mean[j], var[j]
+                mem.w[j], mem.v[j] = mean[j], var[j]
         else:
             for i in range(settings.inputs[m + 1]):
                 for j in range(columns):
-                    c.W[m, j, i], c.V[m, j, i] = mean[i * columns + j], var[i * columns + j]
+                    mem.W[m, j, i], mem.V[m, j, i] = mean[i * columns + j], var[i * columns + j]
 
 
 @kernel(**PART)
-def unpack(places, settings, c, one_entry):
-    """Weights from the scratch back into the state.
+def unpack(places, settings, mem, one_entry):
+    """Copy the weights from working memory back into the state.
 
-    one_entry: they differ by the last entry only, which has not moved the weights of dead ReLU units
+    one_entry: only the last entry has changed them, and not those of dead ReLU units
     """
     for m in range(len(settings.inputs)):
-        mean, var = elements(places.weight_mean[m], c.s), elements(places.weight_var[m], c.s)
+        mean, var = elements(places.weight_mean[m], mem.s), elements(places.weight_var[m], mem.s)
         columns = settings.inputs[m] + 1
         if m == len(settings.inputs) - 1:
             for j in range(columns):
-                mean[j], var[j] = c.w[j], c.v[j]
+                mean[j], var[j] = mem.w[j], mem.v[j]
         else:
             for i in range(settings.inputs[m + 1]):
-                if one_entry and c.delta[m, i] == 0 and c.R_delta[m, i] == 0:
+                if one_entry and mem.delta[m, i] == 0 and mem.R_delta[m, i] == 0:
                     continue
                 for j in range(columns):
-                    mean[i * columns + j], var[i * columns + j] = c.W[m, j, i], c.V[m, j, i]
+                    mean[i * columns + j], var[i * columns + j] = mem.W[m, j, i], mem.V[m, j, i]
 
 
 @kernel(**HOT)
-def load(places, nodes, index, n, settings, widening, c):
-    """Factor vectors of entry n into u, u_var; an unseen node has the prior's. Deep parts become h[0].
+def load(places, nodes, index, n, settings, widening, mem):
+    """Load the factor vectors of entry n into u, u_var; an unseen node has the prior. Deep parts become h[0].
 
     Section 13: var = max(var, min(prior var, var * widening)).
     """
@@ -258,16 +260,16 @@ def load(places, nodes, index, n, settings, widening, c):
     for k in range(len(settings.ranks)):
         size, row = deep + settings.ranks[k], index[n, k]
         if 0 <= row < nodes[k]:
-            mean, var = elements(places.factor_mean[k], c.s), elements(places.factor_var[k], c.s)
+            mean, var = elements(places.factor_mean[k], mem.s), elements(places.factor_var[k], mem.s)
             for e in range(size):
-                c.u[k, e] = mean[row * size + e]
+                mem.u[k, e] = mean[row * size + e]
                 v = var[row * size + e]
-                c.u_var[k, e] = max(v, min(settings.prior_var[e], v * widening))
+                mem.u_var[k, e] = max(v, min(settings.prior_var[e], v * widening))
         else:
             for e in range(size):
-                c.u[k, e] = 0
-                c.u_var[k, e] = settings.prior_var[e]
+                mem.u[k, e] = 0
+                mem.u_var[k, e] = settings.prior_var[e]
         for e in range(deep, size):
-            c.h[0, at] = c.u[k, e]
-            c.h2[0, at] = c.u[k, e] * c.u[k, e]
+            mem.h[0, at] = mem.u[k, e]
+            mem.h2[0, at] = mem.u[k, e] * mem.u[k, e]
             at += 1

@@ -1,8 +1,8 @@
-"""All that the compiled loop needs of one model, as one record: numbers, and the addresses of arrays.
+"""All that the compiled loop needs of one model, as one record: numbers, and addresses of arrays.
 
-To hand some thirty arrays from Python to a kernel takes longer than to learn an entry. So a record is made of
-a state once, and the kernel gets one array of records, for any number of models. There it makes the
-NamedTuples of them that its parts work with.
+Passing some thirty arrays from Python to a kernel takes longer than learning an entry. So a state's record is
+made once, and the kernel gets one array of records for any number of models. It rebuilds from them the
+NamedTuples that its functions work with.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _KINDS = {
     (part, field): kind for part, fields in _PARTS.items() for field, kind in get_type_hints(fields).items()
 }
 
-# The fields of the parts, such as `stream_shift`: a number, or the address of an array. Before these: where
-# working memory with the packed weights is kept between calls (0: nowhere), the count of entries that these
-# are of, and the lengths of the arrays that depend on the network.
+# First the address of working memory with the packed weights that is kept between calls (0: none), the entry
+# count at which they were packed, and the lengths of arrays that depend on the network. Then the fields of
+# the parts, such as `stream_shift`: a number, or the address of an array.
 RECORD = np.dtype(
     [(name, np.int64) for name in ("scratch", "packed_at", "modes", "layers", "longest")]
     + [(f"{part}_{field}", _NUMBERS.get(kind, np.int64)) for (part, field), kind in _KINDS.items()],
@@ -43,14 +43,14 @@ RECORD = np.dtype(
 
 class Record(NamedTuple):
     record: NDArray[Any]  # (1,) of RECORD
-    like: NDArray[np.floating]  # an empty array of the dtype of the state
-    writable: bool  # the state can be learned into
-    scratch_size: int  # numbers that its working memory takes
-    kept: Any  # the arrays that it has the addresses of, which must live as long
+    like: NDArray[np.floating]  # an empty array of the state's dtype
+    writable: bool  # whether the state can learn in place
+    scratch_size: int  # numbers in its working memory
+    kept: Any  # keeps alive the arrays that the record points to
 
 
 def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -> Record:
-    """The record of a state of this method; ValueError if it is another one's. shapes: see `places`."""
+    """The record of a state; ValueError if it belongs to another method. shapes: see `places`."""
     at = places(state, shapes)
     given: Any = settings, at, state.posterior.noise, state.counts, state.stream
     fields: list[Any] = [0, -1, len(settings.ranks), len(settings.inputs), len(settings.prior_var)]
@@ -77,7 +77,7 @@ def _array(address, n, like):
 
 @kernel(**PART)
 def _number(address, like):
-    """An array without dimensions."""
+    """A zero-dimensional array."""
     return carray(elements(address, like), ())
 
 
@@ -115,7 +115,7 @@ def places_of(r):
     return Places(
         factor_mean=_array(r.places_factor_mean, r.modes, _WHOLE),
         factor_var=_array(r.places_factor_var, r.modes, _WHOLE),
-        log_noise_mean=_array(r.places_log_noise_mean, r.modes, _WHOLE),  # not to be read without node_noise
+        log_noise_mean=_array(r.places_log_noise_mean, r.modes, _WHOLE),  # invalid without node_noise
         log_noise_var=_array(r.places_log_noise_var, r.modes, _WHOLE),
         weight_mean=_array(r.places_weight_mean, r.layers, _WHOLE),
         weight_var=_array(r.places_weight_var, r.layers, _WHOLE),

@@ -1,11 +1,11 @@
-"""The row operations that the sequential kernel spends its time in, written as LLVM vectors.
+"""The row operations that dominate the sequential kernel, written as LLVM vectors.
 
 numba vectorises such loops only behind overlap checks that cost as much as the 64 multiply-adds of one row,
 and keeps the sums in memory. Here the sums stay in registers across all rows. Everything works on the first
 `wide` columns (a multiple of `LANES`) of packed matrices and on the rows whose bit is set in `live`, 64 rows
-to a word.
+to a word. Letters: mathematics.md section 3; `d` is delta.
 
-The caller promises that the arrays are C-contiguous, do not overlap, and hold every live row and lane.
+The caller guarantees that the arrays are C-contiguous, do not overlap, and hold every live row and lane.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numba.core import cgutils, types
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 Value = Any  # an ir.Value; llvmlite does not declare its `type`
 
-LANES = 16  # float32 in the widest vector register there is
-BLOCK = 64  # lanes worked on at once: enough independent sums to hide the latency of a multiply-add
+LANES = 16  # float32 numbers in the widest vector register
+BLOCK_LANES = 64  # processed at once: enough independent sums to hide the latency of a multiply-add
 _FAST = ("contract", "reassoc", "nsz", "arcp")
 
 
 class _Rows:
-    """Code for `for each block of lanes: for each active row`, with the addresses the bodies need."""
+    """Emits loops over blocks of lanes and over live rows, with the addresses their bodies need."""
 
     def __init__(self, context, builder, signature, args):
         self.builder = builder
@@ -40,10 +40,10 @@ class _Rows:
         self.align = 4 if isinstance(self.lane, ir.FloatType) else 8
 
     def each_block(self, wide: Value, body: Callable[[int, Value], None]) -> None:
-        """body(lanes, first lane): blocks of BLOCK lanes, then what is left by LANES."""
+        """body(lanes, first lane) for blocks of BLOCK_LANES, then of LANES for the rest."""
         b, word = self.builder, wide.type
-        whole = b.mul(b.udiv(wide, word(BLOCK)), word(BLOCK))
-        for lanes, start, stop in ((BLOCK, word(0), whole), (LANES, whole, wide)):
+        whole = b.mul(b.udiv(wide, word(BLOCK_LANES)), word(BLOCK_LANES))
+        for lanes, start, stop in ((BLOCK_LANES, word(0), whole), (LANES, whole, wide)):
             with cgutils.for_range_slice(b, start, stop, word(lanes), word) as (first, _):
                 body(lanes, first)
 
@@ -69,7 +69,7 @@ class _Rows:
         return self.builder.load(self.builder.gep(self.arrays[array].data, [i]))
 
     def at(self, array: int, first: Value, lanes: int, row: Value | None = None) -> Value:
-        """Address of `lanes` lanes of an array (of a row of it, for a matrix)."""
+        """Address of `lanes` lanes of an array, or of one row of a matrix."""
         b = self.builder
         where = first
         if row is not None:
@@ -99,7 +99,7 @@ class _Rows:
         return ir.Constant(ir.VectorType(self.lane, lanes), [0.0] * lanes)
 
     def register(self, value: Value) -> Value:
-        """A variable that LLVM keeps in registers, set to value."""
+        """A variable that LLVM keeps in registers, initialised to value."""
         variable = cgutils.alloca_once(self.builder, value.type)
         self.builder.store(value, variable)
         return variable
@@ -116,7 +116,7 @@ class _Rows:
 
 @intrinsic
 def live_rows(typingctx, h, slope, live):
-    """Bit j of live: is h[j] or slope[j] not 0? All three arrays cover the same multiple of 64 rows."""
+    """Set bit j of live where h[j] or slope[j] is not 0. All three cover the same multiple of 64 rows."""
 
     def codegen(context, builder, signature, args):
         k = _Rows(context, builder, signature, args)
@@ -163,7 +163,7 @@ def weighted_sum(typingctx, W, h, live, wide, s, out):
 
 @intrinsic
 def weighted_sums(typingctx, W, h, a, s, V, h2, p, s2, live, wide):
-    """a = s sum_j W[j] h[j]  and  p = s2 sum_j V[j] h2[j]: together, they hide each other's latency."""
+    """a = s sum_j W[j] h[j]  and  p = s2 sum_j V[j] h2[j], in one loop to hide each other's latency."""
 
     def codegen(context, builder, signature, args):
         k = _Rows(context, builder, signature, args)
@@ -228,8 +228,8 @@ def bend_rows(typingctx, W, V, h, R_h, d, R_d, live, wide, da, db2, c):
 
         W[j] += V[j] (da g + bend),   V[j] -= V[j]² (c g² + bend (2 da g + bend))
 
-    An element whose variance would not stay positive keeps both; returns how many. The comparison fails for
-    NaN, and no flag here lets LLVM assume that there is none.
+    An element whose variance would not stay positive keeps both; returns how many did. The comparison fails
+    for NaN, and no flag here lets LLVM assume there is none.
     """
 
     def codegen(context, builder, signature, args):

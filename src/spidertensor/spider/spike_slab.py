@@ -12,15 +12,15 @@ from spidertensor.method import HUGE
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.posterior import Gaussian, Site
 
-WIDEST_CAVITY = 1e6  # a cavity wider than this has seen no data: nothing to refine with
+WIDEST_CAVITY = 1e6  # variance; a wider cavity has seen no data, so there is nothing to refine
 
 
 @kernel(**COMPILE)
 def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
     """Refine n weights and their sites in place; returns how many elements were rejected.
 
-    Natural parameters are differences of large numbers once much data was seen: float64 inside, while the
-    log and exp need no more than float32 has.
+    Natural parameters become differences of large numbers as data accumulates, so they are float64 here;
+    log and exp need only float32.
     """
     odds_against = np.float32((1.0 - rho0) / rho0)
     rejected = 0
@@ -28,7 +28,7 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
         m, v = float(mean[i]), float(var[i])
         # cavity = posterior / site
         cavity_precision = 1.0 / v - precision[i]
-        if not cavity_precision > 1.0 / WIDEST_CAVITY:  # improper, or too wide: normal early on
+        if not cavity_precision > 1.0 / WIDEST_CAVITY:  # improper or too wide: common early on
             continue
         cavity_precision_mean = m / v - precision_mean[i]
         v_c = 1.0 / cavity_precision
@@ -37,11 +37,11 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
         wide = v_c + slab_var
         fit = 0.5 * m_c * m_c * slab_var / (v_c * wide)
         rho = fit - 0.5 * math.log(np.float32(wide * cavity_precision))
-        # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
+        # incl = sigmoid(rho + logit(rho0)); 1 - incl is computed directly, to keep its digits near incl = 1
         against = odds_against * math.exp(-np.float32(rho))
         included = 1.0 / (1.0 + against)
         excluded = 1.0 - included if against > HUGE else against * included
-        # slab times cavity, then the moments of the mixture with the spike at 0
+        # slab times cavity, then the moments of its mixture with the spike at 0
         v_slab = 1.0 / (cavity_precision + 1.0 / slab_var)
         m_slab = v_slab * cavity_precision_mean
         new_mean = included * m_slab
@@ -49,7 +49,7 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
         # site = posterior / cavity
         new_precision = 1.0 / new_var - cavity_precision
         new_precision_mean = new_mean / new_var - cavity_precision_mean
-        # One comparison chain that a NaN or an inf anywhere fails.
+        # A NaN or inf anywhere fails this comparison.
         if not (
             new_var > 1 / HUGE
             and abs(new_mean) < HUGE
@@ -65,7 +65,7 @@ def refine(mean, var, precision, precision_mean, log_odds, n, slab_var, rho0):
 
 
 def refine_layer(weight: Gaussian, site: Site, slab_var: float, rho0: float) -> int:
-    """`refine` for the arrays of one layer."""
+    """Call `refine` on the arrays of one layer."""
     arrays = (array.reshape(-1) for array in (*weight, *site))  # views: the arrays are C-contiguous
     return refine(*arrays, weight.mean.size, slab_var, rho0)
 

@@ -1,4 +1,4 @@
-"""What a committee makes of entries that its members have learned: mathematics.md section 14."""
+"""Mix members' predictions and update a committee's weights: mathematics.md section 14."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.likelihoods.mixture import moments
 
-RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: first quickly, from one to the other
-SLOWING = 1000  # entries over which it begins to fall
-LEAST = 0.001  # of a weight, or a hair less after normalising, so that a member can come back
+RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: falls from FIRST_RATE to RATE
+SLOWING_ENTRIES = 1000  # time scale on which eta falls
+LEAST_WEIGHT = 0.001  # before normalising, so that a member can come back
 
 
 class CommitteeCounts(NamedTuple):
@@ -29,33 +29,33 @@ class CommitteeCounts(NamedTuple):
 
 
 class CommitteeState(NamedTuple):
-    members: tuple[Any, ...]  # their states
-    weights: NDArray[np.float64]  # (M,), of sum 1
+    members: tuple[Any, ...]  # states of the members
+    weights: NDArray[np.float64]  # (M,), summing to 1
     counts: CommitteeCounts
-    residuals: Histogram | tuple[()]  # for intervals; () where the likelihood has none
-    draws: Draws | tuple[()] = ()  # of the negatives of a model of events
+    residuals: Histogram | tuple[()]  # for intervals; () if the likelihood has none
+    draws: Draws | tuple[()] = ()  # for the negatives of a model of events
 
 
 _NO_HISTOGRAM = np.empty(0)
 
 
 def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64]:
-    """The histogram as `mix_and_weigh` wants it: it knows normal residuals only."""
+    """The histogram for `mix_and_weigh`, which handles normal residuals only; else an empty array."""
     return state.residuals[0] if state.residuals and likelihood.normal else _NO_HISTOGRAM
 
 
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
+# Not fastmath: the order of summation over members would depend on the number of entries in a call.
 @kernel(**COMPILE | {"fastmath": False})
 def stack(weights, counts, log_p, before, log_evidence, good):
-    """The entries of a call, in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST, of sum 1.
+    """For each entry in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST_WEIGHT, normalised.
 
-    weights and counts are changed in place. log_p (M, n): what each member thought of each entry. To fill:
-    before (M, n), the weights before each entry; log_evidence (n,), of the mixture; good (n,), whether any
-    member could learn the entry. A member that could not keeps its weight.
+    Changes weights and counts in place. log_p (M, n): log evidence of each entry by each member.
+    Fills before (M, n): the weights before each entry; log_evidence (n,): that of the mixture; good (n,):
+    whether any member could learn the entry. A member that could not keeps its weight.
     """
     members, n = log_p.shape
     for i in range(n):
-        rate = max(RATE, FIRST_RATE / math.sqrt(1 + counts.entries[()] / SLOWING))
+        rate = max(RATE, FIRST_RATE / math.sqrt(1 + counts.entries[()] / SLOWING_ENTRIES))
         counts.entries[()] += 1
         best = -np.inf
         for m in range(members):
@@ -78,7 +78,7 @@ def stack(weights, counts, log_p, before, log_evidence, good):
         for m in range(members):
             if abs(log_p[m, i]) < HUGE:
                 ratio = able * math.exp(log_p[m, i] - best) / total
-                weights[m] = max(LEAST, weights[m] * (1 - rate + rate * ratio))
+                weights[m] = max(LEAST_WEIGHT, weights[m] * (1 - rate + rate * ratio))
             new_sum += weights[m]
         for m in range(members):
             weights[m] /= new_sum
@@ -86,13 +86,13 @@ def stack(weights, counts, log_p, before, log_evidence, good):
 
 @kernel(**COMPILE | {"fastmath": False})
 def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
-    """Mix what the members predicted for entries that they have learned, and move the weights.
+    """Mix the members' predictions for entries they have learned, and update the weights.
 
-    counts: of the committee, as a plain tuple: to look at a NamedTuple takes numba a microsecond
-    parts (M, 4, n): mean, var, noise and log evidence, as each member reports them. To fill: before (M, n),
-    see `stack`; out (6, n): mean, var, noise and log evidence of the mixture, how much of its calibrated
-    distribution lay below the value, and the residual. Without a histogram (mass is empty) only the log
-    evidence. Returns how many entries were refused, and how many clipped.
+    counts: CommitteeCounts as a plain tuple: unboxing a NamedTuple takes numba a microsecond
+    parts (M, 4, n): mean, var, noise and log evidence reported by each member
+    Fills before (M, n), see `stack`, and out (6, n): mean, var, noise and log evidence of the mixture, the
+    share of its calibrated distribution below the value, and the residual; without a histogram (empty mass)
+    only the log evidence. Returns the numbers of refused and of clipped entries.
     """
     n, counts = len(value), CommitteeCounts(*counts)
     good, clipped = np.empty(n, np.bool_), 0
@@ -119,9 +119,9 @@ def update_of_members(
     parts: NDArray[np.float64],
     rejected: int,
 ) -> Update:
-    """The Update of entries that all members have learned; changes what the committee itself has learned.
+    """The committee's Update for entries that all members have learned; updates its own state in place.
 
-    parts (M, 4, n): what the members reported. rejected: how many elements they rejected
+    parts (M, 4, n): what the members reported. rejected: number of elements they rejected
     """
     n, first = len(value), int(state.counts.entries)
     out, before, mass = np.empty((6, n)), np.empty((len(parts), n)), mass_of(state, likelihood)
@@ -147,5 +147,5 @@ def mixed(
     weights: NDArray[np.float64],
     parts: Sequence[Prediction] | NDArray[np.float64],
 ) -> Prediction:
-    """What a committee predicts: the mixture of its members' predictions. weights (M, n) or (M, 1)."""
+    """Mixture of the members' predictions. weights (M, n) or (M, 1)."""
     return Prediction(*parts[0][:3]) if len(parts) == 1 else likelihood.mixture(weights, parts)

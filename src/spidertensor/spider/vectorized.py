@@ -1,4 +1,4 @@
-"""SPIDER for any network, on CPU or GPU: a Method over JAX. Needs the extra `jax`.
+"""SPIDER for any network, on CPU or GPU: a Method in JAX. Needs the extra `jax`.
 
 The state is the NumPy state of the sequential engine. A call gathers the nodes of its entries into one table,
 learns batch after batch on the device (vectorized_updates.py), and writes the results back.
@@ -30,15 +30,16 @@ from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
 UPDATES = ("joint", "scan")
-AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: as many of the first as there are, and so on
-LARGEST = 2**14  # entries of a batch: its n x n matrix takes 1 GiB
-FEWEST = 256  # rows of a table of nodes: a young stream would else compile again at every doubling
-SMALL = 16  # places for a batch, or a prediction, of no more entries than that
-BLOCK, GRADIENTS = 1024, 2**26  # entries predicted at once; fewer if they have more gradients than this
+BATCHES_AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: the largest number that fits
+LARGEST_BATCH = 2**14  # entries: the n x n matrix of such a batch takes 1 GiB
+FEWEST_ROWS = 256  # of a table of nodes: otherwise a young stream would recompile at every doubling
+SMALL_BATCH = 16  # places for a batch, or a prediction, with at most this many entries
+BLOCK_ENTRIES = 1024  # predicted at once, or fewer:
+BLOCK_GRADIENTS = 2**26  # numbers in the gradients of one block
 
 
 class _Cuts(NamedTuple):
-    """The batches of a call: where each starts, how many entries it has, and whether to refine after it."""
+    """The batches of a call: start and number of entries of each, and whether to refine after it."""
 
     start: NDArray[np.int64]
     taken: NDArray[np.int32]
@@ -46,7 +47,7 @@ class _Cuts(NamedTuple):
 
 
 def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
-    """Cut by how many entries the state has `seen`, not by where the call starts."""
+    """Cut n entries into batches by the number the state has `seen`, not by where the call starts."""
     phase = (seen + np.arange(n)) % refine_every
     start = np.flatnonzero(phase % places == 0)
     start = start if start.size and start[0] == 0 else np.insert(start, 0, 0)
@@ -55,7 +56,7 @@ def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
 
 
 class _Table(NamedTuple):
-    """The nodes of a call: each mode's rows in the state, the entries' rows here, and what the state has."""
+    """The nodes of a call: per mode their rows in the state, the entries' rows in the table, and its data."""
 
     rows: list[NDArray[np.int64]]
     entries: NDArray[np.int32]
@@ -63,7 +64,7 @@ class _Table(NamedTuple):
     log_noise: Gaussian | None
 
     def places(self, state: State) -> Iterator[tuple[Gaussian, Gaussian, NDArray[np.int64], tuple]]:
-        """Arrays in the state and here that hold the same, which rows of the former, and where these are."""
+        """Matching arrays of the state and the table, the rows in the state and their place in the table."""
         pairs = [(state.posterior.factors, self.factors)]
         pairs += [(state.posterior.log_noise, self.log_noise)] if self.log_noise else []
         for modes, table in pairs:
@@ -74,7 +75,7 @@ class _Table(NamedTuple):
 
 
 def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
-    """Its size follows `most` and the number of nodes, not the entries: it seldom changes."""
+    """The table of the entries' nodes. Its size depends on `most` and the number of nodes: seldom changes."""
     nodes, factors = state.counts.nodes, state.posterior.factors
     rows, local, at = [], np.empty(index.shape, np.int32), 0
     for mode, n_nodes in enumerate(nodes):
@@ -88,8 +89,8 @@ def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
         np.add(place, at, out=local[:, mode], casting="same_kind")
         rows.append(touched)
         at += len(touched)
-    # a power of two that is more than there can be: the last row is no node's
-    size = 1 << max(int(min(most, nodes.sum())), FEWEST - 1).bit_length()
+    # a power of two above the number of nodes: the last row belongs to no node
+    size = 1 << max(int(min(most, nodes.sum())), FEWEST_ROWS - 1).bit_length()
     shape, dtype = (size, max(factor.mean.shape[1] for factor in factors)), factors[0].mean.dtype
     log_noise = Gaussian(np.zeros(size, dtype), np.ones(size, dtype)) if state.posterior.log_noise else None
     table = _Table(rows, local, Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype)), log_noise)
@@ -101,21 +102,21 @@ def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
 def _learn_all(
     settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
 ) -> tuple[int, NDArray[np.float64]]:
-    """Batches of a call from number `done` on; the state is updated in place. To the end, or to a batch after
-    which a window is to be watched or decided on: the number of batches done, and what they said."""
+    """Learn the batches of a call from number `done` on, in place: to the end, or to a batch after which a
+    window is to be watched or decided on. Returns the number of batches done, and their `_report`."""
     joint, stream = settings.update == "joint", state.stream
     table = _gather(state, batch.index, len(cuts.start) * places * batch.index.shape[1])
     carry = _carry(state, table)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is an entry without evidence
+    with np.errstate(over="ignore"):  # a value that overflows float32 is an entry without evidence
         y = (batch.value - stream.shift) / stream.scale
         value = y.astype(carry.weights.mean.dtype)
     given = Numbers(*(np.asarray(number, value.dtype) for number in numbers))
     results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
     stop = len(cuts.start)
     while done < stop:
-        length = next(length for length in AT_ONCE if length <= stop - done) if joint else 1
+        length = next(length for length in BATCHES_AT_ONCE if length <= stop - done) if joint else 1
         start, taken, due = (part[done : done + length] for part in cuts)
-        width = min(places, SMALL) if joint and length == 1 and taken[0] <= SMALL else places
+        width = min(places, SMALL_BATCH) if joint and length == 1 and taken[0] <= SMALL_BATCH else places
         at = start[:, None] + np.arange(width)
         filled = np.arange(width) < taken[:, None]
         at[~filled] = 0
@@ -130,7 +131,7 @@ def _learn_all(
             changes = _note(numbers.clip, stream, learned, y[at], due)
             if changes is not None:
                 stop = done + changes + 1
-            if stop < done + length:  # the rest was learned as if nothing had changed: once more, up to there
+            if stop < done + length:  # learned too far: undo, and learn again up to there
                 for part, old in zip(stream, kept, strict=True):
                     part[...] = old
                 continue
@@ -143,10 +144,10 @@ def _learn_all(
 
 
 def _note(clip: float, stream: Stream, learned: Learned, y, due) -> int | None:
-    """Section 11, on the host: the windows that go on and end in these batches, y being their values. The
-    number of the batch after which a window is to be watched or decided on, if there is one."""
-    said, good, var = (np.asarray(part) for part in (learned.said, learned.good, learned.values_var))
-    f, f_var, noise = (said[:, row][good].astype(np.float64) for row in range(3))
+    """Section 11, on the host: update the windows with these batches, whose values are y. Returns the number
+    of the first batch after which a window is to be watched or decided on, if any."""
+    reported, good, var = (np.asarray(part) for part in (learned.reported, learned.good, learned.values_var))
+    f, f_var, noise = (reported[:, row][good].astype(np.float64) for row in range(3))
     y, total_var = y[good], f_var + noise
     watching, first, last = int(stream.watching), 0, np.cumsum(good.sum(axis=1)).tolist()
     for number in np.union1d(np.flatnonzero(due), len(due) - 1).tolist():
@@ -162,24 +163,24 @@ def _note(clip: float, stream: Stream, learned: Learned, y, due) -> int | None:
 
 
 def _fetch(tree: tuple) -> None:
-    """Start to copy to the host: one copy after the other would wait for each."""
+    """Start copying all arrays to the host: copying one by one would wait for each."""
     for array in jax.tree.leaves(tree):
         array.copy_to_host_async()
 
 
 def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
-    """(4, n) what the batches say, in the units of the values; the counts of the state follow."""
+    """(4, n) mean, var, noise and log evidence in the units of the values; updates the state's counts."""
     n, at = sum(np.count_nonzero(filled) for _, filled, _ in results), 0
     out, good, counts = np.empty((4, n)), np.empty(n, bool), state.counts
     for learned, filled, value in results:
         here = slice(at, at + np.count_nonzero(filled))
-        said = np.asarray(learned.said).swapaxes(0, 1)
-        for row, numbers in zip(out, said, strict=False):
+        reported = np.asarray(learned.reported).swapaxes(0, 1)
+        for row, numbers in zip(out, reported, strict=False):
             row[here] = numbers[filled]
         good[here] = np.asarray(learned.good)[filled]
         counts.rejected[()] += int(np.asarray(learned.rejected).sum())
         if settings.clips:
-            counts.clipped[()] += np.count_nonzero((said[4] != value) & learned.good)
+            counts.clipped[()] += np.count_nonzero((reported[4] != value) & learned.good)
         at = here.stop
     shift, scale = float(state.stream.shift), float(state.stream.scale)
     out[0] = shift + scale * out[0]
@@ -189,7 +190,7 @@ def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
     refused = n - np.count_nonzero(good)
     counts.refused[()] += refused
     counts.rejected[()] += refused * (settings.network.n_weights + sum(settings.network.factor_sizes))
-    # one after the other, as the entries came: how calls are cut does not change a digit
+    # summed in the order of the entries: the result does not depend on how calls are cut
     log_evidence = out[3, good]
     if log_evidence.size:
         log_evidence[0] += counts.log_evidence
@@ -197,18 +198,18 @@ def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
     return out
 
 
-def _told(state: State) -> NDArray[np.int64]:
-    """The counts that an Update reports."""
+def _reported_counts(state: State) -> NDArray[np.int64]:
+    """The counts whose changes an Update reports."""
     return np.array([state.counts.rejected, state.counts.refused, state.counts.clipped])
 
 
 def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax.Array]:
-    """Gaussians or sites of all layers as one, each part a vector."""
+    """Gaussians or sites of all layers concatenated, each part as one vector."""
     return (jnp.asarray(flat(arrays, np)) for arrays in zip(*layers, strict=True))
 
 
 def _carry(state: State, table: _Table) -> Carry:
-    """The state as the device has it."""
+    """The state on the device."""
     sums = np.concatenate([np.ravel(part) for part in _sums(state)])
     high = sums.astype(table.factors.mean.dtype)
     return Carry(
@@ -221,7 +222,7 @@ def _carry(state: State, table: _Table) -> Carry:
 
 
 def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
-    """In the order of Carry.sums."""
+    """The running sums, in the order of Carry.sums."""
     stream = state.stream
     return (*state.posterior.noise, stream.entries, stream.mean, stream.var, stream.log_noise)
 
@@ -244,7 +245,7 @@ def _put_back(state: State, table: _Table, carry: Carry) -> None:
 
 
 def _factors_of(state: State, network: Network, prior: Prior, index, places: int) -> Normal:
-    """(places, K, ·) factor vectors of the entries; an unseen node has the prior's."""
+    """(places, K, ·) factor vectors of the entries; an unseen node has the prior."""
     shape, dtype = (places, network.n_modes, max(network.factor_sizes)), state.posterior.weights[0].mean.dtype
     u = Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype))
     for mode, (factor, n_nodes) in enumerate(zip(state.posterior.factors, state.counts.nodes, strict=True)):
@@ -258,7 +259,7 @@ def _factors_of(state: State, network: Network, prior: Prior, index, places: int
 
 
 def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
-    """(n,) noise of the entries: sections 11 and 12."""
+    """(n,) noise of the entries: mathematics.md sections 11 and 12."""
     log_noise = np.zeros(len(index))
     for mode, (mean, var) in enumerate(state.posterior.log_noise):
         rows = index[:, mode]
@@ -292,12 +293,12 @@ def vectorized(
 ) -> Method:
     """SPIDER as a Method; its state is that of the sequential engine.
 
-    network:      sizes of a built-in network or, with your own function in it, CustomSizes
+    network:      sizes of a built-in network, or CustomSizes with a function of your own
     update:       "joint" learns a batch as a whole, "scan" entry by entry as `sequential` does
-    curvature:    differentiate log Z through beta as well (the paper); "scan" only
-    noise_memory: entries after which an error has faded from the noise by 1/e; None remembers all (the paper)
+    curvature:    also differentiate log Z through beta (the paper); "scan" only
+    noise_memory: entries after which an error's weight in the noise is 1/e; None: never forgets (the paper)
     refine_every: entries between two refinements of the prior, however the calls are cut
-    batch_size:   a joint batch ends after so many entries, where a refinement is due, and with the call
+    batch_size:   most entries of a joint batch, which also ends at a refinement and with the call
     clip, node_noise, memory: as in `sequential`
     """
     if update not in UPDATES:
@@ -305,10 +306,12 @@ def vectorized(
     if curvature and update == "joint":
         raise ValueError("the joint update has no curvature term: choose update='scan'")
     if refine_every < 1 or batch_size < 1:
-        raise ValueError(f"at least 1 entry, got refine_every={refine_every}, batch_size={batch_size}")
+        raise ValueError(
+            f"refine_every and batch_size must be at least 1 entry, got {refine_every} and {batch_size}"
+        )
     places = min(batch_size, refine_every)
-    if places > LARGEST:
-        raise ValueError(f"this engine learns at most {LARGEST} entries at once, got batch_size={places}")
+    if places > LARGEST_BATCH:
+        raise ValueError(f"this engine learns at most {LARGEST_BATCH} entries at once, got {places}")
     if isinstance(network, CustomSizes):
         check_function(network)
     check(likelihood, LIKELIHOODS.values(), "the vectorized engine")
@@ -319,7 +322,7 @@ def vectorized(
         update=update,
         curvature=bool(curvature),
         noise_fades=noise_memory is not None,
-        # others have no noise to clip by or to give to nodes
+        # other likelihoods have no normal noise to clip by or to split among nodes
         robust=clip is not None and likelihood.normal,
         clips=clip is not None and likelihood.clips,
         node_noise=bool(node_noise) and likelihood.normal,
@@ -331,7 +334,7 @@ def vectorized(
         clip=math.inf if clip is None else float(clip),
         log_widening=math.log(widening(memory)),
         log_noise_log_widening=math.log(log_noise_widening(memory)),
-        # depends on an element's part, not on the mode: the longest vector serves all
+        # depends on the part of the vector, not on the mode: the longest vector serves all
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))),
     )
 
@@ -347,21 +350,21 @@ def vectorized(
             return state, Update(*np.empty((4, 0)), rejected=0)
         state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
         cuts = _cuts(int(state.counts.entries), n, places, refine_every)
-        before, done, said = _told(state), 0, []
+        before, done, reports = _reported_counts(state), 0, []
         while done < len(cuts.start):
             done, out = _learn_all(settings, numbers, state, batch, cuts, places, done)
-            said.append(out)
+            reports.append(out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
-        return state, Update(*np.concatenate(said, axis=1), *(_told(state) - before).tolist())
+        return state, Update(*np.concatenate(reports, axis=1), *(_reported_counts(state) - before).tolist())
 
     def predict(state: State, index: NDArray[np.integer]) -> Prediction:
         index = np.asarray(index)
         check_index(index, network.n_modes)
         out = np.empty((3, len(index)))
-        weights, places = Normal(*_vectors(state.posterior.weights)), SMALL
-        if len(index) > SMALL:
-            places = max(min(BLOCK, GRADIENTS // network.n_weights), SMALL)
+        weights, places = Normal(*_vectors(state.posterior.weights)), SMALL_BATCH
+        if len(index) > SMALL_BATCH:
+            places = max(min(BLOCK_ENTRIES, BLOCK_GRADIENTS // network.n_weights), SMALL_BATCH)
         results = []
         for start in range(0, len(index), places):
             u = _factors_of(state, network, prior, index[start : start + places], places)

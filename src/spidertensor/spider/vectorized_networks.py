@@ -1,4 +1,4 @@
-"""What f is, as pure functions, and the products of its gradients that the vectorised engine needs.
+"""f as a pure function, and the products of its gradients that the vectorized engine needs.
 
     f(weights, x) -> scalar      weights: a tuple of arrays;  x: a tuple with one factor vector per mode
 
@@ -44,7 +44,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def check_function(network: CustomSizes) -> None:
-    """The function must take what it will be given and return one number: found before it is compiled."""
+    """Check before compiling that the function takes its arguments, returns a scalar and has a gradient."""
     weights = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in network.layers)
     x = tuple(jax.ShapeDtypeStruct((rank,), jnp.float32) for rank in network.ranks)
     given = f"weights of shapes {network.layers} and factors of ranks {network.ranks}"
@@ -58,10 +58,12 @@ def check_function(network: CustomSizes) -> None:
         raise ValueError(f"the network {network.custom.name!r} fails on {given}: {error}") from error
     if slopes is None:
         shape = getattr(result, "shape", type(result).__name__)
-        raise ValueError(f"a network returns one number, {network.custom.name!r} returns {shape} for {given}")
+        raise ValueError(
+            f"a network must return one number, {network.custom.name!r} gives {shape} for {given}"
+        )
     if not all(jnp.isfinite(each).all() for each in slopes):
         raise ValueError(
-            f"the gradient of {network.custom.name!r} is not finite where it starts, with factors of 0"
+            f"the gradient of {network.custom.name!r} is not finite at the start, where factors are 0"
         )
 
 
@@ -71,7 +73,7 @@ def _slope(network: CustomSizes, weights: Arrays, x: Arrays) -> Any:
 
 
 def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Arrays], jax.Array]:
-    """The network of the paper (section 1)."""
+    """The paper's network (section 1)."""
 
     def f(weights: Arrays, x: Arrays) -> jax.Array:
         a = jnp.concatenate(x)
@@ -85,9 +87,9 @@ def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Array
 
 
 def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
-    """f of an entry's factor vectors u: (K, longest), a row per mode, shorter ones filled up.
+    """f of an entry's factor vectors u: (K, longest), one row per mode, shorter ones padded.
 
-    Section 10: f = sum_k bias^k + sum_c sum_{k<l} m^k_c m^l_c + network(deep parts); section 9 has a product
+    Section 10: f = sum_k bias^k + sum_e sum_{k<l} m^k_e m^l_e + network(deep parts); section 9 has a product
     over all modes in the middle.
     """
     custom = isinstance(network, CustomSizes)
@@ -105,7 +107,7 @@ def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
 
 
 def _pairs(m: jax.Array) -> jax.Array:
-    """Sum over pairs of rows of their product: each row times the sum of those before it, nothing cancels."""
+    """Sum of products over pairs of rows: each row times the sum of those before it, no cancellation."""
     result, before = jnp.zeros((), m.dtype), m[0]
     for row in m[1:]:
         result += jnp.sum(before * row)
@@ -114,7 +116,7 @@ def _pairs(m: jax.Array) -> jax.Array:
 
 
 def flat(arrays: Sequence[Any], np: Any = jnp, *, entries: tuple[int, ...] = ()) -> Any:
-    """The arrays of all weights as one vector, in their order; of several `entries`, a vector each."""
+    """The arrays of all weights concatenated into one vector, or into one vector per entry."""
     return np.concatenate([array.reshape(*entries, -1) for array in arrays], axis=-1)
 
 
@@ -127,27 +129,27 @@ def parts(network: Network, vector: jax.Array) -> Arrays:
 
 
 class Linear(NamedTuple):
-    """f of n entries linearised at the means: what the joint update needs of G (n, weights), df/dweights.
+    """f of n entries linearised at the means: mathematics.md section 7, with G (n, weights) = df/dweights.
 
     back(r, M): var G^T r, and var times the column sums of (M G)²
     """
 
     alpha: jax.Array  # (n,)
     g_u: jax.Array  # (n, K, ·) df/du
-    K: jax.Array  # (n, n) G diag(var) G^T
+    cov: jax.Array  # (n, n) G diag(var) G^T: covariance of f
     beta: jax.Array  # (n,) its diagonal
     back: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def linearise(network: Network, weights: Normal, u: jax.Array, limit: int) -> Linear:
-    """At factor vectors u (n, K, ·) and flat weights; G is not formed if it has more than `limit` numbers."""
+    """Linearise at factor vectors u (n, K, ·) and flat weights; G is formed only up to `limit` numbers."""
     if len(u) * network.n_weights <= limit:
         return _explicit(network, weights, u)
     return _in_blocks(network, weights, u, max(limit // network.n_weights, 1))
 
 
 def _explicit(network: Network, weights: Normal, u: jax.Array) -> Linear:
-    """By A = G sqrt(var): K = A A^T is positive semidefinite whatever the precision of the product."""
+    """With A = G sqrt(var), cov = A A^T is positive semidefinite whatever the precision of the product."""
     both = jax.value_and_grad(function(network), argnums=(0, 1))
     alpha, (g, g_u) = jax.vmap(both, in_axes=(None, 0))(parts(network, weights.mean), u)
     sd = jnp.sqrt(weights.var)
@@ -161,7 +163,7 @@ def _explicit(network: Network, weights: Normal, u: jax.Array) -> Linear:
 
 
 def _in_blocks(network: Network, weights: Normal, u: jax.Array, block: int) -> Linear:
-    """The same with `block` rows of G in memory: G d is a derivative forward, G^T r one backward."""
+    """The same with `block` rows of G in memory: G d by forward, G^T r by reverse differentiation."""
     f = function(network)
     means = parts(network, weights.mean)
     alpha, g_u = jax.vmap(jax.value_and_grad(f, argnums=1), in_axes=(None, 0))(means, u)
@@ -169,11 +171,11 @@ def _in_blocks(network: Network, weights: Normal, u: jax.Array, block: int) -> L
     def whole(means: Arrays) -> jax.Array:
         return jax.vmap(f, in_axes=(None, 0))(means, u)
 
-    def row(u_n: jax.Array) -> jax.Array:  # of K: G (var g_n)
+    def row(u_n: jax.Array) -> jax.Array:  # of cov: G (var g_n)
         direction = weights.var * flat(jax.grad(f)(means, u_n))
         return jax.jvp(whole, (means,), (parts(network, direction),))[1]
 
-    K = lax.map(row, u, batch_size=block)
+    cov = lax.map(row, u, batch_size=block)
     pull = jax.vjp(whole, means)[1]
 
     def back(r: jax.Array, M: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -185,4 +187,4 @@ def _in_blocks(network: Network, weights: Normal, u: jax.Array, block: int) -> L
         total, _ = lax.scan(add, jnp.zeros_like(weights.var), rows)
         return weights.var * flat(pull(r)[0]), weights.var * total
 
-    return Linear(alpha, g_u, K, jnp.diagonal(K), back)
+    return Linear(alpha, g_u, cov, jnp.diagonal(cov), back)

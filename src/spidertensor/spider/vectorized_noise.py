@@ -1,6 +1,6 @@
-"""The noise of entries and what is known of their values, in JAX: mathematics.md sections 3, 11 to 13, 17.
+"""Noise and statistics of the values, in JAX: mathematics.md sections 3, 11 to 13, 17.
 
-All functions are for one entry or, elementwise, for the entries of a batch.
+All functions take one entry or, elementwise, the entries of a batch.
 """
 
 from __future__ import annotations
@@ -13,65 +13,64 @@ import jax
 import jax.numpy as jnp
 
 from spidertensor.method import HUGE
-from spidertensor.spider.follow import LEAST_NOISE, RUNNING, WILD
+from spidertensor.spider.follow import LEAST_NOISE, RUNNING_ENTRIES, WILD
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import node_noise_var
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
 from spidertensor.spider.vectorized_networks import Normal
 
-LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry moves it by less
-# Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (of counts, of
-# their level); one per mode.
+LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry always moves it by less
+# Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (for counts, of
+# the level); each mode's mean of log_noise.
 NOISE, VALUES, LOG_NOISE = slice(0, 2), slice(2, 5), slice(5, None)
 
 count = partial(jnp.sum, dtype=jnp.int32)
 
 
 class Settings(NamedTuple):
-    """What shapes the compiled functions; hashable. Models with the same settings share them."""
+    """Static arguments of the compiled functions, hashable: models with the same settings share those."""
 
     network: Network
     likelihood: Likelihood
     update: str
     curvature: bool
-    noise_fades: bool  # if not, it learns as in the paper
-    robust: bool  # values are clipped, and their level and scale are followed
+    noise_fades: bool  # if not, the noise is learned as in the paper
+    robust: bool  # values are clipped, and their level and scale followed
     clips: bool  # values are clipped
     node_noise: bool
 
     @property
     def log_noise_prior(self) -> float:
-        """Its variance before any entry."""
+        """Prior variance of log_noise."""
         return node_noise_var(self.network.n_modes)
 
 
 class Numbers(NamedTuple):
-    """What a model has of its own. Compiled functions take it as an argument: written into them, it would
-    have them compiled once more for each member of a committee.
+    """Numbers that differ between models. Compiled functions take them as an argument: as static values they
+    would cause a compilation for each member of a committee.
 
-    Logarithms of what a factor very near 1 does many times: float32 holds them, not the factor.
+    Factors very near 1 are given by their logarithms, which keep their digits in float32.
     """
 
     slab_var: Any
-    log_odds: Any  # of rho0; inf where every weight is in the slab
-    log_forgetting: Any  # of the noise, for an entry
-    clip: Any  # inf: no value is clipped
-    log_widening: Any  # of a variance by an entry, log(1 + 1/memory); 0 forgets nothing
+    log_odds: Any  # of rho0; inf if every weight is in the slab
+    log_forgetting: Any  # of the noise, per entry
+    clip: Any  # inf: no clipping
+    log_widening: Any  # of a variance, per entry: log(1 + 1/memory); 0: no forgetting
     log_noise_log_widening: Any
-    prior_var: Any  # (·,) of the elements of the longest factor vector
+    prior_var: Any  # (·,) prior variances of the longest factor vector
 
 
 class Pair(NamedTuple):
-    """Running sums high + low: in float32 they do not stall, and as one float64 they are exact."""
+    """Running sums high + low: they do not stall in float32, and are exact as one float64."""
 
     high: jax.Array
     low: jax.Array
 
 
 def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax.Array) -> Normal | None:
-    """Of the nodes of an entry (K,), or of many (n, K). One that no entry has touched yet has its mode's
-    running mean."""
+    """log_noise of the nodes of one entry (K,) or many (n, K); untouched nodes have their mode's mean."""
     if table is None:
         return None
     mean, var, prior_var = table.mean[rows], table.var[rows], settings.log_noise_prior
@@ -80,7 +79,7 @@ def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax
 
 
 def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
-    """b/a exp(sum_k l^k) of each entry, and the factor in it that is the entry's own."""
+    """Section 12: noise b/a exp(sum_k l^k) of each entry, and the entry's own factor in it."""
     shape, rate = sums.high[NOISE]
     noise, own = settings.likelihood.jax_noise_var(shape, rate), 1
     if log_noise is not None:
@@ -92,7 +91,7 @@ def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[
 
 
 def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
-    """Section 11: values as they are learned."""
+    """Values after clipping (section 11)."""
     return settings.likelihood.jax_clipped(value, alpha, beta, noise, clip) if settings.clips else value
 
 
@@ -102,8 +101,10 @@ def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
 
 
 def moved_log_noise(settings: Settings, log_widening, old: Normal, times, information, score) -> Normal:
-    """Section 12, for nodes with so many entries, and what these tell of a log variance, in sum: k²/2 each,
-    where k is the share of the noise in the predictive variance."""
+    """Section 12: log_noise of nodes after `times` entries with this summed information and score.
+
+    An entry's information is k²/2, where k is the noise's share of the predictive variance.
+    """
     v = widened(old.var, settings.log_noise_prior, log_widening, times)
     v = 1 / (1 / v + information)
     moved = old.mean + jnp.clip(v * score, -LARGEST_STEP, LARGEST_STEP)
@@ -111,28 +112,31 @@ def moved_log_noise(settings: Settings, log_widening, old: Normal, times, inform
 
 
 def score_of(misfit, noise) -> jax.Array:
-    """d log evidence / d log noise of an entry, bounded above."""
+    """d log evidence / dlog noise of an entry, bounded above."""
     return 0.5 * (jnp.minimum(misfit / noise, LARGEST_SQUARE) - 1)
 
 
 def widened(var, prior_var, log_by, times) -> jax.Array:
-    """Section 13, for as many entries: var = max(var, min(prior var, var by^times)); log_by 0 gives var."""
+    """Section 13 for `times` entries: max(var, min(prior var, var by^times)); var itself if log_by is 0."""
     return jnp.maximum(var, jnp.minimum(prior_var, var * jnp.exp(log_by * times)))
 
 
 def for_noise(settings: Settings, value, y) -> jax.Array:
-    """The value that the noise learns from: the true one, or the clipped y if it is wild."""
+    """The value that the noise learns from: the true one, or the clipped y if the true one is wild."""
     return jnp.where(jnp.abs(value) < WILD, value, y) if settings.robust else y
 
 
 def sums_after(
     settings: Settings, log_forgetting, sums: Pair, good, y, misfit, log_noise: Normal | None
 ) -> Pair:
-    """After the entries that are `good`: values y, misfits without the entries' own factors, and the
-    log_noise (n, K) of their nodes after them.
+    """The running sums after the `good` entries.
 
-    Noise: a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits. What the running means of log_noise
-    gain is no node's own: b loses as much.
+    y:         values
+    misfit:    misfits divided by the entries' own noise factors
+    log_noise: (n, K) of the entries' nodes, after the entries
+
+    Noise (section 7): a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits. What the running means
+    of log_noise gain belongs to no single node: b loses as much.
     """
     high = sums.high
     n = count(good)
@@ -143,7 +147,7 @@ def sums_after(
     if settings.robust:
         values = _values_change(high[VALUES], good, jnp.clip(y, -WILD, WILD))
     running = jnp.zeros_like(high[LOG_NOISE])
-    if log_noise is not None:  # n times a thousandth of the way to their mean
+    if log_noise is not None:  # n steps of 1 / LOG_NOISE_RUNNING of the way to their mean
         mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)
         running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
         change = change.at[1].add(jnp.expm1(-jnp.sum(running)) * (high[NOISE][1] + change[1]))
@@ -151,7 +155,7 @@ def sums_after(
 
 
 def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
-    """The same for a likelihood that is not `normal`: see `Likelihood.jax_change`."""
+    """`sums_after` for a likelihood that is not `normal`: see `Likelihood.jax_change`."""
     high = sums.high
     sums_of_f = S_res, S_inv
     change = settings.likelihood.jax_change(
@@ -165,13 +169,13 @@ def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, scor
 
 
 def _values_change(values: jax.Array, good, y) -> jax.Array:
-    """What follow.note_value, entry by entry, adds to the running moments of the values.
+    """What follow.note_value would add to the running moments of the values, entry by entry.
 
-    With w_i = 1 / entries_i they are weighted moments: y_i counts u_i = w_i prod_{j>i} (1 - w_j), and what
-    was known before 1 - sum_i u_i.
+    With w_i = 1 / entries_i they are weighted moments: y_i has weight u_i = w_i prod_{j>i} (1 - w_j), and the
+    earlier moments 1 - sum_i u_i.
     """
     entries, mean, var = values
-    counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING)
+    counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING_ENTRIES)
     w = jnp.where(good, 1 / counted, 0)
     left = jnp.cumprod((1 - w)[::-1])[::-1]
     u = w * jnp.append(left[1:], 1)
@@ -182,7 +186,7 @@ def _values_change(values: jax.Array, good, y) -> jax.Array:
 
 
 def add(pair: Pair, x: jax.Array) -> Pair:
-    """The error-free sum of two numbers (Knuth), its error kept in `low`."""
+    """Add x by Knuth's error-free sum; the rounding error goes into `low`."""
     total = pair.high + x
     rest = total - pair.high
     low = pair.low + ((pair.high - (total - rest)) + (x - rest))

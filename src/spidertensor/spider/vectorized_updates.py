@@ -1,12 +1,12 @@
-"""The two ways to learn a batch, and the refinement of the prior, as compiled functions of JAX.
+"""The two ways to learn a batch, and the refinement of the prior, compiled by JAX.
 
     joint  all entries of the batch together, linearised at the posterior before it: mathematics.md section 7
     scan   entry by entry: section 3
 
-with pairs, clipping, noise per node and memory as sections 10 to 13 have them.
+with pairs, clipping, noise per node and memory as in sections 10 to 13. Letters: the same sections.
 
-Both turn a `Carry`, the state as it lies on the device, into the next. Compiled shapes do not follow the
-data: a batch has a fixed number of places, of which the first `taken` hold entries.
+Both turn one `Carry`, the state on the device, into the next. Compiled shapes do not depend on the data: a
+batch has a fixed number of places, of which the first `taken` hold entries.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from spidertensor.spider.vectorized_noise import (
     widened,
 )
 
-LIMIT = 2**29  # numbers in a matrix of gradients, 2 GiB; more are computed in blocks
-BASE = 32  # rows of a triangle that is inverted as it is
+GRADIENTS_AT_ONCE = 2**29  # numbers in a matrix of gradients, 2 GiB; more are computed in blocks
+BASE_ROWS = 32  # of a triangle that is inverted without halving
 
 
 class Sites(NamedTuple):
@@ -53,21 +53,21 @@ class Sites(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The state on the device, in few arrays: each costs a launch per batch and a transfer per call."""
+    """The state on the device, in few arrays: each one costs a launch per batch and a transfer per call."""
 
     factors: Normal  # (rows, longest factor vector): the nodes of all modes
     weights: Normal  # (P,): all layers
     sites: Sites
-    log_noise: Normal | None  # (rows,): the nodes' own parts of the noise, if they have any
+    log_noise: Normal | None  # (rows,): log of the nodes' noise factors, if any
     sums: Pair  # (5 + K,): NOISE, VALUES, and the modes' running means of log_noise
 
 
 class Learned(NamedTuple):
-    """What is known of a batch besides the state after it."""
+    """Results of a batch besides the state."""
 
-    said: jax.Array  # (4, places) mean, var, noise, log evidence; if values are clipped, (5, ·) with these
+    reported: jax.Array  # (4, places) mean, var, noise, log evidence; (5, places) with clipped values, if any
     good: jax.Array  # (places,) entries that were learned
-    rejected: jax.Array  # elements that such entries did not move
+    rejected: jax.Array  # number of elements that these entries could not move
     values_var: jax.Array  # the running variance of the values
 
 
@@ -75,10 +75,10 @@ class Learned(NamedTuple):
 
 
 def refine(weights: Normal, sites: Sites, slab_var, log_odds) -> tuple[Normal, Sites, jax.Array]:
-    """Weights after spike_slab.refine_layer, and how many elements were rejected.
+    """spike_slab.refine_layer in JAX: refined weights and sites, and how many elements were rejected.
 
-    float32 here, so the new site is written as what the prior adds to the cavity: posterior and cavity, whose
-    difference it is, are large and nearly equal once much data was seen.
+    In float32 the new site is computed directly as what the prior adds to the cavity: as a difference of
+    posterior and cavity, which become large and nearly equal, it would lose its digits.
     """
     # cavity = posterior / site
     cavity_precision = 1 / weights.var - sites.precision
@@ -90,19 +90,19 @@ def refine(weights: Normal, sites: Sites, slab_var, log_odds) -> tuple[Normal, S
     # rho = log N(m_c | 0, v_c + slab) - log N(m_c | 0, v_c)
     wide = v_c + slab_var
     rho = 0.5 * m_c * m_c * slab_var / (v_c * wide) - 0.5 * jnp.log(wide * cavity_precision)
-    # incl = sigmoid(rho + logit(rho0)); 1 - incl on its own, or it is lost to rounding near 1
+    # incl = sigmoid(rho + logit(rho0)); 1 - incl is computed directly, to keep its digits near incl = 1
     logit = rho + log_odds
     included, excluded = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
-    # slab times cavity, then the moments of the mixture with the spike at 0
+    # slab times cavity, then the moments of its mixture with the spike at 0
     v_slab = 1 / (cavity_precision + 1 / slab_var)
     m_slab = v_slab * cavity_precision_mean
     spread = v_slab + excluded * m_slab * m_slab
     new = Normal(included * m_slab, included * spread)
-    # site = posterior / cavity, where 1/v_slab = cavity_precision + 1/slab and m_slab/v_slab is its mean part
+    # site = posterior / cavity, with 1/v_slab = cavity_precision + 1/slab, m_slab/v_slab its precision * mean
     pull = excluded / (v_slab * spread)
     precision = 1 / slab_var + pull * (v_slab / included - m_slab * m_slab)
     new_sites = Sites(precision, -pull * m_slab**3, rho)
-    # One comparison chain that a NaN or an inf anywhere fails.
+    # A NaN or inf anywhere fails this comparison.
     fine = (new.var > 1 / HUGE) & (jnp.abs(new.mean) < HUGE)
     fine &= (jnp.abs(new_sites.precision) < HUGE) & (jnp.abs(new_sites.precision_mean) < HUGE)
     put = partial(jnp.where, proper & fine)
@@ -147,7 +147,7 @@ def _scan(
         u, bad_u = _moved(u, g_u, bend_u, da, c, moves)
         y_noise = for_noise(settings, value[i], y)
         misfit = (y_noise - alpha) ** 2 + beta
-        if settings.noise_fades:  # likelihoods.misfit: f as it is known after the entry
+        if settings.noise_fades:  # gaussian.misfit: f after the entry
             kept = noise_var / (beta + noise_var)
             misfit = (kept * (y_noise - alpha)) ** 2 + kept * beta
         put = partial(_put, row=row, where=moves)
@@ -161,34 +161,34 @@ def _scan(
         else:
             of_batch = jnp.atleast_1d(moves), score, jnp.where(moves, da, 0), jnp.where(moves, c, 0)
             sums = sums_after_scores(settings, numbers.log_forgetting, carry.sums, *of_batch)
-        said = [alpha, beta, noise_var, log_z, y][: len(out.said)]
+        reported = [alpha, beta, noise_var, log_z, y][: len(out.reported)]
         carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
         return carry, Learned(
-            out.said.at[:, i].set(jnp.stack(said)),
+            out.reported.at[:, i].set(jnp.stack(reported)),
             out.good.at[i].set(good),
             out.rejected + jnp.where(moves, bad + bad_u, 0),
             sums.high[VALUES][2],
         )
 
-    said = jnp.zeros((5 if settings.clips else 4, *value.shape), value.dtype)
-    blank = Learned(said, jnp.zeros(value.shape, bool), jnp.int32(0), carry.sums.high[VALUES][2])
+    reported = jnp.zeros((5 if settings.clips else 4, *value.shape), value.dtype)
+    blank = Learned(reported, jnp.zeros(value.shape, bool), jnp.int32(0), carry.sums.high[VALUES][2])
     return lax.fori_loop(0, taken, entry, (carry, blank))
 
 
 def _each(*of_one: Any) -> Any:
-    """What is known of one entry, as of a batch of one."""
+    """Arrays of one entry as those of a batch of one."""
     return jax.tree.map(lambda part: part[None], of_one)
 
 
 def _put(table: Any, new: Any, row: jax.Array, where: jax.Array) -> Any:
-    """New rows of the tables of nodes; where entries were refused, the old ones."""
+    """Put new rows into the tables of nodes; rows of refused entries stay."""
     return jax.tree.map(lambda part, now: part.at[row].set(jnp.where(where, now, part[row])), table, new)
 
 
 def _moved(old: Normal, g, bend, da, c, good) -> tuple[Normal, jax.Array]:
-    """Elements after the entry, and how many stay as they were because var would not stay positive.
+    """Elements after the entry, and how many are unchanged because var would not stay positive.
 
-    dmu² - 2 dv = c g² + bend (2 da g + bend): da² and 2 db, which cancel for an outlier, do not meet.
+    dmu² - 2 dv = c g² + bend (2 da g + bend). This form avoids da² - 2 db, which cancels for an outlier.
     """
     dmu = da * g + bend
     var = old.var - old.var * old.var * (c * g * g + bend * (dmu + da * g))
@@ -203,47 +203,47 @@ def _moved(old: Normal, g, bend, da, c, good) -> tuple[Normal, jax.Array]:
 def _joint(
     settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
 ) -> tuple[Carry, Learned]:
-    """All entries linearised at the posterior before the batch."""
+    """Learn all entries at once, linearised at the posterior before the batch."""
     evidence = settings.likelihood.jax_evidence
     there = jnp.arange(len(value)) < taken
     u = Normal(*(part[index] for part in carry.factors))  # (n, K, ·)
-    alpha, g_u, K, beta, back = linearise(settings.network, carry.weights, u.mean, LIMIT)
-    # K = G diag(var) G^T: a weight is shared by all entries, a node by those that have it
-    shared = (index.T[:, :, None] == index.T[:, None, :]).astype(K.dtype)  # (K, n, n)
+    alpha, g_u, cov, beta, back = linearise(settings.network, carry.weights, u.mean, GRADIENTS_AT_ONCE)
+    # cov = G diag(var) G^T: all entries share the weights, those with the same node its factors
+    shared = (index.T[:, :, None] == index.T[:, None, :]).astype(cov.dtype)  # (K, n, n)
     u = _before(numbers, u, shared, there & jnp.isfinite(value))  # (K, n, ·)
     A = g_u.swapaxes(0, 1) * jnp.sqrt(u.var)
-    K += jnp.sum(shared * (A @ A.mT), axis=0)
+    cov += jnp.sum(shared * (A @ A.mT), axis=0)
     beta += jnp.sum(A * A, axis=(0, 2))
-    level, level_var = level_of(settings, carry.sums)  # which all entries share
-    alpha, beta, K = alpha + level, beta + level_var, K + level_var
+    level, level_var = level_of(settings, carry.sums)  # shared by all entries
+    alpha, beta, cov = alpha + level, beta + level_var, cov + level_var
 
-    # what each entry says by itself; noise below `n eps beta` would leave nothing of B but rounding
+    # what each entry says by itself; with noise below `n eps beta` B would be all rounding error
     log_noise = log_noise_of(settings, carry.log_noise, carry.sums, index)
     noise_var, own = noise_of(settings, carry.sums, log_noise)
-    used = jnp.maximum(noise_var, len(value) * jnp.finfo(K.dtype).eps * beta)
+    used = jnp.maximum(noise_var, len(value) * jnp.finfo(cov.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
     *_, precision, root, score = evidence(y, alpha, beta, used, level)
     log_z = evidence(value, alpha, beta, used, level).log_z
-    good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # a NaN fails too
-    solved = _solve(K, good & ~watching, precision, root)
+    good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # false for NaN
+    solved = _solve(cov, good & ~watching, precision, root)
     moves, good = solved.good, jnp.where(watching, good, solved.good)
 
     # mean += var G^T S^-1 res,   var -= var² (column sums of g S^-1 g)
     weights, bad = _narrowed(carry.weights, *back(solved.S_res, solved.M))
     u, bad_u = _shared_rows(u, A, shared, solved.S_res, solved.S_inv)
-    times = shared @ moves.astype(K.dtype)  # (K, n): entries of each node that are learned
-    factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # nor do others widen
+    times = shared @ moves.astype(cov.dtype)  # (K, n): number of learned entries of each node
+    factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # other nodes do not widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood.normal:
         mean, var = _innovations(solved, alpha, beta, used)
         log_z = evidence(value, mean, var, noise_var, level).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
-        if settings.noise_fades:  # likelihoods.misfit: f as it is known after the batch
-            S_res = solved.S_res + own_precision * (y_noise - y)  # of the residual that was not clipped
+        if settings.noise_fades:  # gaussian.misfit: f after the batch
+            S_res = solved.S_res + own_precision * (y_noise - y)  # of the unclipped residual
             misfit = (used * S_res) ** 2 + used * (1 - used * own_precision)
         if log_noise is not None:
-            information = 0.5 * (used * own_precision) ** 2  # 0 of an entry that takes no part
+            information = 0.5 * (used * own_precision) ** 2  # 0 for an entry that takes no part
             sums_of = shared @ jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
             widening = numbers.log_noise_log_widening
             log_noise = moved_log_noise(settings, widening, log_noise, times.T, *sums_of.T)
@@ -252,9 +252,9 @@ def _joint(
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
         sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
-    said = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
+    reported = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
-    return carry, Learned(jnp.stack(said), good, count(bad) + bad_u, sums.high[VALUES][2])
+    return carry, Learned(jnp.stack(reported), good, count(bad) + bad_u, sums.high[VALUES][2])
 
 
 class _Solved(NamedTuple):
@@ -266,16 +266,16 @@ class _Solved(NamedTuple):
     S_inv: jax.Array
 
 
-def _solve(K, good, precision, root) -> _Solved:
-    """S = K + diag(noise_n) without those that are not good.
+def _solve(cov, good, precision, root) -> _Solved:
+    """Solve with S = cov + diag(noise_n) over the good entries.
 
-    D = diag(1/sqrt(noise_n)), 0 for an entry that takes no part, and B = I + D K D = L L^T: S^-1 = D B^-1 D
-    without a small pivot, however small or large the noise is.
+    D = diag(1/sqrt(noise_n)), 0 for an entry that takes no part, and B = I + D cov D = L L^T: S^-1 = D B^-1 D
+    without a small pivot, however small or large the noise.
     """
     D, root = jnp.where(good, jnp.sqrt(precision), 0), jnp.where(good, root, 0)
-    identity = jnp.eye(len(K), dtype=K.dtype)
-    L = lax.linalg.cholesky(identity + D[:, None] * K * D, symmetrize_input=False)
-    sound = jnp.isfinite(L[-1, -1])  # or all of L is NaN, and no entry takes part
+    identity = jnp.eye(len(cov), dtype=cov.dtype)
+    L = lax.linalg.cholesky(identity + D[:, None] * cov * D, symmetrize_input=False)
+    sound = jnp.isfinite(L[-1, -1])  # else all of L is NaN, and no entry takes part
     good, D, root, L = good & sound, D * sound, root * sound, jnp.where(sound, L, identity)
     L_inv = _inverse(L)
     e = L_inv @ root
@@ -284,7 +284,7 @@ def _solve(K, good, precision, root) -> _Solved:
 
 
 def _innovations(solved: _Solved, alpha, beta, noise) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of f: what the entries before it in the batch say of an entry is L[n, :n] e[:n]."""
+    """Mean and variance of f for each entry given those before it in the batch, which add L[n, :n] e[:n]."""
     before = jnp.tril(solved.L, -1)
     mean = alpha + jnp.sqrt(noise) * (before @ solved.e)
     least = jnp.finfo(beta.dtype).eps * beta
@@ -292,16 +292,16 @@ def _innovations(solved: _Solved, alpha, beta, noise) -> tuple[jax.Array, jax.Ar
 
 
 def _before(numbers: Numbers, u: Normal, shared, there) -> Normal:
-    """(K, n, ·) factors as they are before the batch: a node forgets for each of its entries (section 13)."""
+    """(K, n, ·) factors before the batch, widened once for each entry of the node (section 13)."""
     u = Normal(*(part.swapaxes(0, 1) for part in u))
     times = shared @ there.astype(shared.dtype)
     return u._replace(var=widened(u.var, numbers.prior_var, numbers.log_widening, times[..., None]))
 
 
 def _inverse(L: jax.Array) -> jax.Array:
-    """L^-1 of lower triangles by halves, all of one size at once: a GPU is slow at a large triangle."""
+    """L^-1 of lower triangles by halving, all of one size at once: a GPU is slow on a large triangle."""
     n = L.shape[-1]
-    if n <= BASE or n % 2:
+    if n <= BASE_ROWS or n % 2:
         return _inverse_of_small(L.reshape(-1, n, n)).reshape(L.shape)
     half = n // 2
     first, second = _inverse(jnp.stack([L[..., :half, :half], L[..., half:, half:]]))
@@ -310,8 +310,8 @@ def _inverse(L: jax.Array) -> jax.Array:
 
 
 def _inverse_of_small(stack: jax.Array) -> jax.Array:
-    """On a CPU one after the other: jaxlib 0.10 has a stack solved by the threads that it runs on itself, and
-    waits for them. Two models that learn at the same time would wait for each other for ever."""
+    """L^-1 of a stack of small triangles. On a CPU one by one: jaxlib 0.10 solves a stack on the thread pool
+    that it runs on itself, and waits for it; two models learning at the same time would deadlock."""
 
     def one(L: jax.Array) -> jax.Array:
         identity = jnp.eye(len(L), dtype=L.dtype)
@@ -321,7 +321,7 @@ def _inverse_of_small(stack: jax.Array) -> jax.Array:
 
 
 def _shared_rows(u: Normal, A, shared, S_res, S_inv) -> tuple[Normal, jax.Array]:
-    """The nodes' factors: sums run over the entries that share a node, and all of those get its new row."""
+    """Update the nodes' factors: sums run over the entries that share a node, and all of them get its row."""
     sums = shared @ jnp.concatenate(
         [A * S_res[:, None], A * ((shared * S_inv) @ A), jnp.ones_like(A[..., :1])], axis=-1
     )
@@ -331,8 +331,8 @@ def _shared_rows(u: Normal, A, shared, S_res, S_inv) -> tuple[Normal, jax.Array]
 
 
 def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
-    """mean + step and var (1 - shrink), or as they were where that is not positive; and where that is."""
-    bad = ~(shrink < 1)  # a NaN too
+    """mean + step and var (1 - shrink), unchanged where var would not stay positive; and where that is."""
+    bad = ~(shrink < 1)  # true for NaN
     mean = jnp.where(bad, old.mean, old.mean + step)
     return Normal(mean, jnp.where(bad, old.var, old.var * (1 - shrink))), bad
 
@@ -341,18 +341,21 @@ def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
 
 
 @partial(jax.jit, static_argnums=0)
-@jax.default_matmul_precision("highest")  # a GPU's usual 10 bits would be lost in 1 - shrink
+@jax.default_matmul_precision("highest")  # a GPU's default of 10 bits is too little for 1 - shrink
 def learn(
     settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, due, watching
 ) -> tuple[Carry, Learned]:
-    """Batches in their order: index (batches, places, K), value (batches, places), how many places are taken,
-    and whether the prior is to be refined after the batch. While `watching`, entries are only predicted."""
+    """Learn batches in order. While `watching`, entries are only predicted.
+
+    index (batches, places, K), value (batches, places)
+    taken, due (batches,): how many places hold entries, and whether to refine the prior after the batch
+    """
     learn_one = _joint if settings.update == "joint" else _scan
 
     def batch(carry: Carry, of: tuple[jax.Array, ...]) -> tuple[Carry, Learned]:
         index, value, taken, due = of
         carry, out = learn_one(settings, numbers, carry, index, value, taken, watching)
-        # Always computed and then chosen: a branch would make a GPU wait for the host at every batch.
+        # Always computed, then selected: a branch would make a GPU wait for the host at every batch.
         wide = widened(carry.weights.var, numbers.slab_var, numbers.log_widening, 1)
         weights = carry.weights._replace(var=wide)
         weights, sites, rejected = refine(weights, carry.sites, numbers.slab_var, numbers.log_odds)
@@ -367,7 +370,7 @@ def learn(
 @partial(jax.jit, static_argnums=0)
 @jax.default_matmul_precision("highest")
 def evaluate(network: Network, weights: Normal, u: Normal) -> tuple[jax.Array, jax.Array]:
-    """alpha and beta of the entries with factor vectors u (n, K, ·). Section 5."""
+    """alpha and beta of the entries with factor vectors u (n, K, ·): section 5."""
     means = parts(network, weights.mean)
 
     def one(u: Normal) -> tuple[jax.Array, jax.Array]:

@@ -1,13 +1,13 @@
-"""What an entry says about f: log evidence, its derivatives, and the noise. One file for each likelihood.
+"""What an entry says about f: log evidence, its derivatives, and the noise. One file per likelihood.
 
 mathematics.md section 3. With f ~ N(alpha, beta) before the entry and y its value,
 
     log_z = log ∫ p(y | f) N(f | alpha, beta) df,   da = d log_z / d alpha,   db = d log_z / d beta,
     c = da² - 2 db                                  how much the entry narrows f; always positive
 
-A new likelihood: its file, its line in LIKELIHOODS, its branches in kernel.py; without closed forms, its log
-density in density.py, and quadrature.py does the rest. Everything else asks a likelihood what it can do
-(base.py), not which one it is.
+To add a likelihood: write its file, its line in LIKELIHOODS and its branches in kernel.py; without closed
+forms, put its log density into density.py, and quadrature.py does the rest. All other code asks a likelihood
+what it can do (base.py), not which one it is.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spidertensor.spider.likelihoods.count import COUNT
 from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import PROBIT
 
-__all__ = ["COUNT", "GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "named"]
+__all__ = ["COUNT", "GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "likelihood_by_name"]
 
 LIKELIHOODS: dict[str, Likelihood] = {each.name: each for each in (GAUSSIAN, PROBIT, COUNT)}
 
 
-def named(name: str) -> Likelihood:
-    """The likelihood of this name."""
+def likelihood_by_name(name: str) -> Likelihood:
+    """Look up a likelihood by its name."""
     try:
         return LIKELIHOODS[name]
     except (KeyError, TypeError):
@@ -33,14 +33,14 @@ def named(name: str) -> Likelihood:
 
 
 def check(likelihood: Likelihood, handled: Iterable[Likelihood], who: str) -> Likelihood:
-    """The likelihood itself, if it is one of those that `who` has formulas for; an error if it is not."""
+    """Return the likelihood if it is among those that `who` supports; else raise ValueError."""
     if not isinstance(likelihood, Likelihood):
         raise ValueError(
             f"{who} needs a likelihood object such as likelihoods.GAUSSIAN, got {likelihood!r}; "
-            "likelihoods.named gives the object of a name"
+            "likelihoods.likelihood_by_name finds it by name"
         )
     handled = list(handled)
     if not any(likelihood is each for each in handled):
         names = " and ".join(each.name for each in handled)
-        raise ValueError(f"{who} has no {likelihood.name} likelihood, only {names}")
+        raise ValueError(f"{who} does not support the {likelihood.name} likelihood, only {names}")
     return likelihood

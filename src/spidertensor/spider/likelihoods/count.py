@@ -1,17 +1,17 @@
-"""Counts: negative binomial around a mean of exp(f). mathematics.md section 17.
+"""Counts: negative binomial with mean exp(f). mathematics.md section 17.
 
-A `Prediction` has mean and variance of f, the log of the rate, and as its noise 1/r: an observation has mean
-exp(f) and variance exp(f) + noise exp(2 f). With M = E[exp(f)] and F = E[exp(2 f)] its moments are
+A `Prediction` holds mean and variance of f, the log of the rate, and 1/r as its noise: an observation has
+mean exp(f) and variance exp(f) + noise exp(2 f). With M = E[exp(f)] and F = E[exp(2 f)] its moments are
 
     mean = M = exp(mean of f + var / 2),   variance = M + F (1 + noise) - M²,   F = exp(2 mean of f + 2 var)
 
-where var counts as no more than WIDEST: of an f that is hardly known the normal distribution is a rough
-guess, and its upper tail alone would be M.
+where var is bounded by WIDEST: the normal distribution of a barely known f is a rough guess, and its upper
+tail alone would make up M.
 
-Intervals are those of a negative binomial that matches the logarithm of the rate instead (`_matched`). With
-the moments of the rate itself, a wide f would have a size of nearly 0: a chance of nearly 1 for a zero. For
-the same reason a committee mixes f, as it does for all likelihoods: one member that is far off, with a small
-weight, would be all of the mixture's mean and variance.
+Intervals come from a negative binomial that matches the logarithm of the rate instead (`_matched`). Matching
+the moments of the rate itself would give a wide f a size near 0, and so nearly all probability to 0. For the
+same reason a committee mixes f, as it does for all likelihoods: otherwise one wildly wrong member with a
+small weight would dominate the mixture's mean and variance.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from spidertensor.spider.likelihoods.base import RATE_VAR, Evidence, Likelihood
 from spidertensor.spider.likelihoods.negative_binomial import CODE, LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.likelihoods.quadrature import by_quadrature, log_evidences
 
-LARGEST = 1e15  # of a count: not far above, a float64 has no digit for ones any more
-LARGEST_LOG = math.log(1e100)  # of a rate: its square is still a number
-WIDEST = 4.0  # variance of f in the moments of an observation
+LARGEST = 1e15  # largest count: not far above, float64 no longer holds every integer
+LARGEST_LOG = math.log(1e100)  # bound of a log rate: the rate's square must stay finite
+WIDEST = 4.0  # bound of f's variance in the moments of an observation
 LEVEL_VAR = 4.0  # prior variance of the level of f
 LEVEL_MEMORY = 10_000.0  # entries over which the level forgets
-DEPTH, DEPTH_VAR = 8.0, 1.0  # below the level: a rate of exp(-8) of it is as good as none
-LARGEST_STEP = 0.5  # of log noise, by an entry
-LARGEST_SCORE = 3.0  # of log noise: one wild count must not make it certain
+DEPTH, DEPTH_VAR = 8.0, 1.0  # below the level: a rate of exp(-8) times the usual is practically 0
+LARGEST_STEP = 0.5  # of log noise per entry
+LARGEST_SCORE = 3.0  # bound of d log Z / dlog noise: one wild count must not make the noise certain
 _LEAST_CHANCE = 1e-300
-_NEWTON_STEPS = 3  # after which an inverse of trigamma is right to 3e-6
-_KEY = 0  # of the draws inside a count's step of the distribution function
+_NEWTON_STEPS = 3  # after which the inverse of trigamma is exact to 3e-6
+_KEY = 0  # of the random draws in `residual`
 
 
 class Count(Likelihood):
     name, code = "count", CODE
     allowed, scaled, intervals = "a whole number from 0 on", False, True
-    remedy = "round it, or learn the values as continuous ones"
+    remedy = "round it, or learn the values as continuous"
     counts, clips, level_var = True, True, LEVEL_VAR
     metric = "rmse"
     metrics = (
@@ -59,8 +59,8 @@ class Count(Likelihood):
 
     def refusal(self, value):
         if LARGEST < value < math.inf:
-            remedy = "count in a larger unit, or learn the values as continuous ones"
-            return f"is more than {LARGEST:g}, up to which counts are learned exactly", remedy
+            remedy = "count in a larger unit, or learn the values as continuous"
+            return f"is more than {LARGEST:g}, the largest count that is exact", remedy
         return super().refusal(value)
 
     def log_evidence(self, value, mean, var, noise):
@@ -81,9 +81,9 @@ class Count(Likelihood):
         return np.sqrt(rate * (1 + rate / _size(var, noise)))
 
     def residual(self, value, prediction, first=0):
-        """Phi^-1 of a point drawn inside the step of the distribution function at the value, which is that of
-        the negative binomial of `_matched`. The draw depends on the number of the entry alone, from `first`
-        on. Above the mean by the chance of more: one of less is close to 1, where it has no digits left."""
+        """Phi^-1 of a point drawn uniformly within the step that the distribution function of `_matched`'s
+        negative binomial makes at the value. The draw depends only on the entry's number, from `first` on.
+        Above the mean the upper tail is used: the lower one is close to 1 and has no digits left."""
         value = np.asarray(value, np.float64)
         mean, size = _matched(*prediction)
         upper = value > mean
@@ -98,8 +98,7 @@ class Count(Likelihood):
         return negative_binomial.quantile(chance, *_matched(*prediction), upper)
 
     def clipped(self, value, prediction, residual, clip):
-        """By the same bound as a member's: a residual would count small values and rare ones, which are
-        learned in full."""
+        """Uses the members' bound: residuals would also flag small and rare values, which are not clipped."""
         bounds = np.empty(len(value))
         _largest(*prediction, clip, bounds)
         return value > bounds
@@ -115,7 +114,7 @@ class Count(Likelihood):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
 
     def jax_evidence(self, y, alpha, beta, noise, level):
-        """`count_evidence`."""
+        """`count_evidence` in JAX."""
         import jax.numpy as jnp
 
         from spidertensor.spider.likelihoods.jax_quadrature import by_quadrature
@@ -132,14 +131,14 @@ class Count(Likelihood):
         return jnp.clip(rate / shape, LEAST_NOISE, LARGEST_NOISE)
 
     def jax_clipped(self, value, alpha, beta, noise, clip):
-        """`largest_learned`."""
+        """The value, at most `largest_learned`, in JAX."""
         import jax.numpy as jnp
 
         log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
         return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
 
     def jax_change(self, noise, level, log_forgetting, good, score, sums):
-        """`learn_noise` and `learn_level`, for entries at once."""
+        """`learn_noise` and `learn_level` for many entries at once."""
         import jax.numpy as jnp
 
         (shape, rate), (_, var), (S_res, S_inv) = noise, level, sums
@@ -158,8 +157,8 @@ COUNT = Count()
 
 
 def _matched(mean, var, noise):
-    """Mean and size of the negative binomial, a Poisson whose rate is a Gamma, of which log rate has the mean
-    and variance that f and the noise give it together: mean + digamma(r) - log r, var + trigamma(r)."""
+    """Mean and size of the negative binomial (a Poisson with Gamma rate) whose log rate has the mean and
+    variance that f and the noise imply together: mean + digamma(r) - log r and var + trigamma(r)."""
     r = 1 / np.asarray(noise, np.float64)
     size = _inverse_trigamma(np.asarray(var, np.float64) + zeta(2, r))
     log_mean = mean + digamma(r) - np.log(r) - digamma(size) + np.log(size)
@@ -167,8 +166,8 @@ def _matched(mean, var, noise):
 
 
 def _inverse_trigamma(var):
-    """Newton's steps for 1 / trigamma, which is nearly a line, from trigamma(x) = 1/x + 1/(2 x²). By
-    Hurwitz's zeta: trigamma(x) = zeta(2, x), and its derivative -2 zeta(3, x)."""
+    """Newton's steps on 1 / trigamma, which is nearly linear, starting from trigamma(x) = 1/x + 1/(2 x²).
+    trigamma(x) = zeta(2, x) (Hurwitz), and its derivative is -2 zeta(3, x)."""
     x = (1 + np.sqrt(1 + 2 * var)) / (2 * var)
     for _ in range(_NEWTON_STEPS):
         trigamma = zeta(2, x)
@@ -177,7 +176,7 @@ def _inverse_trigamma(var):
 
 
 def _size(var, noise):
-    """M² / (F (1 + noise) - M²): of the negative binomial with the moments of an observation."""
+    """M² / (F (1 + noise) - M²): size of the negative binomial with the moments of an observation."""
     var = np.minimum(np.asarray(var, np.float64), WIDEST)
     return 1 / (np.expm1(var) + np.exp(var) * np.asarray(noise, np.float64))
 
@@ -189,9 +188,9 @@ def noise_of_counts(noise):
 
 @kernel(**PART)
 def count_evidence(y, alpha, beta, noise, level):
-    """`by_quadrature`, but for zeros whose f is far below the level already. Nothing in a zero keeps f from
-    falling for ever, and exp(f) of a wide f from being huge: they are learned as if f had been seen there."""
-    if abs(alpha) > LARGEST_LOG:  # no rate: only a file from strangers has such weights
+    """`by_quadrature`, except for zeros whose f is already far below the level. Nothing in a zero stops f
+    from falling, or exp(f) of a wide f from growing: they are learned as if f = level - DEPTH were seen."""
+    if abs(alpha) > LARGEST_LOG:  # the rate overflows: only corrupt or hostile files have such weights
         return -np.inf, 0.0, 0.0, 0.0, 0.0
     log_z, da, db, c, score = by_quadrature(CODE, y, alpha, beta, noise)
     if y == 0 and alpha < level - DEPTH:
@@ -202,7 +201,7 @@ def count_evidence(y, alpha, beta, noise, level):
 
 @kernel(**PART)
 def learn_level(stream, da, c):
-    """One more element of the model, of gradient 1 and with a memory: it follows the level of the counts."""
+    """Update the level of the counts: one more element of the model, with gradient 1 and a memory."""
     var = stream.var[()]
     stream.mean[()] += var * da
     stream.var[()] = min(LEVEL_VAR, (var - var * var * c) * (1 + 1 / LEVEL_MEMORY))
@@ -210,8 +209,8 @@ def learn_level(stream, da, c):
 
 @kernel(**PART)
 def largest_learned(alpha, beta, noise, clip):
-    """Section 11 for counts: a larger one is learned as if it were this, a little beyond what a count of mean
-    M can be. Rare counts are never clipped: of those with a small M the 1s are far from it."""
+    """Clip for counts (section 17): larger ones are learned as this, just beyond what mean M makes plausible.
+    The + 1 keeps rare counts from being clipped: with a small M even a 1 is far from it."""
     log_rate = min(alpha + min(beta, WIDEST) / 2, LARGEST_LOG)
     more = math.exp(log_rate) + 1
     return math.exp(min(math.log(more) + clip * math.sqrt(beta + noise + 1 / more), LARGEST_LOG))
@@ -219,15 +218,17 @@ def largest_learned(alpha, beta, noise, clip):
 
 @kernel(**COMPILE)
 def _largest(mean, var, noise, clip, out):
-    """`largest_learned` of many predictions."""
+    """Fill out (n,) with `largest_learned` of many predictions."""
     for i in range(len(out)):
         out[i] = largest_learned(mean[i], var[i], noise[i], clip)
 
 
 @kernel(**PART)
 def learn_noise(noise, score, forgetting):
-    """log noise ~ N(log(rate / shape), 1 / shape): a step along d log Z / dlog noise, whose square is what
-    the entry tells. What is known fades, but not below what was known before any entry."""
+    """Update log noise ~ N(log(rate / shape), 1 / shape) by a step along score = d log Z / dlog noise.
+
+    score² is the information of the entry. The precision fades, but not below that of the prior.
+    """
     at, score = math.log(noise_of_counts(noise)), min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
     known = max(forgetting * noise.shape[()], min(noise.shape[()], 1.0)) + score * score
     at += min(max(score / known, -LARGEST_STEP), LARGEST_STEP)

@@ -1,4 +1,4 @@
-"""log p(y | f) and its derivatives, by likelihood: all that quadrature needs to know of one."""
+"""log p(y | f) and its derivatives for each likelihood, for quadrature: mathematics.md section 17."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _gaussian_constants, _count_constants = gaussian.constants, negative_binomial.co
 
 @kernel(**COMPILE)
 def log_density(likelihood, y, f, noise):
-    """l = log p(y | f), l', l'' and dl / dlog noise, all without what `constants` has."""
+    """l = log p(y | f), l', l'' and dl / dlog noise, without the terms in `constants`."""
     if likelihood == GAUSSIAN:
         return _gaussian(y, f, noise)
     if likelihood == PROBIT:
@@ -24,7 +24,7 @@ def log_density(likelihood, y, f, noise):
 
 @kernel(**COMPILE)
 def constants(likelihood, y, noise):
-    """The parts of l and of dl / dlog noise that f is not in: once per entry, not at every node."""
+    """Terms of l and of dl / dlog noise without f: computed once per entry, not at every node."""
     if likelihood == GAUSSIAN:
         return _gaussian_constants(noise)
     if likelihood == COUNT:

@@ -1,4 +1,4 @@
-"""Continuous values: y = f + noise, the noise's precision Gamma(a, b). mathematics.md section 3."""
+"""Continuous values: y = f + noise, noise precision ~ Gamma(a, b). mathematics.md section 3."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Gaussian(Likelihood):
         return np.isfinite(value)
 
     def allows_one(self, value):
-        return math.isfinite(value)  # several times as fast, for a float
+        return math.isfinite(value)  # several times as fast as NumPy for a float
 
     def log_evidence(self, value, mean, var, noise):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -39,16 +39,16 @@ class Gaussian(Likelihood):
             )
 
     def noise_var(self, shape, rate):
-        return float(np.asarray(rate)) / float(np.asarray(shape))  # E[1/tau] as b/a
+        return float(np.asarray(rate)) / float(np.asarray(shape))  # E[1/tau], taken as b/a
 
     def expected(self, mean, var):
         return np.asarray(mean, np.float64)
 
     def from_moments(self, n, total, squares, origin):
         average = total / np.maximum(n, 1)
-        spread = np.maximum(squares - total * average, 0.0)  # rounding may leave it just below 0
+        spread = np.maximum(squares - total * average, 0.0)  # rounding may make it slightly negative
         noise = (spread + 1) / (n + 1)
-        # the origin is the first value: before that was learned it must not show
+        # the origin is the first value, which must not be used before it was learned
         return Prediction(np.where(n > 0, origin + average, 0.0), noise / (n + 1), noise)
 
     def jax_evidence(self, y, alpha, beta, noise, level):
@@ -66,7 +66,7 @@ class Gaussian(Likelihood):
         import jax.numpy as jnp
 
         bound = clip * jnp.sqrt(beta + noise)
-        return jnp.clip(value, alpha - bound, alpha + bound)  # a NaN stays one
+        return jnp.clip(value, alpha - bound, alpha + bound)  # NaN stays NaN
 
 
 GAUSSIAN = Gaussian()
@@ -82,7 +82,7 @@ def evidence(y, alpha, beta, noise):
 
 @kernel(**COMPILE)
 def log_density(y, f, noise):
-    """l = log p(y | f), l', l'' and dl / dlog noise, all without what `constants` has."""
+    """l = log p(y | f), l', l'' and dl / dlog noise, without the terms in `constants`."""
     r = y - f
     return -0.5 * r * r / noise, r / noise, -1.0 / noise, 0.5 * r * r / noise
 
@@ -100,22 +100,22 @@ def clipped(y, alpha, beta, noise, clip):
 
 @kernel(**COMPILE)
 def misfit(y, alpha, beta, noise, paper):
-    """What an entry adds to 2b of the noise's Gamma(a, b): the expected (y - f)².
+    """The expected (y - f)², which an entry adds to 2b of the noise's Gamma(a, b): trap 10.
 
-    The paper takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is
-    noise + beta on average already, so beta is counted twice and intervals come out too wide. Otherwise f is
-    taken after the entry was learned, which gives exactly `noise` on average where the model is right.
+    The paper takes f ~ N(alpha, beta) from before the entry. But (y - alpha)² is already noise + beta on
+    average, so beta counts twice and intervals come out too wide. Otherwise f is taken after the entry was
+    learned, which gives exactly `noise` on average if the model is right.
     """
     if paper:
         return (y - alpha) ** 2 + beta
-    kept = noise / (beta + noise)  # of the residual and of beta
+    kept = noise / (beta + noise)  # share of the residual and of beta that remains
     return (kept * (y - alpha)) ** 2 + kept * beta
 
 
 def forgetting(noise_memory: float | None) -> float:
-    """lam of the noise update a = lam a + 1/2, b = lam b + misfit/2; None is the paper's noise (trap 9)."""
+    """lam of the noise update a = lam a + 1/2, b = lam b + misfit/2; None: the paper's lam = 1 (trap 9)."""
     if noise_memory is None:
         return 1.0
     if not 1 < noise_memory < 1e15:  # beyond, 1 - 1/noise_memory would round to 1
-        raise ValueError(f"noise_memory counts entries, more than 1 and less than 1e15, got {noise_memory}")
+        raise ValueError(f"noise_memory must be more than 1 and less than 1e15 entries, got {noise_memory}")
     return 1.0 - 1.0 / noise_memory

@@ -1,4 +1,4 @@
-"""`quadrature` in JAX, where derivatives come from the log density: mathematics.md section 17."""
+"""`quadrature` in JAX, with derivatives of the log density by autodiff: mathematics.md section 17."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax import lax
 from spidertensor.spider.likelihoods.base import Evidence
 from spidertensor.spider.likelihoods.quadrature import LOG_WEIGHTS, NODES
 
-_STEPS = 32  # towards the mode of a tilted density
+_STEPS = 32  # to the mode of a tilted density
 
 
 def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) -> Evidence:
-    """What entries say about f, for any log_density(y, f, log noise), elementwise and concave in f."""
+    """What entries say about f, for any elementwise log_density(y, f, log noise) that is concave in f."""
     y, alpha, beta, log_noise = jnp.broadcast_arrays(y, alpha, beta, jnp.log(noise))
 
     def derivatives(f):
@@ -41,7 +41,7 @@ def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) 
     mean = lambda of: jnp.sum(p * of, axis=0) / total  # noqa: E731
     log_z = best + jnp.log(total * width / jnp.sqrt(beta))
     m_off, m_slope, m_bend = mean(off), mean(slope), mean(bend)
-    var = mean((off - m_off) ** 2)  # of f, once the entry is known
+    var = mean((off - m_off) ** 2)  # of f, given the entry
     much = -m_bend * beta > 1
     da = jnp.where(much, (centre - alpha + m_off) / beta, m_slope)
     c = jnp.where(much, (beta - var) / beta**2, -m_bend - mean((slope - m_slope) ** 2))
@@ -54,7 +54,7 @@ def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) 
 
 
 def _mode(derivatives, alpha, beta) -> tuple[jax.Array, jax.Array]:
-    """Of the tilted density, and its width there: Newton's steps between bounds, else bisection."""
+    """Mode of the tilted density, and its width there: Newton's steps between bounds, else bisection."""
 
     def better(_, at):
         f, low, high = at

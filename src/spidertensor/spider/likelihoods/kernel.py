@@ -1,4 +1,4 @@
-"""The one place where a compiled kernel asks which likelihood it has."""
+"""The only place where compiled kernels branch on the likelihood. Letters: mathematics.md section 3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _noise_of_counts, _learn_count_noise = count.noise_of_counts, count.learn_noise
 
 @kernel(**COMPILE)
 def evidence(likelihood, y, alpha, beta, noise):
-    """log_z, da, db, c of one entry (see the package); `noise` is b/a, which the probit does not look at."""
+    """log_z, da, db, c of one entry (see the package docstring); `noise` is b/a, unused by the probit."""
     if likelihood == GAUSSIAN:
         return _gaussian(y, alpha, beta, noise)
     if likelihood == PROBIT:
@@ -33,15 +33,15 @@ def is_normal(likelihood):
 
 @kernel(**PART)
 def learns_from_scores(likelihood):
-    """Its noise is learned by `learn_noise`."""
+    """Whether its noise is learned by `learn_noise`."""
     return likelihood == COUNT
 
 
 @kernel(**PART)
 def evidence_to_learn(likelihood, y, alpha, beta, noise, level):
-    """`evidence` as it is learned, and d log_z / dlog noise where the noise learns from it, else 0.
+    """`evidence` as it is learned, and d log_z / dlog noise if the noise learns from it, else 0.
 
-    level: mean of the level of f that all entries share, if there is one
+    level: mean of the level of f that all entries share, if any
     """
     if likelihood == COUNT:
         return _count(y, alpha, beta, noise, level)
@@ -51,7 +51,7 @@ def evidence_to_learn(likelihood, y, alpha, beta, noise, level):
 
 @kernel(**PART)
 def clipped(likelihood, y, alpha, beta, noise, clip):
-    """Section 11: the value that is learned in place of y."""
+    """Value to learn in place of y (section 11)."""
     if likelihood == GAUSSIAN:
         return _clipped(y, alpha, beta, noise, clip)
     if likelihood == COUNT:
@@ -71,6 +71,6 @@ def shared_noise(likelihood, noise):
 
 @kernel(**PART)
 def learn_noise(likelihood, noise, score, forgetting):
-    """From d log_z / dlog noise, where values are not f plus noise."""
+    """Update the noise from score = d log_z / dlog noise, for values that are not f plus noise."""
     if likelihood == COUNT:
         _learn_count_noise(noise, score, forgetting)

@@ -1,16 +1,16 @@
-"""The moments of a mixture, compiled: a committee computes them once per entry and once per prediction."""
+"""Moments of a mixture, compiled: mathematics.md section 14."""
 
 from __future__ import annotations
 
 from spidertensor.spider.compiled import COMPILE, kernel
 
 
-# Not fastmath: the order in which members are added up would depend on how many entries a call has.
+# Not fastmath: the order of summation over members would depend on the number of entries in a call.
 @kernel(**COMPILE | {"fastmath": False})
 def moments(weights, parts, out):
-    """mean, var and noise of the mixture into out (3 or more, n).
+    """Write mean, var and noise of the mixture into out (3 or more, n).
 
-    weights (M, n), or (M, 1) for the same ones everywhere; parts (M, 3 or more, n): mean, var, noise
+    weights (M, n), or (M, 1) if all entries share them; parts (M, 3 or more, n): mean, var, noise
     """
     members, n = parts.shape[0], parts.shape[2]
     for i in range(n):
@@ -22,6 +22,6 @@ def moments(weights, parts, out):
         for m in range(members):
             off = parts[m, 0, i] - mean
             var += weights[m, w] * (parts[m, 1, i] + off * off)
-        if members == 1:  # as it is, even if it is no number
+        if members == 1:  # unchanged, even if NaN
             mean, var, noise = parts[0, 0, i], parts[0, 1, i], parts[0, 2, i]
         out[0, i], out[1, i], out[2, i] = mean, var, noise

@@ -1,11 +1,11 @@
-"""The negative binomial of mean exp(f) and variance exp(f) + noise exp(2 f), compiled and for arrays.
+"""Negative binomial with mean exp(f) and variance exp(f) + noise exp(2 f), compiled and for arrays.
 
 mathematics.md section 17. With r = 1/noise and t = f - log r,
 
     log p(y | f) = log Gamma(y + r) - log Gamma(r) - log Gamma(y + 1) - y log(1 + exp(-t)) - r log(1 + exp(t))
 
-which loses no digits near the Poisson, where r is large. The first three terms do not depend on f; of large
-counts the difference of the two with y is taken by Stirling's series (`_log_gamma_ratio`).
+which loses no digits near the Poisson, where r is large. The first three terms do not depend on f; for large
+counts the difference of the two terms with y is computed by Stirling's series (`_log_gamma_ratio`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from spidertensor.spider.compiled import COMPILE, kernel
 
 Floats = NDArray[np.float64]
 
-CODE = 2  # of the likelihood of counts, for kernels
-LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # of 1/r: from all but a Poisson to all but nothing except zeros
+CODE = 2  # of the count likelihood, for kernels
+LEAST_NOISE, LARGEST_NOISE = 1e-4, 1e2  # bounds of 1/r: nearly a Poisson; nearly always 0
 _ASYMPTOTIC = 8.0  # from here on the series of digamma is exact to 1e-11
 _LARGE = 1e3  # from here on Stirling's series is exact, and log Gammas begin to lose digits
 _LARGE_SINGLE = 10.0  # from here on two terms of the series are exact in float32
 _LOG_2PI = math.log(2 * math.pi)
-_FAR = 2.0**62  # a count that bisection does not look beyond
+_FAR = 2.0**62  # largest count that bisection considers
 
 
 @kernel(**COMPILE)
 def log_density(y, f, noise):
-    """log p(y | f) without the terms that f is not in, its two derivatives by f, the one by log noise."""
+    """log p(y | f) without the terms free of f, its first two derivatives by f, and the one by log noise."""
     r = 1.0 / noise
     t = f + math.log(noise)
     e = math.exp(-abs(t))  # 1 + e is never large
@@ -41,7 +41,7 @@ def log_density(y, f, noise):
     plus, minus = both + max(t, 0.0), both + max(-t, 0.0)  # log(1 + exp(t)), log(1 + exp(-t))
     share, rest = (large, small) if t > 0 else (small, large)  # mean / (mean + r), r / (mean + r)
     slope = y * rest - r * share
-    # d/dlog noise = -r d/dr; the log Gammas' part of it is in `constants`
+    # d/dlog noise = -r d/dr; the log Gammas' part is in `constants`
     return -y * minus - r * plus, slope, -(y + r) * share * rest, r * plus + slope
 
 
@@ -54,11 +54,11 @@ def constants(y, noise):
 
 @kernel(**COMPILE)
 def _log_gamma_ratio(a, d):
-    """log(Gamma(a + d) / Gamma(a)). At a = 1e12 each log is 2.7e13, with two digits behind the point."""
+    """log(Gamma(a + d) / Gamma(a)). At a = 1e12 each log is 2.7e13, with only two decimal places."""
     b = a + d
     if min(a, b) < _LARGE:
         return math.lgamma(b) - math.lgamma(a)
-    # (x - 1/2) log x - x of both, without the difference of large numbers
+    # difference of (x - 1/2) log x - x at b and a, without cancellation
     return (a - 0.5) * math.log1p(d / a) + d * (math.log(b) - 1.0) + _stirling_rest(b) - _stirling_rest(a)
 
 
@@ -81,8 +81,8 @@ def _digamma(x):
 
 
 def jax_log_density(y: Any, f: Any, log_noise: Any) -> Any:
-    """log p(y | f) of arrays of JAX, as the log density of y under the mean y itself, by Stirling's series,
-    and what f loses to that: float32 would lose all digits of differences of log Gammas."""
+    """log p(y | f) for JAX arrays: the log density of y at mean y, by Stirling's series, minus what f loses
+    against that. In float32 differences of log Gammas would lose all digits."""
     import jax.numpy as jnp
     from jax.nn import softplus
 
@@ -106,15 +106,15 @@ def _jax_stirling_rest(x: Any) -> Any:
 
 
 def tail(k: Floats, mean: Floats, size: Floats, upper: Any) -> Floats:
-    """P(Y <= k) or, where `upper`, P(Y > k), of a negative binomial of this mean, and of variance
-    mean + mean² / size. Tiny chances have all their digits."""
+    """P(Y <= k) or, where `upper`, P(Y > k), for a negative binomial with this mean and variance
+    mean + mean² / size. Tiny probabilities keep all their digits."""
     more, total = np.maximum(k, 0.0) + 1.0, size + mean
     of, to, share = np.where(upper, (more, size, mean / total), (size, more, size / total))
     return np.where(k < 0, np.where(upper, 1.0, 0.0), betainc(of, to, share))
 
 
 def quantile(chance: float, mean: Floats, size: Floats, upper: bool) -> Floats:
-    """The smallest count k with P(Y <= k) >= chance or, if `upper`, with P(Y > k) <= chance."""
+    """Smallest count k with P(Y <= k) >= chance or, if `upper`, with P(Y > k) <= chance."""
 
     def enough(k: Floats) -> NDArray[np.bool_]:
         found = tail(k, mean, size, upper)

@@ -14,13 +14,13 @@ from spidertensor.spider.likelihoods.mixture import moments
 
 CODE = 1
 _LOG_2PI = math.log(2 * math.pi)
-_SMALLEST = 1e-300  # of a probability
+_SMALLEST = 1e-300  # lower bound of a probability
 _SQRT_HALF = math.sqrt(0.5)
 
 
-@kernel(**COMPILE | {"fastmath": False})  # for the reason of `moments`
+@kernel(**COMPILE | {"fastmath": False})  # for the same reason as `moments`
 def mix(weights, parts, out):
-    """`moments`, but the mean is such that the probability of a 1 is that of the mixture: section 14."""
+    """`moments`, with the mean chosen so that the probability of a 1 is the mixture's: section 14."""
     moments(weights, parts, out)
     members, n = parts.shape[0], parts.shape[2]
     if members == 1:
@@ -33,16 +33,16 @@ def mix(weights, parts, out):
             less = 0.5 * math.erfc(abs(t) * _SQRT_HALF)
             one += weights[m, w] * (less if t < 0 else 1 - less)
             zero += weights[m, w] * (1 - less if t < 0 else less)
-        # By the smaller of the two, which has all its digits. Below _SMALLEST neither has any.
+        # By the smaller of the two, which has all its digits; below _SMALLEST it has none.
         t = _quantile(max(min(one, zero), _SMALLEST))
         out[0, i] = (t if one < zero else -t) * math.sqrt(1 + out[1, i])
 
 
 @kernel(**PART | {"fastmath": False})
 def _quantile(p):
-    """t with Phi(t) = p, for p of at most 1/2."""
+    """t with Phi(t) = p, for p <= 1/2."""
     x = math.sqrt(-2 * math.log(p))
-    # Abramowitz and Stegun 26.2.23, off by less than 4.5e-4; each of Halley's steps takes the cube of that
+    # Abramowitz and Stegun 26.2.23, error below 4.5e-4; each Halley step cubes the error
     t = (2.515517 + x * (0.802853 + x * 0.010328)) / (1 + x * (1.432788 + x * (0.189269 + x * 0.001308))) - x
     for _ in range(2):
         off = (0.5 * math.erfc(-t * _SQRT_HALF) - p) * math.exp(0.5 * t * t + 0.5 * _LOG_2PI)
@@ -106,9 +106,9 @@ def _t(mean, var):
 
 @kernel(**COMPILE)
 def mills(t):
-    """log Phi(t), R = phi(t) / Phi(t) and R + t, exact to about 1e-10 in both tails."""
+    """log Phi(t), R = phi(t) / Phi(t) and R + t, exact to about 1e-10 in both tails: sections 3 and 7."""
     if t < -30.0:
-        # Phi(t) = phi(t) D / |t| with the asymptotic series D; R + t without the cancellation
+        # Phi(t) = phi(t) D / |t| with the asymptotic series D; R + t without cancellation
         u = 1.0 / (t * t)
         rest = u * (1 - 3 * u * (1 - 5 * u * (1 - 7 * u * (1 - 9 * u * (1 - 11 * u)))))  # 1 - D
         ratio = -t / (1.0 - rest)
@@ -139,16 +139,16 @@ def log_density(y, f):
 
 
 def jax_mills(t):
-    """`mills` of an array of JAX, exact in both tails of float32 as well, and positive for any finite t."""
+    """`mills` for JAX arrays: accurate in both tails in float32 too; R and R + t positive for finite t."""
     import jax.numpy as jnp
     from jax.scipy.special import erfc
 
-    # t < -2: R + t = 1/(x + 2/(x + 3/(x + ...))) with x = -t, no difference of nearly equal numbers
+    # t < -2: R + t = 1/(x + 2/(x + 3/(x + ...))) with x = -t: no cancellation
     x = jnp.maximum(-t, 2)
     rest = jnp.zeros_like(t)
     for term in range(40, 0, -1):
         rest = term / (x + rest)
-    # elsewhere the plain forms
+    # elsewhere by the definitions
     near = jnp.maximum(t, -2)
     upper, lower = 0.5 * erfc(near * _SQRT_HALF), 0.5 * erfc(-near * _SQRT_HALF)
     log_cdf = jnp.where(near > 0, jnp.log1p(-upper), jnp.log(lower))

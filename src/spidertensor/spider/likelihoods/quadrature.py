@@ -1,13 +1,13 @@
 """log Z and its derivatives for any likelihood whose log density is concave in f: mathematics.md section 17.
 
-Gauss-Hermite nodes around the mode of the tilted density p(y | f) N(f | alpha, beta), as wide as its
-curvature there says. (Nodes of N(alpha, beta) itself would miss a narrow likelihood.) With E over the
+Gauss-Hermite nodes are placed around the mode of the tilted density p(y | f) N(f | alpha, beta), with a width
+from its curvature there. (Nodes of N(alpha, beta) itself would miss a narrow likelihood.) With E over the
 tilted density
 
     da = E[l'] = (E[f] - alpha) / beta,   c = -E[l''] - Var[l'] = (beta - Var[f]) / beta²
 
-Of two forms the one without cancellation is taken: the first where the entry says little about f, the second
-where it says much.
+Of the two forms the one without cancellation is used: the first where the entry says little about f, the
+second where it says much.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spidertensor.spider.likelihoods.density import constants, log_density
 N_NODES = 20
 NODES, _weights = np.polynomial.hermite_e.hermegauss(N_NODES)
 LOG_WEIGHTS = np.log(_weights) + 0.5 * NODES**2 - 0.5 * math.log(2 * math.pi)
-STEPS = 60  # towards the mode, at most: bisection alone would be exact to all digits after these
-CLOSE = 1e-4  # of the tilted density's width: the nodes need not be centred any better
+STEPS = 60  # most steps to the mode: after these, bisection alone would be exact to all digits
+CLOSE = 1e-4  # in units of the tilted density's width: the nodes need no better centre
 
 
 @kernel(**COMPILE)
 def by_quadrature(likelihood, y, alpha, beta, noise):
-    """log_z, da, db and c of one entry (see the package), and d log_z / dlog noise."""
+    """log_z, da, db and c of one entry (see the package docstring), and d log_z / dlog noise."""
     centre, width = _mode(likelihood, y, alpha, beta, noise)
     level, slope, best = np.empty(N_NODES), np.empty(N_NODES), -np.inf
     bend, of_noise = np.empty(N_NODES), np.empty(N_NODES)
@@ -63,8 +63,8 @@ def by_quadrature(likelihood, y, alpha, beta, noise):
 
 @kernel(**COMPILE)
 def _mode(likelihood, y, alpha, beta, noise):
-    """Of the tilted density, and its width there. l is concave, so the mode is between alpha and
-    alpha + beta l'(alpha): Newton's steps, and bisection where one would leave what is left of this."""
+    """Mode of the tilted density, and its width there. l is concave, so the mode lies between alpha and
+    alpha + beta l'(alpha): Newton's steps, or bisection where one would leave the remaining interval."""
     end = alpha + beta * log_density(likelihood, y, alpha, noise)[1]
     low, high, f, width = min(alpha, end), max(alpha, end), alpha, math.sqrt(beta)
     for _ in range(STEPS):
@@ -86,6 +86,6 @@ def _mode(likelihood, y, alpha, beta, noise):
 
 @kernel(**COMPILE)
 def log_evidences(likelihood, y, mean, var, noise, out):
-    """log Z of many entries."""
+    """Fill out (n,) with log Z of many entries."""
     for n in range(len(y)):
         out[n] = by_quadrature(likelihood, y[n], mean[n], var[n], noise[n])[0]
