@@ -419,7 +419,7 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
         (("--model", "m.spider", *RATINGS, "--checkpoint-every", "often"), "30s, 5m, 1h or never"),
         (("--model", "none/m.spider", *RATINGS), "its folder must exist"),
         (("--follow", "none.spider"), "none.spider: No such file"),
-        (("--model", "unnamed.spider"), "does not say which column has the value"),
+        (("--model", "unnamed.spider"), "does not name the value column"),
         (("--model", "unnamed.spider", "--value", "v", "--modes", "a,b"), "has modes"),
     ]
     for options, text in cases:
