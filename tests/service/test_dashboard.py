@@ -110,7 +110,7 @@ def test_an_error_is_told_where_it_was_asked(browser, server, tmp_path, warm_ker
         page = browser.new_context().new_page()
         page.goto(empty.url)
         page.wait_for_selector("#predict [data-mode=user]")
-        assert "nothing was learned yet" in ask(page, "predict", user="1", movie="2")
+        assert "nothing learned yet" in ask(page, "predict", user="1", movie="2")
         page.context.close()
 
 

@@ -406,10 +406,10 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     labelled = SpiderClassifier(committee=1).partial_fit([[1, 2]] * 3, ["no", "yes", "no"])
     labelled.save(tmp_path / "labelled.spider", {"value": "v"})
     cases = [
-        (("--model", "labelled.spider"), "has labels of its own, which are not served"),
-        (("--follow", "labelled.spider"), "has labels of its own, which are not served"),
-        (("--model", "binned.spider"), "has modes of bins, which are not served"),
-        (("--follow", "binned.spider"), "has modes of bins, which are not served"),
+        (("--model", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
+        (("--follow", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
+        (("--model", "binned.spider"), "has binned modes, which cannot be served"),
+        (("--follow", "binned.spider"), "has binned modes, which cannot be served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),
         ((), "use one of --model, --follow and --demo"),
         (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "give a token with --token-file"),

@@ -48,7 +48,7 @@ AllowOrigin = Annotated[
 MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Largest body of a request.")]
 MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Most rows of a request.")]
 MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait.")]
-ConsumedStream = Annotated[
+From = Annotated[
     str | None,
     typer.Option(
         "--from", metavar="URL", help="Also learn from a stream: kafka://, redis:// or nats://host:port/name."
@@ -76,7 +76,7 @@ def serve(
     checkpoint_every: Every = "30s",
     follow: Follow = None,
     demo: Demo = False,
-    from_: ConsumedStream = None,
+    from_: From = None,
     format: Format = None,  # noqa: A002
     columns: options.Columns = None,
     on_gap: streams.OnGapOption = streams.OnGap.RAISE,
