@@ -79,7 +79,7 @@ def test_a_stream_makes_the_model_that_a_file_makes(server, topic, spider):
     assert content("m.spider") == file_model(spider, both)
     assert spider(*fit, "--quiet", "--resume")[0] == 0  # nothing new
     assert entries() == 1200
-    assert "has learned" in spider("fit", server.url(topic), "--model", "m.spider", "--add")[2]
+    assert "already learned" in spider("fit", server.url(topic), "--model", "m.spider", "--add")[2]
     assert "message 1,200 of " in spider("info", "m.spider")[1].replace("\n", " ")
 
 
@@ -240,7 +240,7 @@ def test_a_stream_that_was_made_anew(server, topic, spider, fails):
     assert spider(*fit)[0] == 0
     server.delete(topic)
     server.put(topic, records(100, seed=1))
-    assert " anew" in fails(*fit, "--resume")
+    assert "recreated" in fails(*fit, "--resume")
     assert spider(*fit, "--resume", "--on-gap", "continue")[0] == 0
     assert entries() == 300
 
