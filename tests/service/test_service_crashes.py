@@ -268,7 +268,7 @@ def test_a_broken_journal_is_told_and_left_alone(killed, fails):
 def test_a_journal_of_another_model_is_not_replayed(killed, fails):
     model = learned([rows(10)])
     model.save(killed / "m.spider", {"value": "rating"})
-    assert "has 2 requests that m.spider, written by another process, does not have" in fails("serve", "--model", "m.spider")
+    assert "has 2 requests that m.spider" in fails("serve", "--model", "m.spider")
 
 
 @pytest.mark.slow
