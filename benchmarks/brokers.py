@@ -52,7 +52,7 @@ def timed(name: str, n: int) -> dict[str, float]:
             for chunk in stream:
                 seen += len(chunk.rows)
     else:
-        for chunk in sources.read(sources.named(name), *OPEN):
+        for chunk in sources.read(sources.source_by_name(name), *OPEN):
             seen += len(chunk.rows)
     assert seen == n, (name, seen)
     return {"cpu_us": 1e6 * (process_time() - cpu) / n, "wall_us": 1e6 * (perf_counter() - wall) / n}

@@ -162,8 +162,8 @@ def _run(arguments: tuple[str, ...], folder: str, most: int, kill: tuple[int, fl
     for stream in (1, 2):
         os.dup2(output, stream)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    kafka_topic.MOST = nats_stream.MOST = redis_stream.MOST = most
-    kafka_topic.ROUND = min(most, kafka_topic.ROUND)
+    kafka_topic.MAX_MESSAGES = nats_stream.MAX_MESSAGES = redis_stream.MAX_MESSAGES = most
+    kafka_topic.ROUND_MESSAGES = min(most, kafka_topic.ROUND_MESSAGES)
     if kill is not None:
         _kill_after(*kill, served=arguments[0] == "serve")
     cli.main(arguments)

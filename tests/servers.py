@@ -261,7 +261,7 @@ class Kafka:
         del self._sent[name]
 
 
-def in_order(server, rows: list, size=kafka_topic.ROUND) -> list:
+def in_order(server, rows: list, size=kafka_topic.ROUND_MESSAGES) -> list:
     """As the stream is read: of Kafka in rounds of its partitions."""
     if server.name != "kafka":
         return rows

@@ -85,7 +85,7 @@ def test_nats_gets_no_password_without_tls_if_tls_is_asked_for(certificates, fai
         server.put("ratings", records(300))
         known = {"user": "me", "password": SECRET, "tls_ca": certificates[0].cert}
         said = fails(*fit(server.url("ratings")), *settings("good.properties", **known))
-        assert "the server has no TLS, which the settings ask for" in said
+        assert "the server has no TLS, which the settings require" in said
         with sources.open(server.url("ratings"), *OPEN, config={"user": "me", "password": SECRET}) as stream:
             assert stream.lag == 300
     finally:
@@ -145,7 +145,7 @@ def test_redis(certificates, spider, fails):
 @pytest.mark.slow
 def test_kafka(certificates, spider, fails, monkeypatch):
     """TLS is put before the cluster, which has neither that nor users."""
-    monkeypatch.setattr(kafka_topic, "SECONDS", 1.0)
+    monkeypatch.setattr(kafka_topic, "TIMEOUT_S", 1.0)
     good, other = certificates
     server = servers.Kafka()
     plain = server.url("ratings")
@@ -176,7 +176,7 @@ def test_kafka(certificates, spider, fails, monkeypatch):
 
 
 def test_each_broker_has_its_part_of_a_file(nats, certificates, monkeypatch):
-    monkeypatch.setattr(kafka_topic, "SECONDS", 0.5)
+    monkeypatch.setattr(kafka_topic, "TIMEOUT_S", 0.5)
     known = {"user": "me", "password": SECRET, "tls_ca": certificates[0].cert}
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in known.items()]
     Path("all.toml").write_text("[nats]\n" + "".join(lines) + '[redis]\nno_such = "x"\n')

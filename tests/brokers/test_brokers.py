@@ -75,7 +75,7 @@ def test_a_stream_makes_the_model_that_a_file_makes(server, topic, spider):
     assert content("m.spider") == file_model(spider, both)
     assert spider(*fit, "--quiet", "--resume")[0] == 0  # nothing new
     assert n_entries("m.spider") == 1200
-    assert "has learned" in spider("fit", server.url(topic), "--model", "m.spider", "--add")[2]
+    assert "already learned" in spider("fit", server.url(topic), "--model", "m.spider", "--add")[2]
     assert "message 1,200 of " in spider("info", "m.spider")[1].replace("\n", " ")
 
 
@@ -115,7 +115,7 @@ def test_an_entry_of_redis_may_hold_json(running, topic):
         assert values(read(stream, 50)) == ratings_of(records(50))
     with sources.open(running("redis").url(topic), *OPEN) as stream:
         reason = read(stream, 50)[0].bad[0].reason
-        assert reason == "no field user: if the entries hold JSON in one field, say format json"
+        assert reason == "no field user: if entries hold JSON in one field, use format json"
 
 
 def test_entries_with_other_fields(running, topic):
@@ -164,7 +164,7 @@ def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
     assert forked.finish(child) == 128 + signal.SIGTERM
     said = Path("output.txt").read_text()
     assert ": not connected (" in said
-    assert ": connected again after " in said
+    assert ": reconnected after " in said
     assert said.splitlines()[-1].startswith("stopped by SIGTERM after message 503 of ")
     assert spidertensor.load("m.spider").position_["row"] == 503
 
@@ -172,8 +172,8 @@ def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
 @pytest.mark.slow
 def test_waiting_for_a_server_gets_longer(server, topic, monkeypatch, caplog):
     """Also: while it is away, poll returns in time, and --until-end does not take it for the end."""
-    monkeypatch.setattr(open_stream, "FIRST_DELAY", 0.1)
-    monkeypatch.setattr(kafka_topic, "SECONDS", 0.2)
+    monkeypatch.setattr(open_stream, "FIRST_DELAY_S", 0.1)
+    monkeypatch.setattr(kafka_topic, "TIMEOUT_S", 0.2)
     server.put(topic, records(10))
     with sources.open(server.url(topic), *OPEN) as stream:
         read(stream, 10)
@@ -202,7 +202,7 @@ def test_messages_that_retention_took(server, topic, spider, fails):
     lost = 30 if server.name == "kafka" else 60
     text = fails(*fit, "--resume")
     assert f"{lost} {'entries after id' if server.name == 'redis' else 'messages from '}" in text
-    assert "before they were read: --on-gap continue goes on without them" in text
+    assert "before they were read: use --on-gap continue to go on without them" in text
     assert n_entries("m.spider") == 200
     assert spider(*fit, "--resume", "--on-gap", "continue")[0] == 0
     assert n_entries("m.spider") == 340
@@ -212,8 +212,8 @@ def test_messages_that_retention_took(server, topic, spider, fails):
 @pytest.mark.parametrize("on_gap", ["raise", "continue"])
 def test_messages_that_retention_took_while_reading(server, topic, monkeypatch, on_gap):
     for module in (redis_stream, nats_stream, kafka_topic):
-        monkeypatch.setattr(module, "MOST", 50)
-    monkeypatch.setattr(kafka_topic, "ROUND", 25)
+        monkeypatch.setattr(module, "MAX_MESSAGES", 50)
+    monkeypatch.setattr(kafka_topic, "ROUND_MESSAGES", 25)
     server.put(topic, records(20))
     with sources.open(server.url(topic), *OPEN, on_gap=on_gap) as stream:
         read(stream, 20)
@@ -236,7 +236,7 @@ def test_a_stream_that_was_made_anew(server, topic, spider, fails):
     assert spider(*fit)[0] == 0
     server.delete(topic)
     server.put(topic, records(100, seed=1))
-    assert " anew" in fails(*fit, "--resume")
+    assert "recreated" in fails(*fit, "--resume")
     assert spider(*fit, "--resume", "--on-gap", "continue")[0] == 0
     assert n_entries("m.spider") == 300
 
@@ -264,7 +264,7 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
 
 def test_a_partition_that_is_added_while_the_topic_is_read(running, topic, monkeypatch):
     """As above. Meanwhile the client fetches nothing, so that it sees the topic only before and after."""
-    monkeypatch.setattr(kafka_topic, "NEW_PARTITIONS", 0.2)
+    monkeypatch.setattr(kafka_topic, "NEW_PARTITIONS_S", 0.2)
     kafka, rows, third = running("kafka"), records(100), records(50, seed=2)
     kafka.put(topic, rows)
     with sources.open(kafka.url(topic), *OPEN) as stream:
@@ -299,12 +299,12 @@ def test_what_nats_delivers_again_or_not_at_all(running, topic):
     nats.put(topic, rows[:3])
     with sources.open(nats.url(topic), *OPEN) as stream:
         connection = stream._connection
-        eventually(lambda: len(connection._come) == 3)
-        connection._come.append(connection._come[0])
+        eventually(lambda: len(connection._received) == 3)
+        connection._received.append(connection._received[0])
         assert values(read(stream, 3)) == ratings_of(rows[:3])
         nats.put(topic, rows[3:])
-        eventually(lambda: len(connection._come) == 6)
-        del connection._come[2]
+        eventually(lambda: len(connection._received) == 6)
+        del connection._received[2]
         assert values(read(stream, 6)) == ratings_of(rows[3:])
         assert stream.reconnects == 1
 
@@ -312,7 +312,7 @@ def test_what_nats_delivers_again_or_not_at_all(running, topic):
 # --- messages that cannot be used
 
 
-AVRO = "Avro or Protobuf bytes, which are not read: let a connector or ksqlDB write the topic as JSON"
+AVRO = "Avro and Protobuf are not supported: have a connector or ksqlDB write the topic as JSON"
 BAD = [
     (b"", "an empty message"),
     (b"  \n ", "an empty message"),
@@ -371,14 +371,14 @@ def test_values_that_only_the_model_can_judge_have_a_place_too(server, topic, sp
 @pytest.mark.parametrize(
     ("url", "options", "text"),
     [
-        ("kafka://h:1/t", ["--format", "avro"], "avro is not read: let a connector or ksqlDB write"),
+        ("kafka://h:1/t", ["--format", "avro"], "avro is not supported: have a connector or ksqlDB write"),
         ("kafka://h:1/t", ["--format", "fields"], "messages are json, csv or tsv (redis: also fields)"),
-        ("kafka://h:1/t", ["--format", "csv"], "csv needs the names of its columns: see --format and --col"),
-        ("kafka://h:1/t", ["--columns", "a,b"], "json has names for its columns already"),
+        ("kafka://h:1/t", ["--format", "csv"], "csv needs column names: see --format and --columns"),
+        ("kafka://h:1/t", ["--columns", "a,b"], "json already names its columns"),
         ("amqp://h:1/t", [], "amqp://h:1/t: unknown kind of stream, use kafka://"),
-        ("redis://h:1", [], "redis://h:1: a stream is named like redis://host:port/name"),
-        ("redis://h:1/0/t", [], "a stream is named like"),
-        ("redis://h:1,g:2/t", [], "a stream of Redis has one host"),
+        ("redis://h:1", [], "redis://h:1: the URL of a stream is redis://host:port/name"),
+        ("redis://h:1/0/t", [], "the URL of a stream is"),
+        ("redis://h:1,g:2/t", [], "a Redis stream has one host"),
         ("redis://me:secret@h:1/t", [], "pass --broker-config FILE"),
         ("redis://h:1/t?password=secret", [], "pass --broker-config FILE"),
         ("rows.csv", ["--until-end"], "--until-end and --on-gap are for streams"),
@@ -448,7 +448,7 @@ def test_a_position_of_something_else(server, topic):
     server.put(topic, records(3))
     odd = [{"id": "1"}, {"next": 0, "created": ""}, {"partitions": {"a": 1}}, {"partitions": {"0": -1}}]
     for position in ({}, *({**each, "added": 1, "messages": 1} for each in odd)):
-        with pytest.raises(SourceError, match="a stored position that does not fit this stream"):
+        with pytest.raises(SourceError, match="the stored position does not fit this stream"):
             sources.open(server.url(topic), *OPEN, position=position)
 
 
@@ -485,11 +485,11 @@ def test_rounds_do_not_depend_on_how_fast_partitions_are_read(running, topic, mo
     rows = [{"user": n, "movie": 0, "rating": 1.0} for n in range(300)]
     kafka.put(topic, rows, partitions=3)
     kafka.put(topic, rows[:1], partitions=3)
-    monkeypatch.setattr(kafka_topic, "ROUND", 7)
+    monkeypatch.setattr(kafka_topic, "ROUND_MESSAGES", 7)
     parts = [[row["user"] for row in [*rows, rows[0]][n::3]] for n in range(3)]
     wanted = [user for at in range(0, 101, 7) for part in parts for user in part[at : at + 7]]
     for most in (1, 13, 500):
-        monkeypatch.setattr(kafka_topic, "MOST", most)
+        monkeypatch.setattr(kafka_topic, "MAX_MESSAGES", most)
         with sources.open(kafka.url(topic), *OPEN, until_end=True) as stream:
             found = np.concatenate([chunk.columns[0] for chunk in stream])
         assert found.tolist() == wanted

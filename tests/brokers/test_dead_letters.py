@@ -83,8 +83,8 @@ def test_letters_wait_for_their_broker_and_the_model_does_not(tmp_path, broker, 
         office.stop()
         try:
             broker.put(topic, [NOT_A_NUMBER])
-            eventually(lambda: "dead letters wait" in alarms(server).get("stream", ""))
-            eventually(lambda: "dead letters wait" in alarms(server).get("checkpoint", ""))
+            eventually(lambda: "dead letters not sent" in alarms(server).get("stream", ""))
+            eventually(lambda: "before dead letters are sent" in alarms(server).get("checkpoint", ""))
             assert server.learn(rows(5, seed=2))["entries"] == 25  # it serves meanwhile
             broker.put(topic, rows(7, seed=3))
             assert (

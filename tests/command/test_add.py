@@ -52,6 +52,6 @@ def test_a_model_that_does_not_tell_needs_to_be_told(served, capsys, position):
     model = spidertensor.load("m.spider")
     model.save("m.spider", position)
     assert add() == 2
-    assert "does not say which column has the value: use --value" in capsys.readouterr().err
+    assert "does not name the value column: use --value" in capsys.readouterr().err
     assert add("--value", "stars") in (0, None)
     assert spidertensor.load("m.spider").n_entries_ == 60

@@ -167,7 +167,7 @@ def test_intervals_beside_predictions(ratings, folder, spider):
     for name, coverage in (("p.csv", 0.9), ("p.jsonl.gz", 0.9), ("p.parquet", 0.5), ("p.tsv", 0.99)):
         command = ("predict", "m.spider", ratings, "--interval", coverage, "--out", name)
         assert spider(*command)[0] == 0
-        found = sources.read(sources.named(name), ["user", "movie"], keep=True)
+        found = sources.read(sources.source_by_name(name), ["user", "movie"], keep=True)
         records = [row for chunk in found for row in rows_of(chunk.records)]
         assert list(records[0]) == ["user", "movie", "rating", "mean", "std", "low", "high"]
         low, high = model.predict_interval(asked, coverage)
@@ -238,7 +238,7 @@ def test_advice_is_in_the_words_of_the_command(folder, spider, fails):
     assert "scaling=(" not in err
     (folder / "far.csv").write_text(csv_text([*table(), (1, "m1", 1e60)]))
     err = fails("fit", "far.csv", *FIT)
-    assert "pass a fitting --scaling SHIFT,SCALE" in err
+    assert "pass a suitable --scaling SHIFT,SCALE" in err
     assert "scaling=(" not in err
 
 
@@ -358,7 +358,7 @@ def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     ]  # fmt: skip
     assert records[1]["reason"] == "2 fields instead of 3"
     assert json.loads(out)["bad_rows"] == 3
-    monkeypatch.setattr(lines, "BLOCK", 1000)  # now the first chunks are good
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)  # now the first chunks are good
     code, _, err = spider("fit", "bad.csv", *FIT, "--force")
     assert code == 2
     assert "saved bad.spider after line" in err
@@ -464,7 +464,7 @@ def test_many_values_beyond_the_scale_are_left_out_at_once(folder, spider, monke
         lambda *arguments: (calls.append(1), learn(*arguments))[1],
     )
     for block, most in ((1 << 20, 3), (9000, 8)):
-        monkeypatch.setattr(lines, "BLOCK", block)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", block)
         calls.clear()
         assert spider("fit", "a.csv", *FIT, "--on-bad", "file", "--force")[0] == 0
         assert len(calls) <= most
@@ -542,7 +542,7 @@ def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
     """What was learned after the last save is learned again, once; its bad rows are rejected again, once."""
     (folder / "a.csv").write_text(csv_text(table()).replace("m7", ""))
     command = ("fit", "a.csv", *FIT, "--on-bad", "file", "--model", "m.spider", "--checkpoint-every", "0s")
-    monkeypatch.setattr(lines, "BLOCK", 900)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 900)
     assert spider(*command)[0] == 0
     whole = [(folder / name).read_bytes() for name in ("m.spider", "m.rejects.jsonl")]
     saves = []
@@ -566,7 +566,7 @@ def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), MemoryError(), ZeroDivisionError()])
 def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, error):
-    monkeypatch.setattr(lines, "BLOCK", 3000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
     assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
     command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
     add = Scores.add
@@ -594,7 +594,7 @@ def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, 
 
 
 def test_a_save_that_fails_on_the_way_out_does_not_hide_the_error(ratings, spider, monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK", 3000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
     ratings.write_text(ratings.read_text() + "1,2\n")
 
     def full(self):
@@ -628,7 +628,7 @@ def test_a_last_line_that_was_not_whole(folder, spider, piped, name):
     before = Path("m.spider").read_bytes()
     code, _, err = fit_with(".5\n1,m1,4\n", "--resume")
     assert (code, err.count("\n")) == (2, 1)
-    assert "line 403, the last that was learned, has changed since" in err
+    assert "line 403, the last one learned, has changed since" in err
     assert Path("m.spider").read_bytes() == before
 
 
@@ -657,11 +657,11 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         if "csv" in name:
             text = csv_text([tuple("" if x is None else x for x in row.values()) for row in rows])
-        compression = sources.named(name).compression
+        compression = sources.source_by_name(name).compression
         with pa.output_stream(name, compression=compression) as file:
             file.write(text.encode())
-    monkeypatch.setattr(lines, "BLOCK", 900)  # less than 256 rows: the first chunk is made of several
-    monkeypatch.setattr(parquet_file, "ROWS", 70)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 900)  # less than 256 rows: the first chunk is made of several
+    monkeypatch.setattr(parquet_file, "BATCH_ROWS", 70)
     command = ("fit", name, *FIT, "--on-bad", "file", "--model", "m.spider")
     assert spider(*command)[0] == 0
     model, rejects = (folder / "m.spider").read_bytes(), (folder / "m.rejects.jsonl").read_bytes()
@@ -674,8 +674,8 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
             assert code == 128 + number
             assert "continue with --resume" in err
         assert spidertensor.load("m.spider").n_entries_ < 1100
-        monkeypatch.setattr(lines, "BLOCK", 1100)  # blocks that end elsewhere change nothing
-        monkeypatch.setattr(parquet_file, "ROWS", 111)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", 1100)  # blocks that end elsewhere change nothing
+        monkeypatch.setattr(parquet_file, "BATCH_ROWS", 111)
         assert spider(*command, "--resume")[0] == 0
         assert (folder / "m.spider").read_bytes() == model
         assert (folder / "m.rejects.jsonl").read_bytes() == rejects
@@ -1062,7 +1062,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
     ranked = ("recommend", "m.spider", "--given", "user=1", "--over", "movie")
     for arguments, reason in [
         (("fit", "none.csv", *FIT), "none.csv: No such file or directory"),
-        (("fit", "semicolons.csv", *FIT), "its columns are separated by ';': name it with --delimiter"),
+        (("fit", "semicolons.csv", *FIT), "the columns are separated by ';': name it with --delimiter"),
         (("fit", "tabs.csv", *FIT), "separated by '\\t': use --format tsv"),
         (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
         (("fit", "headless.csv", *FIT), "if the first line is not a header, name the columns with --columns"),

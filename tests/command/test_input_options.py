@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import spidertensor
 from spidertensor import cli, sources
-from spidertensor.sources import MISSING_ID, Bins, SourceError, bins, lines, named, read
+from spidertensor.sources import MISSING_ID, Bins, SourceError, bins, lines, read, source_by_name
 from spidertensor.sources.bins import from_json
 from spidertensor.sources.encodings import Transcoded
 from spidertensor.sources.zip_member import Unzipped
@@ -102,7 +102,7 @@ def missing_file(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_a_missing_id_is_bad_or_left_out_or_a_node_that_is_no_other(folder, kind):
-    source = named(str(missing_file(kind, folder)))
+    source = source_by_name(str(missing_file(kind, folder)))
     third = ("c", "z" if kind == "csv" else "", 3.0)
     good = [("a", "x", 1.0), third, ("d", "x", 4.0)]
     assert good_rows(source) == good
@@ -116,15 +116,18 @@ def test_a_missing_id_is_bad_or_left_out_or_a_node_that_is_no_other(folder, kind
 
 def test_a_missing_integer_or_float_is_a_node_of_its_own_too(folder):
     (folder / "a.csv").write_text("user,movie,rating\n1,7,1\n2,,2\n")
-    assert good_rows(named("a.csv"), missing="own") == [(1, 7, 1.0), (2, MISSING_ID, 2.0)]
+    assert good_rows(source_by_name("a.csv"), missing="own") == [(1, 7, 1.0), (2, MISSING_ID, 2.0)]
     table = pa.table({"user": [1.0, float("nan")], "movie": pa.array([None, 3]), "rating": [1, 2]})
     parquet.write_table(table, "a.parquet")
-    assert good_rows(named("a.parquet"), missing="own") == [(1.0, MISSING_ID, 1.0), (MISSING_ID, 3, 2.0)]
+    assert good_rows(source_by_name("a.parquet"), missing="own") == [
+        (1.0, MISSING_ID, 1.0),
+        (MISSING_ID, 3, 2.0),
+    ]
 
 
 def test_a_row_without_an_id_and_with_a_bad_value_is_bad(folder):
     (folder / "a.csv").write_text("user,movie,rating\n1,,x\n1,2,3\n")
-    (chunk,) = read(named("a.csv"), ["user", "movie"], "rating", missing="skip")
+    (chunk,) = read(source_by_name("a.csv"), ["user", "movie"], "rating", missing="skip")
     assert ([each.row for each in chunk.bad], chunk.skipped) == ([2], 0)
 
 
@@ -172,15 +175,15 @@ def test_the_same_rows_however_they_are_written(folder, monkeypatch, form, packe
     path = folder / ("a.zip" if packed else "a.csv")
     zipped(path, {"a.csv": data}) if packed else path.write_bytes(data)
     for block in (7, 1 << 20):  # 7: characters and lines are cut anywhere
-        monkeypatch.setattr(lines, "BLOCK", block)
-        source = named(str(path), delimiter=delimiter, encoding=encoding, decimal=decimal)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+        source = source_by_name(str(path), delimiter=delimiter, encoding=encoding, decimal=decimal)
         assert good_rows(source) == rows()
 
 
 @pytest.mark.parametrize("form", ["semicolons and decimal commas", "utf-16 with its mark"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_stop_changes_nothing_however_a_file_is_written(folder, monkeypatch, spider, fails, form, packed):
-    monkeypatch.setattr(lines, "BLOCK", 1000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     delimiter, decimal, encoding = FORMS[form]
     table = rows(600)
     table[411] = ("", "m1", 3.0)  # the first run stops here
@@ -203,11 +206,11 @@ def test_bytes_that_are_no_text_spoil_their_row_only(folder):
     (folder / "a.csv").write_bytes(
         "user,movie,rating\né,1,2\n?,1,2\né,3,4\n".encode("cp1252").replace(b"?", b"\x81")
     )
-    (chunk,) = read(named("a.csv", encoding="cp1252"), ["user", "movie"], "rating")
+    (chunk,) = read(source_by_name("a.csv", encoding="cp1252"), ["user", "movie"], "rating")
     assert [(each.row, each.reason) for each in chunk.bad] == [(3, "not cp1252 text")]
     assert chunk.columns[0].tolist() == ["é", "é"]
     (folder / "b.csv").write_bytes("user,movie,rating\n1,1,2\n1,2,3".encode("utf-16-le")[:-1])
-    chunks = list(read(named("b.csv", encoding="utf-16-le"), ["user", "movie"], "rating"))
+    chunks = list(read(source_by_name("b.csv", encoding="utf-16-le"), ["user", "movie"], "rating"))
     assert [each.row for chunk in chunks for each in chunk.bad] == [3]
     assert [row for chunk in chunks for row in chunk.rows] == [2]
 
@@ -219,33 +222,33 @@ def test_half_a_character_of_a_pipe_is_not_its_end():
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [("1.234,5", "is not a number with a decimal comma; separators of thousands are not read"),
+    [("1.234,5", "is not a number with a decimal comma; thousands separators are not supported"),
      ("1.5", "is not a number with a decimal comma"), ("1,234,5", "is not a number"),
      ("1 234", "is not a number")],
 )  # fmt: skip
 def test_with_a_decimal_comma_nothing_else_is_guessed(folder, number, reason):
     (folder / "a.csv").write_text(f"user;movie;rating\n1;2;2,5\n1;3;{number}\n")
-    (chunk,) = read(named("a.csv", delimiter=";", decimal=","), ["user", "movie"], "rating")
+    (chunk,) = read(source_by_name("a.csv", delimiter=";", decimal=","), ["user", "movie"], "rating")
     assert chunk.values.tolist() == [2.5]
     assert chunk.bad[0].reason.startswith(f"rating {number!r} {reason}")
 
 
 def test_quoted_decimal_commas_may_stand_between_commas(folder):
     (folder / "a.csv").write_text('user,movie,rating\n1,2,"2,5"\n')
-    assert good_rows(named("a.csv", decimal=",")) == [(1, 2, 2.5)]
+    assert good_rows(source_by_name("a.csv", decimal=",")) == [(1, 2, 2.5)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a.csv", "--delimiter", ";;"), "a delimiter is a single ASCII character and no quote, not ';;'"),
-        (("a.csv", "--delimiter", '"'), "a delimiter is a single ASCII character"),
+        (("a.csv", "--delimiter", ";;"), "a delimiter is one ASCII character other than a quote, not ';;'"),
+        (("a.csv", "--delimiter", '"'), "a delimiter is one ASCII character"),
         (("a.csv", "--encoding", "latin-99"), "unknown encoding 'latin-99'"),
         (("a.csv", "--encoding", "base64"), "unknown encoding 'base64'"),
-        (("a.csv", "--decimal", ":"), "a decimal mark is . or a comma, not ':'"),
+        (("a.csv", "--decimal", ":"), "the decimal mark is . or a comma, not ':'"),
         (("a.jsonl", "--decimal", ","), "delimiter and decimal mark are for csv and tsv, not for jsonl"),
-        (("a.parquet", "--encoding", "latin-1"), "parquet says itself how its text is encoded"),
-        (("-", "--format", "csv.zip"), "standard input cannot be zip"),
+        (("a.parquet", "--encoding", "latin-1"), "parquet text is always UTF-8"),
+        (("-", "--format", "csv.zip"), "standard input cannot be a zip"),
         (("a.csv", "--bin", "price"), "--bin takes MODE=RULE"),
         (("a.csv", "--bin", "price=deciles"), "--bin price: bins are quantiles:20 (2 to 10,000), width:0.5"),
         (("a.csv", "--bin", "price=edges:5,1"), "not 'edges:5,1'"),
@@ -259,7 +262,7 @@ def test_impossible_options_are_refused_before_anything_is_read(fails, arguments
 
 def test_messages_name_the_option_that_helps(folder, fails):
     (folder / "a.csv").write_text("user;movie;rating\n1;2;3\n")
-    assert "its columns are separated by ';': name it with --delimiter" in fails("fit", "a.csv", *FIT)
+    assert "the columns are separated by ';': name it with --delimiter" in fails("fit", "a.csv", *FIT)
     (folder / "b.csv").write_bytes("user,movie,rating\n".encode("utf-16"))
     assert "UTF-16 text: use --encoding utf-16" in fails("fit", "b.csv", *FIT)
 
@@ -272,13 +275,13 @@ def test_of_a_zip_one_file_is_read_and_what_macos_adds_is_not(folder):
     path = zipped(folder / "a.zip", {"data.csv": data, "__MACOSX/._data.csv": b"x"})
     with zipfile.ZipFile(path, "a") as archive:
         archive.mkdir("data")
-    assert good_rows(named(str(path))) == rows()
-    assert good_rows(named(str(zipped(folder / "b.csv.zip", {"data.txt": data})))) == rows()
-    assert good_rows(named(str(zipped(folder / "c.zip", {"data.txt": data})), "csv.zip")) == rows()
+    assert good_rows(source_by_name(str(path))) == rows()
+    assert good_rows(source_by_name(str(zipped(folder / "b.csv.zip", {"data.txt": data})))) == rows()
+    assert good_rows(source_by_name(str(zipped(folder / "c.zip", {"data.txt": data})), "csv.zip")) == rows()
     for kind in ("csv", "csv.zip"):  # both are about the file in the zip
-        assert good_rows(named("c.zip", kind)) == rows()
+        assert good_rows(source_by_name("c.zip", kind)) == rows()
     with pytest.raises(SourceError, match="unknown format"):
-        named("a.zip", "cvs")
+        source_by_name("a.zip", "cvs")
 
 
 def test_zips_that_cannot_be_read_say_why(folder):
@@ -303,15 +306,15 @@ def test_zips_that_cannot_be_read_say_why(folder):
     zipped(folder / "parquet.zip", {"a.parquet": b""})
     zipped(folder / "twice.zip", {"a.csv.gz": b""})
     reasons = {
-        "two": "a zip of 2 files (a.csv, b.csv): unpack it, and name one of them",
-        "none": "a zip without a file",
-        "cut": "not a whole zip", "text": "not a whole zip", "damaged": "not a whole zip",
-        "encrypted": "is encrypted", "lzma": "packed in an unusual way", "parquet": "unknown format",
-        "twice": "packed twice",
+        "two": "the zip has 2 files (a.csv, b.csv): unpack it and pass one of them",
+        "none": "the zip has no file in it",
+        "cut": "not a complete zip", "text": "not a complete zip", "damaged": "not a complete zip",
+        "encrypted": "is encrypted", "lzma": "unsupported zip compression", "parquet": "unknown format",
+        "twice": "compressed twice",
     }  # fmt: skip
     for name, reason in reasons.items():
         with pytest.raises(SourceError) as caught:
-            good_rows(named(f"{name}.zip"))
+            good_rows(source_by_name(f"{name}.zip"))
         assert reason in str(caught.value)
         assert f"{name}.zip" in str(caught.value)
 
@@ -321,18 +324,18 @@ def test_a_zip_cannot_come_through_a_pipe(folder):
     os.write(start, zipped(folder / "a.zip", {"a.csv": b"user\n"}).read_bytes())
     os.close(start)
     with pytest.raises(SourceError, match="a zip cannot be read from a pipe"):
-        named(f"/dev/fd/{end}", "csv.zip")
+        source_by_name(f"/dev/fd/{end}", "csv.zip")
     os.close(end)
 
 
 def test_a_zip_is_never_unpacked_at_once(folder, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_LINE", 4 << 20)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 4 << 20)
     path = zipped(folder / "a.zip", {"a.csv": b"0" * (6 << 20)})
     assert path.stat().st_size < 10_000
     with path.open("rb") as file:
         assert len(Unzipped("a.zip", file, "a.csv").read(1000)) <= 1000
     with pytest.raises(SourceError, match="a line of more than 4 MiB"):
-        good_rows(named(str(path)))
+        good_rows(source_by_name(str(path)))
 
 
 def test_predictions_are_not_written_to_a_zip(folder, spider, fails):
@@ -383,13 +386,13 @@ def test_quantiles_hold_equally_many_and_equal_numbers_stay_together():
 
 
 def test_bins_do_not_depend_on_where_blocks_end(folder, monkeypatch):
-    monkeypatch.setattr(bins, "SAMPLE", 100)
+    monkeypatch.setattr(bins, "QUANTILE_NUMBERS", 100)
     (folder / "a.csv").write_text(prices())
     found = []
     for block in (50, 700, 1 << 20):
-        monkeypatch.setattr(lines, "BLOCK", block)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", block)
         rule = Bins("quantiles:7")
-        chunks = read(named("a.csv"), ["user", "price"], "sold", bins=[None, rule])
+        chunks = read(source_by_name("a.csv"), ["user", "price"], "sold", bins=[None, rule])
         ids = [each for chunk in chunks for each in chunk.columns[1].tolist()]
         found.append((rule.edges, ids))
     assert found[0] == found[1] == found[2]
@@ -401,16 +404,16 @@ def test_a_quiet_pipe_does_not_wait_for_ever_for_its_bins():
     quiet = sources.Chunk([], None, np.empty(0, int), [], 0, None, quiet=True)
     chunk = sources.Chunk([np.arange(4.0)], np.zeros(4), np.arange(4), [], 4, None)
     rule = Bins("quantiles:2")
-    given = bins.binned(iter([chunk, *[quiet] * bins.PATIENCE, chunk]), [rule])
+    given = bins.binned(iter([chunk, *[quiet] * bins.MAX_QUIET_CHUNKS, chunk]), [rule])
     got = list(given)
-    assert [each.quiet for each in got] == [True] * (bins.PATIENCE - 1) + [False, False]
+    assert [each.quiet for each in got] == [True] * (bins.MAX_QUIET_CHUNKS - 1) + [False, False]
     assert got[-1].columns[0].tolist() == ["below 1", "from 1", "from 1", "from 1"]
 
 
 def test_the_bins_of_a_model_stay(folder, monkeypatch, spider, fails):
     """For --resume, --add, predict and recommend: also where the quantiles would now be others."""
-    monkeypatch.setattr(bins, "SAMPLE", 100)
-    monkeypatch.setattr(lines, "BLOCK", 1000)
+    monkeypatch.setattr(bins, "QUANTILE_NUMBERS", 100)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     (folder / "a.csv").write_text(prices().replace("\n7,", "\n,", 60))
     rule = ("--bin", "price=quantiles:5")
     message = fails("fit", "a.csv", *BINS, *rule)
@@ -454,7 +457,7 @@ def test_a_pipe_says_from_how_many_numbers_its_quantiles_are(folder, monkeypatch
 
 def test_a_number_that_is_none_is_a_bad_row_or_a_missing_id(folder):
     (folder / "a.csv").write_text("user;price;sold\n1;2,5;1\n1;abc;1\n1;;1\n1;NaN;1\n1;inf;1\n")
-    source = named("a.csv", delimiter=";", decimal=",")
+    source = source_by_name("a.csv", delimiter=";", decimal=",")
 
     def ids(missing):
         (chunk,) = read(source, ["user", "price"], "sold", bins=[None, Bins("edges:3")], missing=missing)
@@ -471,11 +474,11 @@ def test_bins_of_json_and_parquet(folder):
     (folder / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     parquet.write_table(pa.table({"user": [1, 2], "price": [2.0, 7.5], "sold": [1, 2]}), "a.parquet")
     for name in ("a.jsonl", "a.parquet"):
-        (chunk,) = read(named(name), ["user", "price"], "sold", bins=[None, Bins("edges:3")])
+        (chunk,) = read(source_by_name(name), ["user", "price"], "sold", bins=[None, Bins("edges:3")])
         assert chunk.columns[1].tolist() == ["below 3", "from 3"]
     parquet.write_table(pa.table({"user": [1], "price": ["2"], "sold": [1]}), "b.parquet")
     with pytest.raises(SourceError, match="column price is string, not a number"):
-        list(read(named("b.parquet"), ["user", "price"], "sold", bins=[None, Bins("edges:3")]))
+        list(read(source_by_name("b.parquet"), ["user", "price"], "sold", bins=[None, Bins("edges:3")]))
 
 
 @pytest.mark.parametrize(
@@ -496,7 +499,7 @@ def test_damaged_bins_of_a_model_are_an_error(folder, spider, fails):
     model = spidertensor.load("a.spider")
     for stored in ([None], [None, {"rule": "edges:1"}]):
         model.save("a.spider", model.position_ | {"bins": stored})
-        assert "bins in the model's file are damaged" in fails("predict", "a.spider", "a.csv")
+        assert "bins in the model file are damaged" in fails("predict", "a.spider", "a.csv")
 
 
 def test_a_file_of_one_mode_is_a_mean_of_each_id(folder, spider):

@@ -181,7 +181,7 @@ def test_predictions_keep_mode_and_link_and_follow_no_planted_link(model, folder
     assert (folder / name).is_symlink()
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert files_in(folder / "deep") == {name}
-    chunks = sources.read(sources.named(name), ["user", "movie"])
+    chunks = sources.read(sources.source_by_name(name), ["user", "movie"])
     assert sum(len(chunk.rows) for chunk in chunks) == 1200
 
 
@@ -330,7 +330,7 @@ def test_a_file_is_not_added_twice_by_accident(folder, spider, fails):
         file.write(csv_text(table(10), header=""))
     for name in ("moved", "b", "c"):
         assert fails("fit", f"{name}.csv", *fit, "--add") == (
-            f"spider: m.spider: has learned {name}.csv already, up to line 9,001: use --resume to go on "
+            f"spider: m.spider: already learned {name}.csv up to line 9,001: use --resume to continue "
             "after it, or --add --again to learn it once more\n"
         )
     assert (folder / "m.spider").read_bytes() == before
@@ -351,9 +351,7 @@ def test_the_position_of_an_older_version(ratings, folder, spider, fails):
     model = spidertensor.load("m.spider")
     for before in (None, 3, [{"source": 1}], [{"head": {}}, None]):
         model.save("m.spider", model.position_ | {"before": before})
-        assert "has learned ratings.csv already" in fails(
-            "fit", "ratings.csv", "--model", "m.spider", "--add"
-        )
+        assert "already learned ratings.csv" in fails("fit", "ratings.csv", "--model", "m.spider", "--add")
         assert spider("fit", "ratings.csv", "--model", "m.spider", "--resume", "--quiet")[0] == 0
 
 
@@ -361,7 +359,7 @@ def test_the_position_of_an_older_version(ratings, folder, spider, fails):
 def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch, how):
     for seed, name in enumerate("ab"):
         (folder / f"{name}.csv").write_text(csv_text(table(3000, seed=seed)))
-    monkeypatch.setattr(lines, "BLOCK", 1 << 12)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
     spider("fit", "a.csv", *FIT, "--model", "m.spider", "--quiet")
     shutil.copy("m.spider", "whole.spider")
     learn, calls = Run.learn, []
@@ -379,7 +377,7 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
         patch.setattr(Run, "learn", stops)
         assert spider("fit", "b.csv", *fit, "--add")[0] == (2 if how == "crash" else 130)
     assert 3000 < n_entries("m.spider") < 6000
-    assert "use --resume to go on" in fails("fit", "b.csv", *fit, "--add")
+    assert "use --resume to continue" in fails("fit", "b.csv", *fit, "--add")
     assert spider("fit", "b.csv", *fit, "--resume")[0] == 0
     assert spider("fit", "b.csv", "--model", "whole.spider", "--quiet", "--add")[0] == 0
     assert (folder / "m.spider").read_bytes() == (folder / "whole.spider").read_bytes()

@@ -11,8 +11,8 @@ import pytest
 from spidertensor.cli.errors import worded
 from spidertensor.learner import position
 from spidertensor.learner.errors import LearnerError
-from spidertensor.sources import named
-from spidertensor.sources.source import HEAD
+from spidertensor.sources import source_by_name
+from spidertensor.sources.source import HEAD_BYTES
 
 FILE = {
     "source": "a.csv", "head": {"bytes": 10, "sha256": "x"}, "row": 5, "bad": 1, "last": "y", "stream": None,
@@ -54,7 +54,7 @@ def test_texts_are_a_truth_value_for_each_mode(texts):
         {"row": 2**63 - 1},
         {"row": 5, "bad": 5},
         {"head": {"bytes": 0, "sha256": "x"}},
-        {"head": {"bytes": HEAD, "sha256": "x"}},
+        {"head": {"bytes": HEAD_BYTES, "sha256": "x"}},
         {"last": None},
     ],
 )
@@ -81,7 +81,7 @@ def test_impossible_places(place, change):
     [
         {"row": True},
         {"head": {"bytes": -1, "sha256": "x"}},
-        {"head": {"bytes": HEAD + 1, "sha256": "x"}},
+        {"head": {"bytes": HEAD_BYTES + 1, "sha256": "x"}},
         {"head": {"bytes": True, "sha256": "x"}},
         {"head": {"bytes": 10}},
         {"head": "x"},
@@ -139,13 +139,13 @@ def test_files_are_remembered_that_something_was_learned_from():
 def test_a_source_that_was_learned_is_found_and_not_added_again(tmp_path):
     (tmp_path / "a.csv").write_text("user,rating\n1,2\n")
     (tmp_path / "b.csv").write_text("user,rating\n1,3\n")
-    a, b = (named(str(tmp_path / name)) for name in ("a.csv", "b.csv"))
+    a, b = (source_by_name(str(tmp_path / name)) for name in ("a.csv", "b.csv"))
     place = FILE | {"head": a.head()}
     assert position.find([FILE, place], a) is place
     assert position.find([FILE, place], b) is None
-    assert position.find([place, PIPE], named("-")) is PIPE
+    assert position.find([place, PIPE], source_by_name("-")) is PIPE
     with pytest.raises(LearnerError) as caught:
         position.check_new(place, Path("m.spider"), a)
-    assert re.search(r"has learned .*a\.csv already, up to line 5: use --resume", worded(caught.value))
+    assert re.search(r"already learned .*a\.csv up to line 5: use --resume", worded(caught.value))
     for fine in (None, PIPE, place | {"row": 0}):
         position.check_new(fine, Path("m.spider"), a)

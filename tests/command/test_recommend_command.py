@@ -57,7 +57,9 @@ def test_a_file_of_users(spider, tmp_path, name):
     else:
         from spidertensor import sources
 
-        chunks = list(sources.read(sources.named(str(tmp_path / name)), ["user", "rank", "product"], "mean"))
+        chunks = list(
+            sources.read(sources.source_by_name(str(tmp_path / name)), ["user", "rank", "product"], "mean")
+        )
         found = list(zip(*chunks[0].columns, chunks[0].values, strict=True))
     expected = wanted(["u1", "u2"])
     assert [tuple(row[:3]) for row in found] == [row[:3] for row in expected]

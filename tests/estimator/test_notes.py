@@ -287,7 +287,7 @@ def test_fit_notes_a_model_that_is_worse_than_the_floors(spider, tmp_path):
     last = record["last_part"]
     assert last["score"] > last["floors"]["mean"] > last["floors"]["biases"]
     assert [note["kind"] for note in record["notes"]] == ["unclipped", "worse than mean", "worse than biases"]
-    assert "pass a fitting --scaling SHIFT,SCALE" in err
+    assert "pass a suitable --scaling SHIFT,SCALE" in err
     assert "in the last 750 entries the model was worse than the running mean" in err
 
 

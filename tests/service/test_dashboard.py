@@ -81,7 +81,7 @@ def test_numbers_move_while_a_client_learns(page, server):
     server.learn(rows(700, seed=3))
     expect(page.locator("#numbers")).to_contain_text(f"{before + 700:,}", timeout=10_000)
     assert float(tile(page, "error")) > 0
-    told = page.locator("#chart-error .told").text_content()
+    told = page.locator("#chart-error .visually-hidden").text_content()
     assert re.search(r"model [\d.]+, mean so far [\d.]+, one bias per node [\d.]+", told or "")
 
 
@@ -110,7 +110,7 @@ def test_an_error_is_told_where_it_was_asked(browser, server, tmp_path, warm_ker
         page = browser.new_context().new_page()
         page.goto(empty.url)
         page.wait_for_selector("#predict [data-mode=user]")
-        assert "nothing was learned yet" in ask(page, "predict", user="1", movie="2")
+        assert "nothing learned yet" in ask(page, "predict", user="1", movie="2")
         page.context.close()
 
 

@@ -402,10 +402,10 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     labelled = SpiderClassifier(committee=1).partial_fit([[1, 2]] * 3, ["no", "yes", "no"])
     labelled.save(tmp_path / "labelled.spider", {"value": "v"})
     cases = [
-        (("--model", "labelled.spider"), "has labels of its own, which are not served"),
-        (("--follow", "labelled.spider"), "has labels of its own, which are not served"),
-        (("--model", "binned.spider"), "has modes of bins, which are not served"),
-        (("--follow", "binned.spider"), "has modes of bins, which are not served"),
+        (("--model", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
+        (("--follow", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
+        (("--model", "binned.spider"), "has binned modes, which cannot be served"),
+        (("--follow", "binned.spider"), "has binned modes, which cannot be served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),
         ((), "use one of --model, --follow and --demo"),
         (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "give a token with --token-file"),
@@ -415,7 +415,7 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
         (("--model", "m.spider", *RATINGS, "--checkpoint-every", "often"), "30s, 5m, 1h or never"),
         (("--model", "none/m.spider", *RATINGS), "its folder must exist"),
         (("--follow", "none.spider"), "none.spider: No such file"),
-        (("--model", "unnamed.spider"), "does not say which column has the value"),
+        (("--model", "unnamed.spider"), "does not name the value column"),
         (("--model", "unnamed.spider", "--value", "v", "--modes", "a,b"), "has modes"),
     ]
     for options, text in cases:

@@ -18,8 +18,8 @@ from spidertensor.learner.opening import reopened, standing
 from spidertensor.learner.remedies import for_command, for_service
 from spidertensor.learner.scores import Scores
 from spidertensor.method import Update
-from spidertensor.sources import Chunk, named
-from spidertensor.sources.bins import PATIENCE
+from spidertensor.sources import Chunk, source_by_name
+from spidertensor.sources.bins import MAX_QUIET_CHUNKS
 from spidertensor.spider.likelihoods import GAUSSIAN
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -97,7 +97,7 @@ def first_of(chunks: list[Chunk], n: int) -> tuple[list[int], list[tuple[int, bo
 def test_the_first_batch_is_whole_however_its_rows_arrive():
     assert first_of([chunk(3)] * 5, 8) == ([9, 3, 3], [(9, False)])
     assert first_of([chunk(3), chunk(2)], 8) == ([5], [(5, False)])
-    quiet = [chunk(0, quiet=True)] * PATIENCE
+    quiet = [chunk(0, quiet=True)] * MAX_QUIET_CHUNKS
     assert first_of([chunk(3), *quiet, chunk(9)], 8) == ([3, 9], [(3, True)])
     assert first_of([chunk(3), *quiet[1:], chunk(9)], 8) == ([12], [(12, False)])
     assert len(joined(chunk(3), chunk(2)).rows) == 5
@@ -118,7 +118,7 @@ def test_a_model_of_events_has_no_value_column_whatever_is_asked_for():
 def test_a_source_that_is_new_to_a_model(tmp_path):
     (tmp_path / "a.csv").write_text("user,film,stars\n1,2,3\n")
     model = SpiderRegressor(**SMALL).fit([["1", 2], ["3", 4]], [1.0, 2.0])
-    found = standing(reopened(model, Path("m"), "stars"), named(str(tmp_path / "a.csv")))
+    found = standing(reopened(model, Path("m"), "stars"), source_by_name(str(tmp_path / "a.csv")))
     assert (found.stored, found.place, found.is_latest, found.before) == (None, None, False, [])
     assert found.all_text == [True, False]  # by the ids that it has
 

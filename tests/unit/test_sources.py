@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spidertensor.sources import Chunk, SourceError, lines, named, parquet_file, read
+from spidertensor.sources import Chunk, SourceError, lines, parquet_file, read, source_by_name
 from spidertensor.spider.likelihoods import PROBIT
 
 MODES = ["user", "movie"]
@@ -35,12 +35,12 @@ def all_of(chunks) -> Chunk:
 def from_text(tmp_path, text, *, name="a.csv", modes=MODES, value: str | None = "rating", **how):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return all_of(read(named(str(path)), modes, value, **how))
+    return all_of(read(source_by_name(str(path)), modes, value, **how))
 
 
 def write(path, records):
     """Records in the format of the file's name."""
-    kind = named(str(path))
+    kind = source_by_name(str(path))
     if kind.format.name == "parquet":
         parquet.write_table(pa.Table.from_pylist(records), path)
         return
@@ -75,10 +75,10 @@ NAMES = [
 @pytest.mark.parametrize("block", [100, 1 << 20])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_gives_the_same_entries(tmp_path, monkeypatch, name, block):
-    monkeypatch.setattr(lines, "BLOCK", block)
-    monkeypatch.setattr(parquet_file, "ROWS", block)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    monkeypatch.setattr(parquet_file, "BATCH_ROWS", block)
     write(tmp_path / name, RECORDS)
-    source = named(str(tmp_path / name))
+    source = source_by_name(str(tmp_path / name))
     whole = all_of(read(source, MODES, "rating"))
     first = 2 if source.format.name in ("csv", "tsv") else 1  # the line after the header
     assert whole.columns == [[r["user"] for r in RECORDS], [r["movie"] for r in RECORDS]]
@@ -125,7 +125,7 @@ def test_an_id_in_a_text_file_is_decided_by_its_text_alone(tmp_path):
 
 
 def test_a_later_text_does_not_change_the_ints_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK", 64)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
     texts = [*map(str, range(100)), "x", *map(str, range(100)), ""]
     body = "user,movie,rating\n" + "".join(f"{text},1,2\n" for text in texts)
     found = from_text(tmp_path, body)
@@ -151,7 +151,7 @@ def test_typed_files_keep_their_types(tmp_path):
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
 
     def of(*modes):
-        return all_of(read(named(str(tmp_path / "a.parquet")), modes, "rating"))
+        return all_of(read(source_by_name(str(tmp_path / "a.parquet")), modes, "rating"))
 
     assert of("text").columns == [["1", "2"]]
     assert of("code").columns == [["1", "1"]]
@@ -193,7 +193,7 @@ REASONS = {
 
 @pytest.mark.parametrize("block", [1, 30, 1 << 20])
 def test_bad_rows_of_csv_are_found_one_by_one(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(lines, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
     found = from_text(tmp_path, BAD_CSV)
     assert (found.columns, found.values) == ([[1, 1, 2], [2, 2, 1]], [3.5, 4, 5])
     assert found.rows == [2, 15, 16]
@@ -224,7 +224,7 @@ def test_bad_rows_of_json_lines(tmp_path, monkeypatch):
     }  # fmt: skip
     texts = [bad[row][0] if row in bad else "" if row == 11 else good for row in range(1, 15)]
     for block in (1 << 20, 50):
-        monkeypatch.setattr(lines, "BLOCK", block)
+        monkeypatch.setattr(lines, "BLOCK_BYTES", block)
         found = from_text(tmp_path, "\n".join(texts), name="a.jsonl")
         assert found.rows == [1, 14]
         assert (found.columns, found.values) == ([[1, 1], [2, 2]], [3, 3])
@@ -246,7 +246,7 @@ def test_labels(tmp_path):
 def test_columns_are_found_by_name(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('"b b",x,x,a\n1,2,3,4\n')
-    source = named(str(path))
+    source = source_by_name(str(path))
     assert all_of(read(source, ["a", "b b"])).columns == [[4], [1]]
     with pytest.raises(SourceError, match=r"no column 'c' \(there are: b b, x, x, a\)"):
         list(read(source, ["c"]))
@@ -257,20 +257,20 @@ def test_columns_are_found_by_name(tmp_path):
         list(read(source, ["x"]))
     with pytest.raises(SourceError, match="named twice"):
         list(read(source, ["a"], "a"))
-    headless = named(str(path), names=["p", "q", "r", "s"])
+    headless = source_by_name(str(path), names=["p", "q", "r", "s"])
     assert all_of(read(headless, ["s", "p"])).columns == [["a", 4], ["b b", 1]]
 
 
 def test_rows_can_be_kept_whole(tmp_path):
     text = "user,note,movie\n1,007,2\n,x,2\n3,é,4\n"
     (tmp_path / "a.csv").write_text(text)
-    (chunk,) = read(named(str(tmp_path / "a.csv")), MODES, keep=True)
+    (chunk,) = read(source_by_name(str(tmp_path / "a.csv")), MODES, keep=True)
     assert chunk.values is None
     assert chunk.records.to_pydict() == {"user": ["1", "3"], "note": ["007", "é"], "movie": ["2", "4"]}
     (tmp_path / "a.jsonl").write_text(
         '{"user": 1, "movie": "a", "x": [1]}\n{"user": 2}\n{"user": "b", "movie": 3}\n'
     )
-    (chunk,) = read(named(str(tmp_path / "a.jsonl")), MODES, keep=True)
+    (chunk,) = read(source_by_name(str(tmp_path / "a.jsonl")), MODES, keep=True)
     assert chunk.records == [{"user": 1, "movie": "a", "x": [1]}, {"user": "b", "movie": 3}]
     assert [column.tolist() for column in chunk.columns] == [[1, "b"], ["a", 3]]
 
@@ -280,23 +280,23 @@ def test_names_and_formats():
         ("a.csv", "csv", None), ("x/b.TSV.GZ", "tsv", "gzip"), ("a.b.ndjson.zst", "jsonl", "zstd"),
         ("a.pq", "parquet", None), ("-", "csv", None),
     ]:  # fmt: skip
-        source = named(name)
+        source = source_by_name(name)
         assert (source.format.name, source.compression) == (kind, compression)
-    assert named("-", "jsonl.gz").format.name == "jsonl"
+    assert source_by_name("-", "jsonl.gz").format.name == "jsonl"
     for name in ("a.txt", "a.gz", "a", "a.parquet.gz"):
         with pytest.raises(SourceError, match="unknown format"):
-            named(name)
+            source_by_name(name)
     with pytest.raises(SourceError, match="cannot be parquet"):
-        named("-", "parquet")
-    with pytest.raises(SourceError, match="has names"):
-        named("a.jsonl", names=["a"])
+        source_by_name("-", "parquet")
+    with pytest.raises(SourceError, match="already names"):
+        source_by_name("a.jsonl", names=["a"])
 
 
 def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
     def fails(name, content: bytes, match, error: type[Exception] = SourceError):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(error, match=match):
-            list(read(named(str(tmp_path / name)), MODES, "rating"))
+            list(read(source_by_name(str(tmp_path / name)), MODES, "rating"))
 
     whole = gzip.compress(BAD_CSV.encode() * 1000)
     fails("a.csv", b"", "no header")
@@ -305,13 +305,13 @@ def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
     fails("b.csv.gz", b"user,movie,rating\n", "b.csv.gz: ")
     fails("a.parquet", b"PAR1 not at all", "a.parquet: ")
     fails("empty.parquet", b"", "empty.parquet: ")
-    monkeypatch.setattr(lines, "MAX_LINE", 1000)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
     fails("long.csv", b"x" * 3000, "a line of more than")
     with pytest.raises(FileNotFoundError):
-        list(read(named(str(tmp_path / "none.csv")), MODES))
+        list(read(source_by_name(str(tmp_path / "none.csv")), MODES))
     parquet.write_table(pa.table({"user": [1], "movie": pa.array([1], pa.date32()), "rating": ["1"]}),
                         tmp_path / "d.parquet")  # fmt: skip
-    source = named(str(tmp_path / "d.parquet"))
+    source = source_by_name(str(tmp_path / "d.parquet"))
     with pytest.raises(SourceError, match="date32"):
         list(read(source, MODES))
     with pytest.raises(SourceError, match="not a number"):
@@ -322,10 +322,10 @@ def test_what_is_no_source_is_one_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
     """A reader that goes on finds it changed, wherever blocks end; what ends the line does not count."""
-    monkeypatch.setattr(lines, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
     row = "1,2,3" if name == "a.csv" else '{"user": 1, "movie": 2, "rating": 3}'
     text = ("user,movie,rating\n" if name == "a.csv" else "") + f"{row}\n\n{row}"
-    path, source = tmp_path / name, named(str(tmp_path / name))
+    path, source = tmp_path / name, source_by_name(str(tmp_path / name))
 
     def rest(text, skip, last):
         path.write_text(text)
@@ -339,7 +339,7 @@ def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
         assert rest(text + ending, end, chunk.last) == []
     assert rest(f"{text}\n{row}\n", end, chunk.last) == [end + 1]
     for changed in (f"{text}5", f"{text}5\n{row}\n", f"{text}5\n"):
-        with pytest.raises(SourceError, match=f"line {end}, the last that was learned, has changed"):
+        with pytest.raises(SourceError, match=f"line {end}, the last one learned, has changed"):
             rest(changed, end, chunk.last)
         assert rest(changed, end, None) == list(range(end + 1, changed.rstrip().count("\n") + 2))
 
@@ -347,14 +347,14 @@ def test_the_last_line_is_recognised(tmp_path, monkeypatch, name, block):
 def test_a_header_alone_is_no_rows(tmp_path):
     for text in ("user,movie,rating", "user,movie,rating\r\n"):
         (tmp_path / "a.csv").write_text(text)
-        assert list(read(named(str(tmp_path / "a.csv")), MODES, "rating")) == []
+        assert list(read(source_by_name(str(tmp_path / "a.csv")), MODES, "rating")) == []
     (tmp_path / "a.jsonl").write_text("")
-    assert list(read(named(str(tmp_path / "a.jsonl")), MODES)) == []
+    assert list(read(source_by_name(str(tmp_path / "a.jsonl")), MODES)) == []
 
 
 def test_a_file_is_recognised_by_its_start(tmp_path):
     (tmp_path / "a.csv").write_text("user\n1\n")
-    source = named(str(tmp_path / "a.csv"))
+    source = source_by_name(str(tmp_path / "a.csv"))
     head = source.head()
     with (tmp_path / "a.csv").open("a") as file:
         file.write("2\n")
@@ -362,8 +362,8 @@ def test_a_file_is_recognised_by_its_start(tmp_path):
     (tmp_path / "a.csv").write_text("user\n")
     assert not source.has_head(head)
     assert not source.has_head(None)
-    assert named("-").has_head(None)
-    assert not named("-").has_head(head)
+    assert source_by_name("-").has_head(None)
+    assert not source_by_name("-").has_head(head)
 
 
 def test_the_fast_way_and_the_slow_way_agree(tmp_path, monkeypatch):
@@ -375,7 +375,7 @@ def test_the_fast_way_and_the_slow_way_agree(tmp_path, monkeypatch):
         for _ in range(600)
     )
     slow_only = from_text(tmp_path, text)
-    monkeypatch.setattr(lines, "BLOCK", 1)  # a line each: nearly all go the fast way
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1)  # a line each: nearly all go the fast way
     assert from_text(tmp_path, text) == slow_only
     assert len(slow_only.rows) > 50
 
@@ -391,7 +391,7 @@ def test_reading_takes_constant_memory_and_the_wanted_columns(tmp_path):
             )
     before = pa.total_allocated_bytes()
     most = 0
-    for chunk in read(named(str(path)), MODES, "rating"):
+    for chunk in read(source_by_name(str(path)), MODES, "rating"):
         most = max(most, pa.total_allocated_bytes() - before)
         assert len(chunk.columns) == 2
     assert most < 4 << 20  # the file has 6 MiB
@@ -402,13 +402,13 @@ def test_reading_takes_constant_memory_and_the_wanted_columns(tmp_path):
 
 def in_blocks(path, size: int, modes=MODES, value: str | None = "rating", **how) -> Chunk | str:
     """What is read in blocks of this size, or the error."""
-    before, lines.BLOCK = lines.BLOCK, size
+    before, lines.BLOCK_BYTES = lines.BLOCK_BYTES, size
     try:
-        return all_of(read(named(str(path)), modes, value, **how))._replace(share=None)
+        return all_of(read(source_by_name(str(path)), modes, value, **how))._replace(share=None)
     except SourceError as error:
         return str(error)
     finally:
-        lines.BLOCK = before
+        lines.BLOCK_BYTES = before
 
 
 CSV_LINES = st.lists(
@@ -484,12 +484,12 @@ def test_long_fields(tmp_path, size):
 def test_lines_that_end_with_cr_alone(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"user,movie,rating\r1,m,2\r2,m,3\r")
-    assert in_blocks(path, 1 << 20) == f"{path}: its lines end with CR alone, convert them to LF first"
+    assert in_blocks(path, 1 << 20) == f"{path}: lines end with CR only, convert them to LF first"
 
 
 @pytest.mark.parametrize("size", [1, 16, 32])
 def test_a_line_is_too_long_wherever_blocks_end(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(lines, "MAX_LINE", 40)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 40)
     path = tmp_path / "a.csv"
     path.write_text("user,movie,rating\n" + "x" * 37 + ",m,1\n")
     assert in_blocks(path, size) == f"{path}: a line of more than 0 MiB: is this a text file?"

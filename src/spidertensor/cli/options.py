@@ -131,7 +131,9 @@ def source(
 
     names = None if columns is None else words(columns)
     delimiter = {"tab": "\t", "\\t": "\t"}.get(delimiter or "", delimiter)
-    return sources.named(name, format, names, delimiter=delimiter, encoding=encoding, decimal=decimal)
+    return sources.source_by_name(
+        name, format, names, delimiter=delimiter, encoding=encoding, decimal=decimal
+    )
 
 
 def bin_rules(texts: list[str] | None) -> dict[str, str] | None:

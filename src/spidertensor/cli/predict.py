@@ -114,7 +114,7 @@ def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[s
 
     if hasattr(estimator, "predict_proba"):
         classes = labels.own_labels(estimator)
-        name = f"probability_of_{labels.text(classes[1])}" if classes else "probability"
+        name = f"probability_of_{labels.label_text(classes[1])}" if classes else "probability"
         place = estimator.classes_.tolist().index(estimator.positive_)
         return {name: estimator.predict_proba(ids)[:, place]}
     mean, std = estimator.predict(ids, return_std=True)

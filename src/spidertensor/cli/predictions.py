@@ -20,7 +20,7 @@ import numpy as np
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.writers import DELIMITERS, rows_writer
 from spidertensor.method import Update
-from spidertensor.sources import named
+from spidertensor.sources import source_by_name
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.writing import naming
 
@@ -34,7 +34,7 @@ class Predictions:
         """names: of the modes and the value, if there is one; size: of the file at the checkpoint that the
         run goes on from; replace: a file of predictions may be there, and its rows will come again"""
         self.path, self.names, self.likelihood, self.failed = path, list(names), likelihood, False
-        target = named(str(path))
+        target = source_by_name(str(path))
         self.kind = target.format.name
         if target.compression is not None or self.kind not in (*DELIMITERS, "jsonl"):
             raise CommandError(f"{path}: predictions are appended to, so they can be csv, tsv or jsonl")

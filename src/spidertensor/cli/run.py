@@ -22,7 +22,7 @@ from spidertensor.learner.first_batch import entries_needed, joined_first
 from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
-from spidertensor.sources.bins import SAMPLE
+from spidertensor.sources.bins import QUANTILE_NUMBERS
 
 MANY_BAD = 0.05  # share of the rows
 AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
@@ -80,7 +80,7 @@ class Run:
         how = {
             "likelihood": learner.estimator.likelihood_, "all_text": position["all_text"],
             "missing": self.missing, "bins": learner.bins,
-            "labels": classes and (labels.text(classes[0]), labels.text(classes[1])),
+            "labels": classes and (labels.label_text(classes[0]), labels.label_text(classes[1])),
         }  # fmt: skip
         if isinstance(self.source, Stream):
             at = position["stream"]
@@ -113,7 +113,7 @@ class Run:
             remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
             self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
         for name, each in zip(self.learner.modes, self.learner.bins, strict=True):
-            if self.source.path is None and each and 0 < each.taken < SAMPLE:
+            if self.source.path is None and each and 0 < each.taken < QUANTILE_NUMBERS:
                 reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
                 self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 

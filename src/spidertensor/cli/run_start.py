@@ -46,7 +46,7 @@ def start(
         raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
     bins = [Bins(rules[name]) if name in rules else None for name in modes]
     learner = Learner(estimator, path, modes, value, bins=bins, classes=own)
-    learner.position = position.begun(source, value, standing(learner, source).all_text, [])
+    learner.position = position.at_start(source, value, standing(learner, source).all_text, [])
     run = Run(learner, source)
     if events and isinstance(source, Source) and (note := event_options.unlearned_labels(source, modes)):
         run.notes.tell(note)
@@ -74,7 +74,7 @@ def resume(
             f"use --add to learn {source.name} on top of it"
         )
     known, missing = learner.position, position.missing_id(found.stored)
-    learner.position = position.begun(source, learner.value, found.all_text, found.before, missing)
+    learner.position = position.at_start(source, learner.value, found.all_text, found.before, missing)
     if "service" in known:
         learner.position["service"] = known["service"]  # a server finds its journal and its answers by it
     run = Run(learner, source, new=False, missing=missing)

@@ -30,7 +30,7 @@ def check_same(
         "modes": learner.modes,
         "value": learner.value,
         "binary": isinstance(estimator, SpiderClassifier),
-        "labels": labels.in_words(learner.classes),
+        "labels": labels.joined_labels(learner.classes),
         "bin": {name: each.rule for name, each in zip(learner.modes, learner.bins, strict=True) if each},
         **_flat(estimator),
     }
@@ -39,7 +39,7 @@ def check_same(
         settings = _flat(type(estimator).paper().set_params(**paths(settings)))
     options = {
         "modes": modes, "value": value, "binary": binary or None,
-        "labels": classes and labels.in_words(classes), "bin": rules,
+        "labels": classes and labels.joined_labels(classes), "bin": rules,
     }  # fmt: skip
     for name, wanted in {**options, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):

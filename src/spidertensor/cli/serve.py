@@ -15,7 +15,7 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from spidertensor.service.consumer import From as Consumed
+    from spidertensor.service.consumer import ConsumedStream
     from spidertensor.service.journaled import JournaledLearner
     from spidertensor.service.server import Settings
     from spidertensor.sources import Stream
@@ -262,12 +262,14 @@ def _stream(
     return sources.stream_at(url, format, names, config=config, on_gap=on_gap.value)
 
 
-def _consumed(served: JournaledLearner, stream: Stream, rejects: Path, letters: Stream | None) -> Consumed:
+def _consumed(
+    served: JournaledLearner, stream: Stream, rejects: Path, letters: Stream | None
+) -> ConsumedStream:
     """The stream, opened where the model is with it; letters: where bad messages are sent."""
     from spidertensor import sources
     from spidertensor.learner import position
     from spidertensor.learner.opening import standing
-    from spidertensor.service.consumer import From
+    from spidertensor.service.consumer import ConsumedStream
     from spidertensor.service.from_stream import DeadLetters
 
     learner = served.learner
@@ -282,7 +284,7 @@ def _consumed(served: JournaledLearner, stream: Stream, rejects: Path, letters: 
     start = found.place or {"row": 0, "bad": 0, "stream": None}
     files.check_writable(rejects)
     _rejects(rejects, stream.name, start["row"])  # fails now if the file holds anything else
-    about = position.begun(stream, learner.value, found.all_text, found.before)
+    about = position.at_start(stream, learner.value, found.all_text, found.before)
     about["bad"] = start["bad"]
     if found.is_latest:
         del about["bad"]  # the model goes on counting by itself
@@ -291,4 +293,4 @@ def _consumed(served: JournaledLearner, stream: Stream, rejects: Path, letters: 
     }  # fmt: skip
     if letters is not None and served.rejects is not None:
         served.rejects.letters = DeadLetters(letters.sender())
-    return From(sources.open(stream, learner.modes, learner.value, **how), about)
+    return ConsumedStream(sources.open(stream, learner.modes, learner.value, **how), about)

@@ -30,7 +30,7 @@ def read_ids(
 
     if name == "-":
         raise CommandError(f"{option} takes a file, not standard input")
-    source = sources.named(name)
+    source = sources.source_by_name(name)
     modes = [*needed]
     if allowed:
         first = next(iter(sources.read(source, needed, keep=True)), None)

@@ -39,14 +39,14 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
     """
     import pyarrow as pa
 
-    from spidertensor.sources import named
+    from spidertensor.sources import source_by_name
 
     if out is None:
         yield _csv_writer(output.Terminal(), DELIMITERS["csv"], spreadsheet_safe)
         return
     if out.suffix.lower() == ".zip":
         raise CommandError(f"{out}: a zip is only read: write .gz or .zst")
-    target = named(str(out))
+    target = source_by_name(str(out))
     kind = target.format.name
     if spreadsheet_safe and kind not in DELIMITERS:
         raise CommandError(f"--spreadsheet-safe is for csv and tsv, not for {kind}")

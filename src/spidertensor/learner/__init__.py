@@ -1,1 +1,1 @@
-"""A model with its position, the floors beside it and its scores: what `fit`, `serve` and streams drive."""
+"""A model with its position, floors and scores: the core shared by `fit`, `serve` and streams."""

@@ -1,4 +1,4 @@
-"""The same rows in other chunks: whole rounds of several workers, or no more than are learned at once."""
+"""Regroup chunks: into whole rounds of several workers, or into pieces of limited size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 def in_rounds(
     chunks: Iterator[Chunk], whole: Callable[[int], int], at_least: Callable[[], int]
 ) -> Iterator[Chunk]:
-    """The same rows in chunks that end where rounds do, but for the last one. So what is saved between two
-    chunks does not depend on how many rows were read at once.
+    """Regroup rows so that every chunk but the last ends with a round.
 
-    whole:    of so many rows, how many are in full rounds
-    at_least: rows that the next chunk needs
+    The model saved between two chunks then does not depend on how many rows were read at once.
+
+    whole:    maps a number of rows to how many of them fill whole rounds
+    at_least: returns how many rows the next chunk needs
     """
     rest = None
     for chunk in chunks:
@@ -33,7 +34,7 @@ def in_rounds(
 
 
 def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
-    """The same rows in chunks of at most so many: a signal, or a checkpoint, waits for the end of a chunk."""
+    """Split chunks into at most `most` rows: signals and checkpoints wait for the end of a chunk."""
     for chunk in chunks:
         while len(chunk.rows) > most:
             first, chunk = cut(chunk, most)
@@ -42,7 +43,7 @@ def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
 
 
 def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
-    """The first n good rows, with the bad ones before the last of them; and the others."""
+    """Split after the n-th good row; bad rows go to the side where their row number falls."""
     assert chunk.values is not None
     if n == len(chunk.rows):
         return chunk, chunk._replace(

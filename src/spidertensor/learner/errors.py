@@ -1,4 +1,4 @@
-"""What keeps a learner from starting."""
+"""The error of a learner that cannot start."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from spidertensor.faults import Fault
 
 
 class LearnerError(Fault, RuntimeError):
-    """A model that cannot go on as it was asked to; see Fault for its parts."""
+    """The model cannot continue as requested. Parts: see Fault."""

@@ -1,8 +1,7 @@
-"""The first batch of a new model decides the scale of its values.
+"""The first batch of a new model, which sets the scale of its values.
 
-So how much happened to arrive at once must not change it. A source gives its first rows together, as many as
-the model takes in one batch. A request to a server is a batch as its client made it: the first one is learned
-alone.
+The scale must not depend on how many rows happen to arrive at once. So the first rows of a source are joined
+into one full batch, and the first request to a server is learned on its own.
 """
 
 from __future__ import annotations
@@ -13,27 +12,28 @@ from typing import TypeVar
 from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.chunks import joined
 from spidertensor.sources import Chunk
-from spidertensor.sources.bins import PATIENCE
+from spidertensor.sources.bins import MAX_QUIET_CHUNKS
 
 Request = TypeVar("Request")
 
 
 def entries_needed(estimator: Estimator) -> int:
-    """How many entries the next call has to learn at least."""
+    """The minimum number of entries for the next call."""
     return 1 if estimator.__sklearn_is_fitted__() else estimator.batch_size
 
 
 def joined_first(chunks: Iterator[Chunk], n: int, on_first: Callable[[int, bool], None]) -> Iterator[Chunk]:
-    """Chunks of a new model, joined until the first has n entries.
+    """Join chunks until the first has n entries.
 
-    A pipe may give fewer at once. But rows of a pipe that stays quiet must not wait for ever, so after
-    PATIENCE quiet chunks it is as large as it is.
+    A pipe may deliver fewer at once. After MAX_QUIET_CHUNKS quiet chunks in a row, whatever has arrived is
+    the first chunk, so that no row waits forever.
 
-    on_first: called before it is yielded, with the number of its rows and whether patience has cut it short
+    on_first: called before the first chunk is yielded, with its number of rows and whether the pipe going
+              quiet cut it short
     """
-    first, left = None, PATIENCE
+    first, left = None, MAX_QUIET_CHUNKS
     for chunk in chunks:
-        left = left - 1 if chunk.quiet else PATIENCE
+        left = left - 1 if chunk.quiet else MAX_QUIET_CHUNKS
         if not chunk.quiet:
             first = chunk if first is None else joined(first, chunk)
         if first is not None and (len(first.rows) >= n or (left <= 0 and len(first.rows))):
@@ -47,5 +47,5 @@ def joined_first(chunks: Iterator[Chunk], n: int, on_first: Callable[[int, bool]
 
 
 def first_alone(requests: Sequence[Request], *, is_new: bool) -> list[Sequence[Request]]:
-    """The cuts in which waiting requests are learned, each in one call."""
+    """Group waiting requests, each group for one call; the first request of a new model is alone."""
     return [requests[:1], requests[1:]] if is_new and requests[1:] else [requests]

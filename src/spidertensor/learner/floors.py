@@ -1,8 +1,7 @@
-"""The floors learn beside a model, from the same entries, so that its running error can be judged by theirs.
+"""Floors (running mean, online biases) that learn the same entries as a model, to compare its error with.
 
-A floor knows a node by its row in the model. Rows change
-their nodes: a node that is evicted leaves its row to another (eviction.py), and behind one that was forgotten
-all rows move up. So that no floor takes the bias of one node for that of another, all of it is done here.
+A floor knows a node by its row in the model, and rows change nodes: eviction gives a row to another node
+(eviction.py), and forgetting moves later rows up. This module keeps the floors in step with both.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from spidertensor.method import Batch, Update
 from spidertensor.spider.events import Around, Rule, around, restart, start
 from spidertensor.spider.likelihoods import Likelihood
 
-COVERAGE = 0.9  # of the intervals that are counted
-FLOORS = {"mean": "the running mean", "biases": "online biases"}  # as they are called in a sentence
+COVERAGE = 0.9  # of the intervals whose hits are counted
+FLOORS = {"mean": "the running mean", "biases": "online biases"}  # key -> name in a sentence
 
 
 class FloorsState(NamedTuple):
-    """model: (1 + K,) entries and nodes of the model at that time"""
+    """model: (1 + n_modes,) number of entries, and of nodes per mode, of the model when this was saved"""
 
     model: NDArray[np.int64]
     mean: MeanState | Around
@@ -33,16 +32,15 @@ class FloorsState(NamedTuple):
 
 
 class RunningFloors:
-    """The floors, and the losses of all entries; each entry is scored by what was predicted before it was
-    learned.
+    """The floors, and the losses of model and floors; each entry is predicted before it is learned.
 
-    The loss is the squared error where the RMSE is the metric of the likelihood, else -log evidence, which
-    for binary values is the log loss. Of events it is the mean over the event and its negatives, and the
-    floors learn negatives of their own: the mean is then a constant rate, and biases are popularity.
+    The loss is the squared error if the metric of the likelihood is the RMSE, else -log evidence, which for
+    binary values is the log loss. For events it is the mean over the event and its negatives. Floors draw
+    their own negatives: the mean is then a constant rate, and the biases are popularity.
     """
 
     def __init__(self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None) -> None:
-        """rule: of a model of events"""
+        """rule: how negatives are drawn, if the model learns events"""
         self._likelihood, self.by_squares = likelihood, likelihood.metric == "rmse"
         self._rule, self._per_event = rule, 1 if rule is None else 1 + rule.negatives
         both = floors.mean(likelihood), floors.biases(n_modes, likelihood)
@@ -50,9 +48,9 @@ class RunningFloors:
         self._of_mean, self._of_biases = self._mean.init(0), self._biases.init(0)
 
     def learn(self, value: NDArray[np.float64], learned: Numbered, first: float) -> NDArray[np.float64]:
-        """(1 + floors, n) the losses of the model and of the floors at entries that the model has learned.
+        """Learn entries that the model has learned; returns the (1 + floors, n) losses of model and floors.
 
-        first: what the floors predict before their first entry, when they know nothing of the values
+        first: what the floors predict before their very first entry
         """
         batch, is_new = Batch(learned.nodes, value), not _inner(self._of_biases).counts.entries
         self._of_mean, of_mean = self._mean.update(self._of_mean, batch)
@@ -72,15 +70,14 @@ class RunningFloors:
         return (value - self._likelihood.expected(update.mean, update.var)) ** 2
 
     def state(self, model: Estimator) -> FloorsState:
-        """What `restore` needs. model: the estimator that they run beside"""
+        """The state for `restore`. model: the estimator that the floors accompany"""
         counts = np.array([model.n_entries_, *model.n_nodes_], np.int64)
         return FloorsState(counts, self._of_mean, self._of_biases)
 
     def restore(self, state: FloorsState, model: Estimator) -> None:
-        """As they were; but without their nodes if the rows of the model may have others now.
+        """Restore the floors; their nodes are dropped if the model's rows may hold other nodes now.
 
-        Forgetting removes nodes and learning adds entries: if the model has as many of both as it had,
-        neither has happened.
+        Forgetting removes nodes and learning adds entries, so equal counts mean that neither has happened.
         """
         self._of_mean, same = state.mean, np.array_equal(state.model, self.state(model).model)
         self._of_biases = state.biases if same else self._without_nodes(state.biases)
@@ -98,12 +95,12 @@ class RunningFloors:
 
 
 def _inner(state: Any) -> Any:
-    """The state of a floor, which may be one that learns events."""
+    """The state of the floor itself, without the wrapper for events."""
     return state.state if isinstance(state, Around) else state
 
 
 def in_intervals(update: Update) -> NDArray[np.bool_]:
-    """(2, n) whether each entry had a calibrated interval, and whether it was in it."""
+    """(2, n) whether each entry had a calibrated interval, and whether its value was inside."""
     if update.below is None:
         return np.zeros((2, len(update.mean)), bool)
     # NaN: the entry was refused

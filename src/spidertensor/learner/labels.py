@@ -1,4 +1,4 @@
-"""The labels of a model of binary values, as the texts of a source."""
+"""The labels of a binary model, and how they are written in a source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spidertensor.estimator.loading import Estimator
 
 
 def own_labels(estimator: Estimator) -> Classes | None:
-    """The labels of a fitted model of binary values, the positive one last; None if they are 0 and 1."""
+    """The labels of a fitted binary model, the positive one last; None if they are 0 and 1."""
     if not isinstance(estimator, SpiderClassifier):
         return None
     positive = estimator.positive_
@@ -16,10 +16,10 @@ def own_labels(estimator: Estimator) -> Classes | None:
     return None if are_zero_one((negative, positive)) else (negative, positive)
 
 
-def text(label: Label) -> str:
-    """The label as it stands in a source."""
+def label_text(label: Label) -> str:
+    """The label as written in a source."""
     return str(label).lower() if isinstance(label, bool) else str(label)
 
 
-def in_words(classes: Classes | None) -> str:
-    return ",".join(map(text, classes or ZERO_ONE))
+def joined_labels(classes: Classes | None) -> str:
+    return ",".join(map(label_text, classes or ZERO_ONE))

@@ -1,4 +1,4 @@
-"""The last part of a run: its scores, and whether a floor was better there than the model."""
+"""The scores over the last part of a run, and notes if a floor did better than the model there."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from spidertensor.faults import SpiderWarning
 from spidertensor.learner.floors import FLOORS
 from spidertensor.learner.scores import Scores
 
-LAST = 10_000  # entries of the last part of a run; half of a shorter run
-SHORTEST = 500  # entries of a last part that says anything
-MARGIN = 1.01  # by which factor a model must be worse than a floor
-ERRORS = 3.0  # and by how many standard errors of the difference
+LAST_ENTRIES = 10_000  # entries of the last part of a run; half of a shorter run
+MIN_ENTRIES = 500  # a shorter last part gets no notes
+MARGIN = 1.01  # a note needs an error this factor above that of a floor ...
+STANDARD_ERRORS = 3.0  # ... and a difference of this many standard errors
 
 
 class LastPart:
     def __init__(self, scores: Scores) -> None:
         self.scores = scores  # of the whole run
-        self._parts: deque[NDArray[np.float64]] = deque()  # losses of at least the last LAST entries
+        self._parts: deque[NDArray[np.float64]] = deque()  # losses of at least the last LAST_ENTRIES entries
         self._kept = 0
 
     def add(self, losses: NDArray[np.float64]) -> None:
-        """losses: what `Scores.add` returned"""
-        self._parts.append(losses[:, -LAST:])
+        """losses: as returned by `Scores.add`"""
+        self._parts.append(losses[:, -LAST_ENTRIES:])
         self._kept += self._parts[-1].shape[1]
-        while self._kept - self._parts[0].shape[1] >= LAST:
+        while self._kept - self._parts[0].shape[1] >= LAST_ENTRIES:
             self._kept -= self._parts.popleft().shape[1]
 
     def record(self) -> dict[str, Any] | None:
@@ -45,15 +45,15 @@ class LastPart:
         }
 
     def notes(self) -> Iterator[SpiderWarning]:
-        """At the end of a run: one for each floor that was better than the model."""
+        """One note for each floor that did better than the model; for the end of a run."""
         losses = self._losses()
         n = losses.shape[1]
-        if n < SHORTEST:
+        if n < MIN_ENTRIES:
             return
         score, *of_floors = self.scores.in_units(losses.mean(axis=1))
         for (name, words), floor, own in zip(FLOORS.items(), of_floors, losses[1:], strict=True):
             difference = losses[0] - own
-            if score > MARGIN * floor and difference.mean() > ERRORS * difference.std() / n**0.5:
+            if score > MARGIN * floor and difference.mean() > STANDARD_ERRORS * difference.std() / n**0.5:
                 scores = f"{score:.4g} and {floor:.4g}"
                 yield SpiderWarning(
                     f"in the last {n:,} entries the model was worse than {words} ({scores})",
@@ -61,7 +61,7 @@ class LastPart:
                 )
 
     def _losses(self) -> NDArray[np.float64]:
-        """(1 + floors, n)"""
-        n = min(LAST, self.scores.entries // 2)
+        """(1 + floors, n) the losses over the last part."""
+        n = min(LAST_ENTRIES, self.scores.entries // 2)
         losses = np.concatenate([np.empty((1 + len(FLOORS), 0)), *self._parts], axis=1)
         return losses[:, losses.shape[1] - n :]

@@ -1,4 +1,4 @@
-"""A model that learns: what `spider fit`, `spider serve` and streams have in common."""
+"""The learner: a model with its position and scores, shared by `spider fit`, `spider serve` and streams."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from spidertensor.spider.events import Rule
 
 
 class Refuse(Protocol):
-    """Takes entries that only the model can judge, such as by their scale: `error.rows`. It raises if they
-    are not to be left out; then nothing is learned."""
+    """Called with entries that the model refuses (`error.rows`), such as values far off its scale.
+
+    Return to leave them out; raise to learn nothing at all.
+    """
 
     def __call__(self, error: EntryError) -> None: ...
 
 
 class Learned(NamedTuple):
-    """The entries of a call that were learned. kept: which ones of those given these are"""
+    """The entries that one call learned. kept: their places among the entries given"""
 
     ids: Sequence[NDArray[Any]]
     values: NDArray[np.float64]
@@ -47,11 +49,11 @@ class Learner:
     """A model with its position and its scores.
 
     value:    the column of the values; None for events, which have none
-    position: how far the model has come with its sources (position.py): what its file says beside the model.
-              Whoever drives the learner moves it on, after `learn` and before anything else can fail.
-    bins:     per mode, those that its numbers become; by default none
-    classes:  labels that are not 0 and 1
-    memory:   entries after which the scores forget; math.inf for a run
+    position: how far each source has been learned (position.py); saved with the model. The caller advances it
+              after `learn`, before anything else can fail.
+    bins:     per mode, the bins for its numbers; by default none
+    classes:  the labels, if they are not 0 and 1
+    memory:   in entries, how far back the scores look; math.inf for a run
     """
 
     estimator: Estimator
@@ -78,7 +80,7 @@ class Learner:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever learned."""
+        """Whether nothing has been learned yet."""
         return not self.estimator.__sklearn_is_fitted__()
 
     @property
@@ -87,11 +89,11 @@ class Learner:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the modes and of the value, if there is one."""
+        """The names of the modes, then of the value if there is one."""
         return [*self.modes, *([] if self.value is None else [self.value])]
 
     def learn(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64], refuse: Refuse) -> Learned:
-        """Learn all entries but those that `refuse` leaves out; after an error, nothing."""
+        """Learn all entries except those that `refuse` leaves out; on an error nothing is learned."""
         kept = np.arange(len(values))
         while True:
             try:
@@ -107,19 +109,19 @@ class Learner:
                 ids, values = [np.delete(column, rows) for column in ids], np.delete(values, rows)
 
     def _learned(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64]) -> Numbered:
-        # Names only for a new model: one that was saved without names learns its columns by position.
+        # Names only for a new model: one saved without names learns its columns by position.
         columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
         if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
             return self.estimator._learn_numbered(columns, values)
         return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)
 
     def labels(self, values: NDArray[np.float64]) -> list[Label]:
-        """The labels that zeros and ones stand for."""
+        """Map values 0 and 1 to labels."""
         assert self.classes is not None
         return [self.classes[int(value)] for value in values]
 
     def score(self, learned: Learned) -> NDArray[np.float64]:
-        """The (1 + floors, n) losses of entries at what was predicted before they were learned."""
+        """Add entries to the scores; returns their (1 + floors, n) losses."""
         if not len(learned.values):
             return np.empty((len(self.scores.sums.losses), 0))
         return self.scores.add(learned.values, learned.numbered, self.estimator.shift_)

@@ -1,4 +1,4 @@
-"""A learner of a model that exists, and where it stands with a source."""
+"""Reopen a saved model as a learner, and find how far it has learned a source."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spidertensor.sources import Source, Stream
 def reopened(
     estimator: Estimator, path: Path, value: str | None = None, *, memory: float = math.inf
 ) -> Learner:
-    """The learner of a model from a file. value: the column of the values, if the file does not say it"""
+    """The learner for a loaded model. value: the column of the values, if the file does not name it"""
     stored = estimator.position_ if isinstance(estimator.position_, dict) else {}
-    column = None if estimator.learns_events else position.value(stored) or value
+    column = None if estimator.learns_events else position.value_column(stored) or value
     return Learner(
         estimator, path, estimator.mode_names_, column, stored,
         bins=position.bins(estimator), classes=own_labels(estimator), memory=memory,
@@ -28,18 +28,18 @@ def reopened(
 
 
 def check_value(learner: Learner) -> None:
-    """A learner has to know the column of the values, unless it learns events."""
+    """LearnerError if the column of the values is not known; events need none."""
     if learner.value is None and not learner.estimator.learns_events:
-        reason = f"{learner.path}: does not say which column has the value"
+        reason = f"{learner.path}: does not name the value column"
         raise LearnerError(reason, kind="no value column")
 
 
 class Standing(NamedTuple):
-    """Where a learner stands with a source.
+    """How far a learner has learned a source.
 
-    stored:   its position, if that has a place
-    known:    where it left each source, the latest first
-    place:    where it left this one; None if the source is new to it
+    stored:   the learner's position, if it is a valid one
+    known:    the place of each known source, the latest first
+    place:    the place of this source; None if the source is new
     all_text: per mode, whether "42" in this source is a text; None if the source has types
     """
 
@@ -50,23 +50,23 @@ class Standing(NamedTuple):
 
     @property
     def is_latest(self) -> bool:
-        """Whether the source is the one that was learned last."""
+        """Whether this source was the last one learned."""
         return self.place is not None and self.place is self.known[0]
 
     @property
     def before(self) -> list[Place]:
-        """The places of other sources, to remember."""
+        """The places of the other sources, to be remembered."""
         return position.others(self.known, self.place)
 
     def other_name(self, source: Source | Stream) -> str | None:
-        """The name that a stream had when it was learned, if it has another one now."""
+        """The name under which a stream was learned, if it differs from the current one."""
         if self.place is None or self.place["stream"] is None or self.place["source"] == source.name:
             return None
         return self.place["source"]
 
 
 def standing(learner: Learner, source: Source | Stream, at: Position | None = None) -> Standing:
-    """at: the position, if it is not that of the learner yet"""
+    """at: the position to use instead of the learner's"""
     stored = position.checked(learner.position if at is None else at, len(learner.modes))
     known = position.places(stored)
     texts = stored["all_text"] if stored else None

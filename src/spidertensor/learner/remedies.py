@@ -1,7 +1,7 @@
-"""What to do about a fault, in the words of whoever shows it.
+"""Remedies for faults, worded for the command line and for the service.
 
-A fault of the library carries its remedy in Python's terms. Where a user of the command or a client of the
-service would write something else, that stands here, by the kind of the fault.
+A fault of the library carries its remedy in Python's terms. This table overrides it, by the kind of the
+fault, where a user of the command or a client of the service would write something else.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Remedy(NamedTuple):
-    """None: as in Python."""
+    """None: the remedy of the fault itself."""
 
     command: str | None = None
     service: str | None = None
 
 
-_SCALED = "start the model with a fitting --scaling SHIFT,SCALE"
+_SCALED = "start the model with a suitable --scaling SHIFT,SCALE"
 _LEAVE_OUT = Remedy(
-    "leave it out, clip it, or pass a fitting --scaling SHIFT,SCALE", f"leave it out, or {_SCALED}"
+    "leave it out, clip it, or pass a suitable --scaling SHIFT,SCALE", f"leave it out, or {_SCALED}"
 )
 _WORSE = Remedy("check the columns and the order of the rows; if the values drift, use --memory")
 
@@ -29,10 +29,10 @@ REMEDIES = {
     "too far": _LEAVE_OUT,
     "unclipped": _LEAVE_OUT,
     "clipped": Remedy(
-        "look at the values; if they are as they should be, pass a larger --clip", "look at the values"
+        "check the values; if they are correct, pass a larger --clip", "check the values"
     ),
     "refused": Remedy(
-        "look at the values, or pass a fitting --scaling SHIFT,SCALE", f"look at the values, or {_SCALED}"
+        "check the values, or pass a suitable --scaling SHIFT,SCALE", f"check the values, or {_SCALED}"
     ),
     "no scale": Remedy(
         "if that is wrong, pass --scaling SHIFT,SCALE",
@@ -43,11 +43,11 @@ REMEDIES = {
         "compare with a model of continuous values, without --counts",
     ),
     "0 or 1": Remedy("learn them with --binary", "start the model with --binary"),
-    "id": Remedy(service="send a number, a text or a truth value"),
+    "id": Remedy(service="send a number, a string or a boolean"),
     "no header": Remedy("if the first line is not a header, name the columns with --columns"),
     "tabs": Remedy("use --format tsv"),
     "commas": Remedy("use --format csv"),
-    "gap": Remedy("--on-gap continue goes on without them"),
+    "gap": Remedy("use --on-gap continue to go on without them"),
     "secret": Remedy("put user names, passwords and other settings in a file, and pass --broker-config FILE"),
     "columns": Remedy("see --format and --columns"),
     "delimiter": Remedy("name it with --delimiter"),
@@ -55,12 +55,12 @@ REMEDIES = {
     "network missing": Remedy("pass it with --network MODULE:NAME"),
     "network given": Remedy("leave out --network"),
     "few nodes": Remedy("pass a smaller --negatives"),
-    "lost": Remedy("the same command with --resume continues from the last save"),
+    "lost": Remedy("run the same command with --resume to continue from the last save"),
     "worse than mean": _WORSE,
     "worse than biases": _WORSE,
     "no value column": Remedy("use --value"),
     "learned already": Remedy(
-        "use --resume to go on after it, or --add --again to learn it once more"
+        "use --resume to continue after it, or --add --again to learn it once more"
     ),
 }  # fmt: skip
 

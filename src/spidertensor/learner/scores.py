@@ -1,7 +1,7 @@
-"""How good a model is while it learns: error and floors, coverage, clipping.
+"""Running scores of a model while it learns: error and floors, coverage, clipping.
 
-Every entry is scored by what was predicted before it was learned. The scores of a run count all its entries
-alike. Those of a server forget: an entry counts 1/e after `memory` further ones.
+Every entry is scored by its prediction before it was learned. A run weighs all its entries alike. A server
+forgets: an entry counts 1/e after `memory` more.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from spidertensor.spider.likelihoods import Likelihood
 
 
 class Sums(NamedTuple):
-    """Running sums over entries, so their ratios to `weight` are running means."""
+    """Running sums over entries; divided by `weight` they are running means."""
 
     weight: NDArray[np.float64]
     losses: NDArray[np.float64]  # of the model and of the floors
     intervals: NDArray[np.float64]  # entries with an interval, and those inside it
     clipped: NDArray[np.float64]
-    entries: NDArray[np.int64]  # all that were scored
+    entries: NDArray[np.int64]  # scored so far
     n_clipped: NDArray[np.int64]
 
 
 class Scores:
-    """The scores of a model and of the floors beside it, by the losses of floors.py.
+    """The scores of a model and of its floors, by the losses of floors.py.
 
-    The floors begin with the scores, also where the model does not: against a model that knows more they can
-    only look worse than they are.
+    The floors always start empty, even if the model does not; such a comparison favours the model.
     """
 
     def __init__(
         self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None, memory: float = math.inf
     ) -> None:
-        """memory: entries; rule: how a model of events draws"""
+        """memory: in entries; rule: how negatives are drawn, if the model learns events"""
         self.memory = memory
         self._floors = RunningFloors(likelihood, n_modes, rule)
         self.by_squares = self._floors.by_squares
-        self.log_evidence = 0.0  # of all entries that were scored since the start
+        self.log_evidence = 0.0  # of all entries scored since the start
         self.sums = Sums(
             np.zeros(()),
             np.zeros(1 + len(FLOORS)),
@@ -59,7 +58,7 @@ class Scores:
     def add(self, value: NDArray[np.float64], learned: Numbered, first: float) -> NDArray[np.float64]:
         """Score the entries of one call; returns the (1 + floors, n) losses of the model and of the floors.
 
-        first: what the floors predict before their first entry, when they know nothing of the values
+        first: what the floors predict before their very first entry
         """
         n, update, sums = len(value), learned.update, self.sums
         losses = self._floors.learn(value, learned, first)
@@ -90,7 +89,7 @@ class Scores:
 
     @property
     def floors(self) -> dict[str, float | None]:
-        """The errors of predicting the mean of all earlier entries, and their online biases."""
+        """The errors of the floors, by name; None before the first entry."""
         return dict(zip(FLOORS, self._means()[1:], strict=True))
 
     def _means(self) -> list[float] | list[None]:
@@ -98,30 +97,30 @@ class Scores:
         return self.in_units(self.sums.losses / weight) if weight else [None] * (1 + len(FLOORS))
 
     def in_units(self, losses: NDArray[np.float64]) -> list[float]:
-        """Mean losses as they are shown: an RMSE, or a log loss."""
+        """Convert mean losses to the unit shown: RMSE or log loss."""
         return (np.sqrt(losses) if self.by_squares else losses).tolist()
 
     @property
     def coverage(self) -> float | None:
-        """The share of the entries that were in their calibrated 90 % intervals."""
+        """The share of entries inside their calibrated 90 % intervals."""
         calibrated, inside = self.sums.intervals.tolist()
         return inside / calibrated if calibrated else None
 
     @property
     def clipped(self) -> float | None:
-        """The share of the entries that were clipped."""
+        """The share of entries that were clipped."""
         weight = float(self.sums.weight)
         return float(self.sums.clipped) / weight if weight and self.by_squares else None
 
     def state(self, model: Estimator) -> bytes:
-        """What `restore` needs. model: the estimator that is scored"""
+        """The state for `restore`, as bytes. model: the estimator that is scored"""
         file = io.BytesIO()
         arrays: Any = checkpoint.flatten((self.sums, self._floors.state(model)))
         np.savez(file, **arrays)
         return file.getvalue()
 
     def restore(self, state: bytes, model: Estimator) -> None:
-        """Go on from a state; ValueError if the bytes are none."""
+        """Restore a state; ValueError if the bytes are not one."""
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             self.sums, of_floors = checkpoint.restore((self.sums, self._floors.state(model)), dict(arrays))
         self._floors.restore(of_floors, model)

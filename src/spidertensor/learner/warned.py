@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def warned() -> Iterator[list[Warning]]:
-    """What the block warns of, filled at its end; empty if the block raises."""
+    """Collect the warnings of the block; the list is filled at its end, and stays empty if it raises."""
     found: list[Warning] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,10 +1,10 @@
-"""What requests with an Idempotency-Key were answered: a repeated one is answered again, not learned again.
+"""Answers to requests with an Idempotency-Key: a repeat gets the same answer and is not learned again.
 
-Answers hold predictions and no ids. Those since the last checkpoint are in memory: should the process be
-killed, the journal gives them once more. Each checkpoint first writes them to MODEL.answers, a SQLite file;
-of these the last ones are kept, by their number and size and not by a clock, which may jump.
+Answers hold predictions but no ids. Those since the last checkpoint are in memory; if the process is killed,
+replaying the journal recreates them. Each checkpoint first writes them to MODEL.answers, a SQLite file, which
+keeps the latest by number and size, not by a clock, which may jump.
 
-The file also keeps the running scores of the last checkpoint, so that a restart does not begin to count anew.
+The file also keeps the running scores of the last checkpoint, so that they continue after a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-KEPT = 100_000  # keys
+KEPT_KEYS = 100_000
 KEPT_BYTES = 64 << 20  # of their answers
 _TABLES = """
     create table if not exists answers (
@@ -31,22 +31,22 @@ _log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    digest: bytes  # of the request, which a repeated one must have too
+    digest: bytes  # of the request; a repeated one must match it
     body: bytes  # JSON
 
 
 class Answers:
-    """identity: of the model's journal; what is there of another model is forgotten."""
+    """identity: of the model's journal; answers stored for another one are deleted"""
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path = path
         self._recent: dict[str, Answer] = {}
         try:
             self._file = self._opened()
-        except sqlite3.OperationalError:  # locked, or a disk that is full: nothing is wrong with the file
+        except sqlite3.OperationalError:  # locked, or the disk is full: the file itself is fine
             raise
-        except sqlite3.DatabaseError as error:  # only repeats of old requests would need it
-            _log.warning("%s: %s: begins anew, and does not know earlier requests if repeated", path, error)
+        except sqlite3.DatabaseError as error:  # only needed if old requests are repeated
+            _log.warning("%s: %s: starting empty; repeats of earlier requests will be learned", path, error)
             for ending in ("-wal", "-shm", ""):
                 Path(f"{path}{ending}").unlink(missing_ok=True)
             self._file = self._opened()
@@ -57,7 +57,7 @@ class Answers:
                 self._file.execute("insert into about values (?)", (identity,))
 
     def _opened(self) -> sqlite3.Connection:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # private, as the journal is
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # private, like the journal
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
         file.execute("pragma journal_mode = wal")
         file.execute("pragma synchronous = full")
@@ -75,7 +75,7 @@ class Answers:
         self._recent[key] = answer
 
     def write(self) -> None:
-        """Before the model is saved: from then on the journal does not know them any more."""
+        """Write recent answers to the file. Call before saving the model, which removes the journal."""
         if not self._recent:
             return
         rows = [(key, each.digest, zlib.compress(each.body, 1)) for key, each in self._recent.items()]
@@ -84,7 +84,7 @@ class Answers:
                 "insert or replace into answers (key, digest, answer) values (?, ?, ?)", rows
             )
             self._file.execute(
-                "delete from answers where number <= (select max(number) - ? from answers)", (KEPT,)
+                "delete from answers where number <= (select max(number) - ? from answers)", (KEPT_KEYS,)
             )
             self._file.execute(
                 "delete from answers where number <= (select max(number) from (select number, "
@@ -99,7 +99,7 @@ class Answers:
             self._file.execute("insert into scores values (?, ?)", (sequence, state))
 
     def scores(self, sequence: int) -> bytes | None:
-        """Those that belong to a model at this position."""
+        """The stored scores for a model at this request; None if there are none."""
         found = self._file.execute("select state from scores where sequence = ?", (sequence,)).fetchone()
         return found[0] if found else None
 

@@ -1,4 +1,4 @@
-"""The routes: what a request is, what the owner's thread is asked for it, and what the answer looks like."""
+"""The routes: parse a request, ask the owner's thread, format the answer."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ MEDIA = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-LARGE = 1 << 18  # bytes of a body that is not parsed in the thread that serves all others
-LONGEST_KEY = 255
-CHUNK = 1 << 18
+LARGE_BODY_BYTES = 1 << 18  # larger bodies are parsed outside the event loop
+MAX_KEY_CHARS = 255
+CHUNK_BYTES = 1 << 18
 
 
 class Limits(NamedTuple):
     body: int = 8 << 20  # bytes
     rows: int = 10_000
     queue: int = 1000  # requests
-    bodies: int = 64 << 20  # bytes of all bodies that are being read or waiting
+    bodies: int = 64 << 20  # bytes of all bodies being read or waiting
     body_seconds: float = 30.0  # for a body to arrive
     answer_seconds: float = 30.0  # for the model to answer
-    events: int = 50  # listeners
+    events: int = 50  # listeners to /v1/events
     connections: int = 500
 
 
 class Service:
     def __init__(self, owner: Owner, limits: Limits, metrics: Metrics, stopping: Callable[[], bool]) -> None:
         self.owner, self.limits, self.metrics, self.stopping = owner, limits, metrics, stopping
-        self.held = 0  # bytes of bodies
+        self.held = 0  # bytes of bodies in memory
         self.listeners = 0
 
     def routes(self) -> list[Route]:
@@ -77,17 +77,17 @@ class Service:
             Route("/openapi.json", self.description, methods=["GET"]),
         ]
 
-    # --- learn and ask
+    # --- learning and predicting
 
     async def learn(self, request: Request) -> Response:
         key = request.headers.get("idempotency-key")
-        if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-            reason = f"an Idempotency-Key has 1 to {LONGEST_KEY} printable ASCII characters"
+        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isascii() and key.isprintable()):
+            reason = f"an Idempotency-Key has 1 to {MAX_KEY_CHARS} printable ASCII characters"
             raise ServiceError(400, "key", reason)
         skip = _skips(request)
         served = self.owner.served
         if served.read_only:
-            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # says why not
+            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # raises the reason
         media_type, body, found = await self._entries(request, learned=True)
         try:
             self._check(found, skip)
@@ -115,7 +115,7 @@ class Service:
         media_type, body = await self._body(request)
         self.held -= len(body)
         if media_type != JSON:
-            raise ServiceError(415, "media type", "this needs application/json")
+            raise ServiceError(415, "media type", "the Content-Type must be application/json")
         wanted = _recommendation(body, self.owner.served.learner.modes, self.limits.rows)
         ids = wanted["given"]
 
@@ -140,7 +140,7 @@ class Service:
         return reply(await self._asked(ranked))
 
     async def _asked(self, question: Callable[[], Any]) -> Any:
-        """What the model says to it, with its own errors as ours."""
+        """Ask the owner's thread; errors of the model become ServiceErrors."""
         try:
             return await self.owner.ask(question, self.limits.answer_seconds)
         except EntryError as error:
@@ -148,16 +148,16 @@ class Service:
         except ValueError as error:
             if self.owner.served.learner.is_new:
                 remedy = "learn some entries first"
-                raise ServiceError(409, "nothing learned", "nothing was learned yet", remedy=remedy) from None
+                raise ServiceError(409, "nothing learned", "nothing learned yet", remedy=remedy) from None
             raise ServiceError(422, "input", str(error)) from None
 
     # --- about the model
 
     async def model(self, request: Request) -> Response:
-        told = await self._asked(lambda: described(self.owner.served))
+        description = await self._asked(lambda: described(self.owner.served))
         snapshots = self.owner.snapshots
-        more = {"stream": snapshots.of_stream(), "alarms": snapshots.latest.get("alarms", [])}
-        return reply(told | more)
+        more = {"stream": snapshots.stream_status(), "alarms": snapshots.latest.get("alarms", [])}
+        return reply(description | more)
 
     async def model_file(self, request: Request) -> Response:
         served = self.owner.served
@@ -182,7 +182,7 @@ class Service:
 
     async def events(self, request: Request) -> Response:
         if self.listeners >= self.limits.events:
-            raise ServiceError(429, "listeners", f"{self.listeners} others are listening", retry=10)
+            raise ServiceError(429, "listeners", f"already {self.listeners} listeners", retry=10)
         return StreamingResponse(self._events(), media_type="text/event-stream")
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -221,7 +221,7 @@ class Service:
         else:
             wanted = Wanted(learner.modes, None, learner.estimator.likelihood_, self.limits.rows)
         try:
-            if len(body) > LARGE:
+            if len(body) > LARGE_BODY_BYTES:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
             return media_type, body, entries(body, media_type, wanted)
         except BaseException:
@@ -229,15 +229,16 @@ class Service:
             raise
 
     async def _body(self, request: Request) -> tuple[str, bytes]:
-        """The media type and the body, which counts as held until the caller gives it back."""
+        """The media type and the body; the caller must subtract its length from `held` when done."""
         media_type = MEDIA_TYPES.get(
             request.headers.get("content-type", "").partition(";")[0].strip().lower()
         )
         if media_type is None:
             remedy = f"send one of {', '.join(sorted(MEDIA_TYPES))}"
-            raise ServiceError(415, "media type", "this Content-Type is not known", remedy=remedy)
+            raise ServiceError(415, "media type", "unknown Content-Type", remedy=remedy)
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise ServiceError(415, "compressed", "compressed bodies are not read", remedy="send it as it is")
+            reason = "compressed bodies are not supported"
+            raise ServiceError(415, "compressed", reason, remedy="send it uncompressed")
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self.limits.body:
             raise self._too_large()
@@ -255,16 +256,16 @@ class Service:
         except BaseException as error:
             self.held -= size
             if isinstance(error, TimeoutError):
-                reason = f"the body did not arrive in {self.limits.body_seconds:g} s"
+                reason = f"the body did not arrive within {self.limits.body_seconds:g} s"
                 raise ServiceError(408, "time", reason) from None
             if isinstance(error, ClientDisconnect):
-                raise ServiceError(400, "disconnected", "the client has gone") from None
+                raise ServiceError(400, "disconnected", "the client disconnected") from None
             raise
         return media_type, b"".join(parts)
 
     def _too_large(self) -> ServiceError:
         limit = f"{self.limits.body:,} bytes"
-        return ServiceError(413, "too large", f"the body is larger than {limit}", remedy="send less at once")
+        return ServiceError(413, "too large", f"the body is larger than {limit}", remedy="send fewer rows")
 
     def _check(self, found: Entries, skip: bool) -> None:
         if found.bad:
@@ -275,26 +276,26 @@ class Service:
 
 
 def make_app(service: Service) -> ASGIApp:
-    async def of_ours(request: Request, error: Any) -> Response:
+    async def on_service_error(request: Request, error: Any) -> Response:
         return refusal(error)
 
-    async def of_http(request: Request, error: Any) -> Response:
-        return refusal(_of_http(error))
+    async def on_http_error(request: Request, error: Any) -> Response:
+        return refusal(_from_http(error))
 
-    async def of_mistakes(request: Request, error: Any) -> Response:
-        return refusal(ServiceError(500, "internal", "a mistake of this program"))
+    async def on_internal_error(request: Request, error: Any) -> Response:
+        return refusal(ServiceError(500, "internal", "internal error"))
 
-    handlers: Any = {ServiceError: of_ours, HTTPException: of_http, 500: of_mistakes}
+    handlers: Any = {ServiceError: on_service_error, HTTPException: on_http_error, 500: on_internal_error}
     return Starlette(routes=[*service.routes(), *_pages()], exception_handlers=handlers)
 
 
-def _of_http(error: HTTPException) -> ServiceError:
+def _from_http(error: HTTPException) -> ServiceError:
     kind = {404: "no such path", 405: "method"}.get(error.status_code, "http")
     return ServiceError(error.status_code, kind, str(error.detail))
 
 
 def _pages() -> list[Route]:
-    """The files of the dashboard, each at its name: nothing that a client sends becomes a path."""
+    """A fixed route for each file of the dashboard: no path is ever built from a request."""
 
     def page(body: bytes, media_type: str) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -313,7 +314,7 @@ def _pages() -> list[Route]:
 def _skips(request: Request) -> bool:
     policy = request.query_params.get("on_bad", "raise")
     if policy not in ("raise", "skip"):
-        raise ServiceError(400, "on_bad", "on_bad is raise or skip", value=policy)
+        raise ServiceError(400, "on_bad", "on_bad must be raise or skip", value=policy)
     return policy == "skip"
 
 
@@ -326,18 +327,18 @@ def _interval(text: Any) -> float | None:
         coverage = -1.0
     if not 0 < coverage < 1:
         remedy = "pass a probability between 0 and 1, such as 0.9"
-        raise ServiceError(400, "interval", "impossible interval", value=str(text), remedy=remedy)
+        raise ServiceError(400, "interval", "invalid interval", value=str(text), remedy=remedy)
     return coverage
 
 
 def _predicted(
     learner: Learner, found: Entries, interval: float | None
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """Columns of predictions, and notes."""
+    """Predict in columns; also returns notes."""
     estimator: Any = learner.estimator
     ids, likelihood = Columns(found.columns), estimator.likelihood_
     if interval is not None and not likelihood.intervals:
-        reason = f"this model predicts a {likelihood.mean_name}, which has no interval"
+        reason = f"the model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)
     if not len(found.rows):
         return {likelihood.mean_name: []}, []
@@ -362,10 +363,10 @@ def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:
     except ValueError as error:
         raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
     if not isinstance(wanted, dict):
-        raise ServiceError(400, "not an object", "the body is not an object")
+        raise ServiceError(400, "not an object", "the body is not a JSON object")
     asked = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
     if unknown := [name for name in wanted if name not in asked]:
-        raise wrong(unknown[0], f"is not known, only: {', '.join(asked)}")
+        raise wrong(unknown[0], f"is unknown; known: {', '.join(asked)}")
     asked |= wanted
     given, over = asked["given"], asked["over"]
     if not isinstance(given, dict):
@@ -374,22 +375,22 @@ def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:
         raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
     for mode in modes:
         if (mode in given) == (mode == over):
-            raise wrong("given", f"must name every mode but the one to rank over, each once: see {mode}")
+            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
     if unknown := [mode for mode in given if mode not in modes]:
-        raise wrong("given", f"has no mode {unknown[0]!r:.100}")
+        raise wrong("given", f"has an unknown mode {unknown[0]!r:.100}")
     for mode, raw in given.items():
         if not isinstance(raw, int | float | str):
-            raise wrong("given", f"has no id for {mode}", str(raw))
+            raise wrong("given", f"has no valid id for {mode}", str(raw))
     if type(asked["n"]) is not int or not 1 <= asked["n"] <= most:
-        raise wrong("n", f"is not a number from 1 to {most:,}", asked["n"])
+        raise wrong("n", f"is not an integer from 1 to {most:,}", asked["n"])
     if asked["explore"] not in EXPLORE:
         raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
     if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
-        raise wrong("seed", "is not a whole number from 0", asked["seed"])
+        raise wrong("seed", "is not a non-negative integer", asked["seed"])
     return asked | {"interval": _interval(asked["interval"])}
 
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     with os.fdopen(descriptor, "rb") as file:
-        while chunk := await run_in_threadpool(file.read, CHUNK):
+        while chunk := await run_in_threadpool(file.read, CHUNK_BYTES):
             yield chunk

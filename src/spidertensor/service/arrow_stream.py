@@ -1,7 +1,7 @@
-"""An Arrow stream from anybody -> its columns.
+"""Read the columns of an untrusted Arrow stream.
 
-A body of bounded size must not become memory of unbounded size, so what Arrow would unpack is refused:
-buffers that are compressed, and dictionaries of long texts.
+A body of bounded size must not take unbounded memory, so anything that Arrow would expand is refused:
+compressed buffers, and dictionaries of long texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spidertensor.service.errors import ServiceError
 from spidertensor.sources.columns import is_text
 
 _PLAIN = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, is_text, pa.types.is_binary)
-_DICTIONARY, _RECORDS = 2, 3  # kinds of messages, in the format's Message.fbs
+_DICTIONARY, _RECORDS = 2, 3  # message kinds in Arrow's Message.fbs
 
 
 def read_arrow(body: bytes, names: Sequence[str], max_rows: int, longest: int) -> tuple[list[Any], int]:
@@ -24,7 +24,7 @@ def read_arrow(body: bytes, names: Sequence[str], max_rows: int, longest: int) -
     try:
         if _compressed(body):
             raise ServiceError(
-                415, "compressed", "compressed Arrow buffers", remedy="write them uncompressed"
+                415, "compressed", "Arrow buffers are compressed", remedy="write them uncompressed"
             )
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             for name in names:
@@ -33,8 +33,8 @@ def read_arrow(body: bytes, names: Sequence[str], max_rows: int, longest: int) -
             for batch in reader:
                 n += batch.num_rows
                 if n > max_rows:
-                    remedy = f"send at most {max_rows:,} rows at once"
-                    raise ServiceError(413, "too many rows", f"{n:,} rows or more", remedy=remedy)
+                    remedy = f"send at most {max_rows:,} rows per request"
+                    raise ServiceError(413, "too many rows", f"at least {n:,} rows", remedy=remedy)
                 batches.append(batch.select(names))
             table = pa.Table.from_batches(batches, pa.schema([reader.schema.field(name) for name in names]))
         table.validate(full=True)
@@ -53,7 +53,7 @@ def _check_type(schema: pa.Schema, name: str) -> None:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_null(kind) or any(is_kind(kind) for is_kind in _PLAIN)):
         remedy = "convert it to text or numbers"
-        raise ServiceError(422, "type", f"{name} has the type {kind}", column=name, remedy=remedy)
+        raise ServiceError(422, "type", f"{name} has the unsupported type {kind}", column=name, remedy=remedy)
 
 
 def _plain(column: pa.ChunkedArray, longest: int) -> Any:
@@ -65,21 +65,21 @@ def _plain(column: pa.ChunkedArray, longest: int) -> Any:
                 raise ServiceError(422, "id", f"a text of more than {longest} characters in a dictionary")
         column = column.cast(kind.value_type)
     array = column.combine_chunks()
-    # A row that is wrong is told by its place, so nulls and mixed widths are left to whoever reads it.
+    # Nulls are left to the caller, which reports bad rows by their place.
     return array.to_pylist() if pa.types.is_null(array.type) else array
 
 
 def _compressed(body: bytes) -> bool:
-    """Whether any message of a stream has compressed buffers: Arrow would unpack them before we can look.
+    """Whether any message has compressed buffers, which Arrow would unpack before we can check.
 
-    A message is a continuation mark, the length of its metadata, the metadata (a flatbuffer), then a body
-    whose length the metadata tells.
+    A message is a continuation mark, the length of its metadata, the metadata (a flatbuffer), and a body
+    whose length is in the metadata.
     """
     at = 0
     while at + 8 <= len(body):
         mark, length = struct.unpack_from("<Ii", body, at)
         at += 8
-        if mark != 0xFFFFFFFF:  # before version 0.15 there was no mark
+        if mark != 0xFFFFFFFF:  # Arrow before 0.15 has no mark
             at, length = at - 4, struct.unpack_from("<i", body, at - 8)[0]
         if length <= 0:
             break
@@ -95,7 +95,7 @@ def _compressed(body: bytes) -> bool:
 
 
 class _Table:
-    """A table of a flatbuffer, as far as this file needs it: fields by their numbers."""
+    """A minimal reader for a flatbuffer table: fields by their numbers."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
@@ -104,7 +104,7 @@ class _Table:
             raise ValueError("a broken message")
 
     def place(self, field: int) -> int:
-        """Where the field is; 0 if it is not there."""
+        """The offset of the field; 0 if it is absent."""
         size = struct.unpack_from("<H", self.data, self.fields)[0]
         if 4 + 2 * field >= size:
             return 0

@@ -1,7 +1,7 @@
-"""Bodies of requests -> checked entries, in columns. Nothing here depends on what the model has learned.
+"""Parse request bodies into checked entries, in columns, without looking at the model.
 
-JSON (a list of objects), NDJSON (an object on each line) or an Arrow stream. Types stay what they are: 42 and
-"42" are different ids, as in files of JSON lines. Other columns are ignored. A row is counted from 0; blank
+Formats: JSON (a list of objects), NDJSON (one object per line), or an Arrow stream. Types are kept: 42 and
+"42" are different ids, as in JSON lines files. Other columns are ignored. Rows are counted from 0; blank
 lines are not rows.
 """
 
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from spidertensor.faults import EntryError, Fault
 from spidertensor.service.arrow_stream import read_arrow
-from spidertensor.service.errors import SHOWN, ServiceError
+from spidertensor.service.errors import MAX_VALUE_CHARS, ServiceError
 from spidertensor.sources.columns import Wrong, is_text, to_ids, to_numbers
 from spidertensor.spider.likelihoods import Likelihood
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 MEDIA_TYPES = {JSON: JSON, NDJSON: NDJSON, "application/jsonl": NDJSON, ARROW: ARROW}
-LONGEST_ID = 1000  # characters or bytes
+MAX_ID_CHARS = 1000  # or bytes
 
 
 class Wanted(NamedTuple):
-    """value: None for a prediction, which needs none, and for events, which are all of value 1."""
+    """What a body must have. value: None for predictions, which need none, and for events, which are all 1"""
 
     modes: Sequence[str]
     value: str | None
@@ -42,11 +42,11 @@ class Wanted(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The good rows in columns, and what is wrong with the others."""
+    """The good rows in columns, and the faults of the others."""
 
     columns: list[NDArray[Any]]
     values: NDArray[np.float64]  # empty for a prediction
-    rows: NDArray[np.int64]  # which rows of the request are the good ones
+    rows: NDArray[np.int64]  # the numbers of the good rows in the request
     n_rows: int
     bad: list[Fault]
 
@@ -59,10 +59,10 @@ class Entries(NamedTuple):
 
 
 def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
-    """The rows of a body. ServiceError if it is no list of rows at all; single bad rows are in `bad`."""
+    """Parse a body. ServiceError if it is not a list of rows at all; single bad rows go to `bad`."""
     bad: list[Fault] = []
     if media_type == ARROW:
-        raw, n = read_arrow(body, wanted.columns, wanted.max_rows, LONGEST_ID)
+        raw, n = read_arrow(body, wanted.columns, wanted.max_rows, MAX_ID_CHARS)
         rows = np.arange(n)
     else:
         objects, rows, n, bad = _objects(body, media_type, wanted)
@@ -120,19 +120,19 @@ def _line(line: bytes, row: int, loads: Any, bad: list[Fault]) -> Any:
     try:
         return loads(line)
     except (ValueError, RecursionError):
-        value = line[:SHOWN].decode(errors="replace")
+        value = line[:MAX_VALUE_CHARS].decode(errors="replace")
         bad.append(EntryError("is not JSON", row, kind="not json", value=value))
         return _BAD
 
 
 def check_rows(n: int, limit: int) -> None:
     if n > limit:
-        remedy = f"send at most {limit:,} rows at once"
+        remedy = f"send at most {limit:,} rows per request"
         raise ServiceError(413, "too many rows", f"{n:,} rows in one request", remedy=remedy)
 
 
 def _lossy(column: list[Any]) -> bool:
-    """orjson makes a float of an integer beyond 64 bits: different ids would become the same."""
+    """Whether orjson may have turned integers beyond 64 bits into floats, making different ids equal."""
     return any(isinstance(raw, float) and abs(raw) >= 2**63 for raw in column)
 
 
@@ -147,12 +147,12 @@ def _ids(column: Any) -> tuple[NDArray[Any], Wrong]:
         ids, wrong = np.fromiter(column, object, len(column)), {}
     else:
         ids, wrong = to_ids(column, find_ints=False, empty_is_missing=False)
-        if ids.dtype.kind in "iu":  # one type for all: requests are joined
+        if ids.dtype.kind in "iu":  # one integer type, so that requests can be joined
             fits = ids.dtype != np.uint64 or ids.max(initial=0) < 2**63
             ids = ids.astype(np.int64) if fits else np.fromiter(ids.tolist(), object, len(ids))
     if ids.dtype == object and (not kinds or kinds & {str, bytes}):
-        long = (n for n, raw in enumerate(ids) if isinstance(raw, str | bytes) and len(raw) > LONGEST_ID)
-        wrong |= dict.fromkeys(long, f"is longer than {LONGEST_ID} characters")
+        long = (n for n, raw in enumerate(ids) if isinstance(raw, str | bytes) and len(raw) > MAX_ID_CHARS)
+        wrong |= dict.fromkeys(long, f"is longer than {MAX_ID_CHARS} characters")
     return ids, wrong
 
 
@@ -181,4 +181,4 @@ def _faults(wrong: Wrong, kind: str, name: str, column: Any, rows: NDArray[np.in
 
 
 def _short(raw: Any) -> Any:
-    return raw if isinstance(raw, str | int | float | None) else repr(raw)[:SHOWN]
+    return raw if isinstance(raw, str | int | float | None) else repr(raw)[:MAX_VALUE_CHARS]

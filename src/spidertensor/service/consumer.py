@@ -1,7 +1,6 @@
-"""The thread of `spider serve --from`: it reads a stream and has the owner's thread learn what comes.
+"""The thread of `spider serve --from`: read a stream and have the owner's thread learn it.
 
-It waits until a chunk is learned before it reads the next one, so a stream that is faster than the model
-waits in the broker.
+Each chunk is learned before the next is read, so a stream faster than the model waits in the broker.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from spidertensor.service.requests import Request
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.sources import Chunk, OpenStream, SourceError
 
-PATIENCE = 0.5  # seconds that one look at the stream waits; a stop waits as long
-RETRY = 1.0  # seconds until a chunk that could not be written to the journal, or letters, are tried again
+POLL_S = 0.5  # longest wait for messages, and so for a stop
+RETRY_S = 1.0  # between attempts to journal a chunk, or to send dead letters
 
 
-class From(NamedTuple):
-    """A stream to consume, and what a position says of it besides how far it was read."""
+class ConsumedStream(NamedTuple):
+    """A stream to consume. place: the fixed part of its place in the model's position"""
 
     stream: OpenStream
     place: dict[str, Any]
 
 
 class Consumer(threading.Thread):
-    def __init__(self, owner: Owner, opened: From) -> None:
+    def __init__(self, owner: Owner, opened: ConsumedStream) -> None:
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
@@ -37,7 +36,7 @@ class Consumer(threading.Thread):
         self._stopped = threading.Event()
         self._committed: Any = None
         self.trouble: str | None = None  # an alarm
-        self._look()
+        self._update_status()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -49,34 +48,34 @@ class Consumer(threading.Thread):
                     self._stopped.wait(0.05)
                     continue
                 self._send_letters()
-                chunk = self._stream.poll(PATIENCE)
-                self._look()
+                chunk = self._stream.poll(POLL_S)
+                self._update_status()
                 if chunk is not None:
                     self._learn(chunk)
                 self._commit()
             self._send_letters()
-        except SourceError as error:  # such as messages that were deleted while the broker was away
-            self.trouble = f"{error.text('')}; no more is read until the server is started again"
+        except SourceError as error:  # such as messages deleted while the broker was away
+            self.trouble = f"{error.text('')}; reading has stopped until the server is restarted"
         except Exception as error:
-            self.trouble = f"{self._stream.stream.name}: {type(error).__name__}: {error}; no more is read"
+            self.trouble = f"{self._stream.stream.name}: {type(error).__name__}: {error}; reading has stopped"
             raise
         finally:
             self._stream.close()
             if self._letters is not None:
                 self._letters.close()
-            self.told = self.told | {"connected": False, "lag": None}
+            self.status = self.status | {"connected": False, "lag": None}
 
-    def _look(self) -> None:
-        """What snapshots tell. Other threads read it, so it is replaced and never changed."""
+    def _update_status(self) -> None:
+        """Update the status for snapshots. Other threads read it, so it is replaced, never modified."""
         stream = self._stream
-        self.told = {
+        self.status = {
             "url": stream.stream.name,
             "lag": stream.lag,
             "reconnects": stream.reconnects,
             "connected": stream.connected,
         }
         name = stream.stream.name
-        self.trouble = None if stream.connected else f"{name}: not connected; it is tried again"
+        self.trouble = None if stream.connected else f"{name}: not connected; retrying"
 
     def _learn(self, chunk: Chunk) -> None:
         place = self._place | {"row": chunk.end, "stream": chunk.position}
@@ -86,24 +85,24 @@ class Consumer(threading.Thread):
         while not self._stopped.is_set():
             outcome = self._owner.learn(request)
             if not (isinstance(outcome, ServiceError) and outcome.status == 503):
-                self._place = {}  # once is enough: the model knows it now
+                self._place = {}  # only needed once: it is in the model's position now
                 return
-            self._stopped.wait(RETRY)  # a full disk: an alarm of the journal tells it
+            self._stopped.wait(RETRY_S)  # a full disk, reported by the journal's alarm
 
     def _send_letters(self) -> None:
-        """About messages that were rejected. Before they are sent no more is read."""
+        """Send letters about rejected messages; retries until they are sent, before reading on."""
         letters = self._letters
         while letters is not None:
             try:
                 letters.send()
                 letters = None
             except SourceError as error:
-                self.trouble = f"dead letters wait: {error.text('')}; it is tried again"
-                if self._stopped.wait(RETRY):
+                self.trouble = f"dead letters not sent: {error.text('')}; retrying"
+                if self._stopped.wait(RETRY_S):
                     return  # the journal has their messages
 
     def _commit(self) -> None:
-        """For the broker's own tools, once it is saved."""
+        """Report the saved position to the broker's own tools."""
         saved = self._owner.served.saved_stream
         if saved is not None and saved is not self._committed:
             self._stream.commit(saved)

@@ -1,4 +1,4 @@
-"""What goes wrong with a request: a status and the parts of a Fault, always told in the same JSON."""
+"""Errors of requests: an HTTP status and the parts of a Fault, always in the same JSON shape."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from spidertensor.faults import Fault
 from spidertensor.learner.remedies import for_service
 
-TOLD = 100  # errors of one request that are listed; the rest is only counted
-SHOWN = 200  # characters of a value that is told
+MAX_LISTED = 100  # errors listed per request; the rest are only counted
+MAX_VALUE_CHARS = 200  # of a value in an error
 
 
 class ServiceError(Fault, Exception):
-    """Answered with `status`. others: further errors of the same request; retry: seconds to wait."""
+    """An error answered with `status`. others: all errors of the request, if several; retry: seconds"""
 
     def __init__(
         self,
@@ -31,12 +31,15 @@ class ServiceError(Fault, Exception):
 
     def body(self) -> dict[str, Any]:
         faults = self.others or [self]
-        told = {"error": record(faults[0]), "errors": [record(each) for each in faults[:TOLD]]}
-        return told | {"count": len(faults)}
+        return {
+            "error": record(faults[0]),
+            "errors": [record(each) for each in faults[:MAX_LISTED]],
+            "count": len(faults),
+        }
 
 
 def record(fault: Fault) -> dict[str, Any]:
-    """The one shape of an error. row: counted from 0 in the rows of the request."""
+    """A fault as JSON. row: counted from 0 within the request"""
     return {
         "kind": fault.kind or "input",
         "message": f"value {fault.value:g} {fault.reason}" if fault.of_value else fault.reason,
@@ -48,7 +51,7 @@ def record(fault: Fault) -> dict[str, Any]:
 
 
 def as_notes(found: Sequence[Warning]) -> list[dict[str, Any]]:
-    """What the library has warned of, as an answer has it."""
+    """Warnings of the library as the notes of an answer."""
     return [
         {"kind": each.kind, "message": each.text(""), "remedy": for_service(each)}
         if isinstance(each, Fault)
@@ -58,7 +61,7 @@ def as_notes(found: Sequence[Warning]) -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """A value of a request as JSON can hold it, cut if it is long."""
+    """A value as JSON, truncated if long."""
     if value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, int) and abs(value) < 2**53:
@@ -67,4 +70,4 @@ def shown(value: Any) -> Any:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # an int of thousands of digits
         text = f"<{type(value).__name__}>"
-    return text[:SHOWN].encode(errors="replace").decode()
+    return text[:MAX_VALUE_CHARS].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The model of a read-only follower: it answers from checkpoints that another process writes."""
+"""The model of a read-only follower, which answers from checkpoints written by another process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Following:
 
     def _take(self, estimator: Estimator) -> None:
         self.learner = served_learner(estimator, self.path)
-        # How old the file was when it was read, by a clock that never goes backwards.
+        # The file's time of writing, on the monotonic clock.
         self.saved_at = time.monotonic() - max(0.0, time.time() - self._stamp[0] / 1e9)
 
     def tick(self) -> None:
-        """Take the file anew if it has changed. It is replaced as a whole, so it is never half written."""
+        """Reload the file if it has changed. Writers replace it atomically, so it is always complete."""
         try:
             stamp = _stamp(self.path)
             if stamp != self._stamp:
@@ -46,7 +46,7 @@ class Following:
                 self._take(found)
             self.trouble.clear()
         except (OSError, CheckpointError, LearnerError) as error:
-            # moved away, or replaced by something else: go on as before
+            # moved away, or replaced by something else: keep the last model
             self.trouble["checkpoint"] = f"{self.path}: {getattr(error, 'strerror', None) or error}"
 
     def snapshot_file(self) -> int:

@@ -1,7 +1,7 @@
-"""Messages of a stream as the journal has them: the place after them, and the rows that a request would have.
+"""Messages of a stream in the journal: the place after them, and their rows in the form of a request.
 
-The broker keeps messages too, but not their order among the requests of clients. With both in one journal a
-replay ends in the same state, and says how far the stream was read.
+The broker keeps messages too, but not their order relative to client requests. With both in one journal, a
+replay restores the same state and the position in the stream.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Place = Callable[[int], str | None]
 
 
 class Messages(NamedTuple):
-    """What a request that came from a stream knows besides its entries.
+    """What a request from a stream has besides its entries.
 
-    place: what the model's position becomes: `row`, the number of the last message, and `stream`
-    rows:  the number of the message that each row was
-    bad:   messages that were no rows, and where in the broker each is
-    where: where in the broker any message is, while that is known
+    place: updates to the model's position: `row`, the number of the last message, and `stream`
+    rows:  the message number of each row
+    bad:   messages that are not rows, and where in the broker each is
+    where: message number -> where in the broker it is; None after a restart
     """
 
     place: dict[str, Any]
@@ -41,7 +41,7 @@ class Messages(NamedTuple):
     where: Where | None = None
 
     def rejected(self, found: Entries, outcome: bytes | ServiceError) -> list[tuple[BadRow, str | None]]:
-        """All messages that were not learned, each with where it is."""
+        """All messages that were not learned, with where in the broker each is."""
         if isinstance(outcome, ServiceError):
             refused = dict.fromkeys(range(len(self.rows)), outcome.reason)
         else:
@@ -57,11 +57,11 @@ class Messages(NamedTuple):
 
 
 class DeadLetters:
-    """Letters about messages that cannot be learned, which wait until they are sent.
+    """A queue of letters about messages that cannot be learned.
 
-    The model's thread adds them, and the reader's thread sends them: a broker that is away must not hold up
-    the model. A checkpoint waits for them. Until then the journal has their messages, so that after a crash
-    its replay adds them again.
+    The model's thread adds letters and the reader's thread sends them, so that an unreachable broker does not
+    hold up the model. A checkpoint waits until they are sent. Until then the journal has their messages, and
+    a replay after a crash adds them again.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -74,7 +74,7 @@ class DeadLetters:
             self._waiting += letters
 
     def send(self) -> None:
-        """All that wait. SourceError if the broker does not take them: then they still wait."""
+        """Send all waiting letters. SourceError if the broker refuses; they then stay in the queue."""
         with self._changed:
             letters = list(self._waiting)
         if letters:
@@ -84,7 +84,7 @@ class DeadLetters:
                 self._changed.notify_all()
 
     def are_sent(self, timeout: float) -> bool:
-        """Whether none waits, or will in so many seconds."""
+        """Wait until all letters are sent; False if that takes longer than `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, timeout)
 
@@ -93,18 +93,18 @@ class DeadLetters:
 
 
 class RejectsFile(Protocol):
-    """A file of rejected rows: cli.bad_rows.BadRows. place: where in the broker the message of a number is"""
+    """A file of rejected rows (cli.bad_rows.BadRows). place: message number -> where in the broker it is"""
 
     def take(self, bad: Sequence[BadRow], place: Place) -> None: ...
     def records(self, bad: Sequence[BadRow], place: Place) -> list[bytes]: ...
 
 
 class Rejects:
-    """Where messages go that cannot be learned.
+    """Where messages that cannot be learned are recorded.
 
-    opened:  makes a file of rejected rows, given the name of the stream and the number of a message; what the
-             file has of later messages is removed first, because it comes again
-    letters: they are sent there, too
+    opened:  opens the file of rejected rows, given the name of the stream and a message number; rows of later
+             messages are removed from it, because those are read again
+    letters: if set, messages are also sent there
     """
 
     def __init__(self, opened: Callable[[str, int], RejectsFile]) -> None:
@@ -120,7 +120,7 @@ class Rejects:
         if self.letters is not None:
             self.letters.add(self._file.records(*_apart(rejected)))
         self._waiting += rejected
-        with contextlib.suppress(OSError):  # a full disk: no checkpoint before they are written
+        with contextlib.suppress(OSError):  # a full disk: the next checkpoint tries again, or fails
             self.write()
 
     def write(self) -> None:
@@ -130,21 +130,21 @@ class Rejects:
 
 
 def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Place]:
-    """Messages, and where each is by its number."""
+    """Split into messages, and a function from message number to where it is."""
     return [bad for bad, _ in rejected], {bad.row: where for bad, where in rejected}.get
 
 
 def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes:
-    """A body for the journal: a line about the messages, then their rows as a list of objects."""
+    """Encode a chunk for the journal: a line about the messages, then their rows as a JSON list."""
     assert chunk.place is not None
     raw = [column.tolist() for column in chunk.columns]
-    if chunk.values is not None:  # of events there are none
+    if chunk.values is not None:  # events have none
         raw.append(chunk.values.tolist())
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
     numbers, bad = chunk.rows.tolist(), chunk.bad
     try:
         rows = orjson.dumps(objects)
-    except TypeError:  # an integer beyond 64 bits, or half of a character
+    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
         wrong = {place for place, each in enumerate(objects) if not all(map(_is_writable, each.values()))}
         bad = [*bad, *(BadRow(numbers[n], "text that is not Unicode", ascii(objects[n])) for n in wrong)]
         numbers = [row for n, row in enumerate(numbers) if n not in wrong]

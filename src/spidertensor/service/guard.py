@@ -1,8 +1,8 @@
-"""Who may ask, and the headers of every answer.
+"""Access control, and the headers of every answer.
 
-A token is a Bearer token, or the password of HTTP Basic authentication, for which browsers ask by themselves.
-Without a token the server is on this machine only, and a web page that is open in a browser here must not
-talk to it: its requests carry an Origin that is not ours, or a Host that is a name of theirs (DNS rebinding).
+The token is sent as a Bearer token, or as the password of HTTP Basic authentication, for which browsers
+prompt. Without a token the server is reachable from this machine only. Web pages open in a local browser must
+not use it: their requests are refused by a foreign Origin, or by a foreign Host (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spidertensor.faults import Fault
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.replies import refusal
 
-SHORTEST = 16  # characters of a token
+MIN_TOKEN_CHARS = 16
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -38,21 +38,21 @@ _RAW_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS
 
 
 class TokenError(Fault, ValueError):
-    """A token that is missing or cannot be used."""
+    """The token is missing or cannot be used."""
 
 
 def read_token(path: Path) -> str:
     text = path.read_text(encoding="utf-8").strip()
-    if len(text) < SHORTEST or not (text.isascii() and text.isprintable()) or " " in text:
+    if len(text) < MIN_TOKEN_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
         remedy = "make one with: python -c 'import secrets; print(secrets.token_urlsafe())'"
-        reason = f"{path}: a token is one line of {SHORTEST} or more ASCII characters without spaces"
+        reason = f"{path}: a token is one line of {MIN_TOKEN_CHARS} or more ASCII characters without spaces"
         raise TokenError(reason, remedy=remedy)
     return text
 
 
 @lru_cache(100)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether the host can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -83,33 +83,33 @@ class Guard:
             await send(message)
 
         try:
-            error = self._refused(scope["path"], Headers(scope=scope))
+            error = self._refusal(scope["path"], Headers(scope=scope))
             answer = self.app if error is None else refusal(error)
             await answer(scope, receive, sent)
         finally:
             self.observe(scope["method"], scope["path"], status, time.perf_counter() - began)
 
-    def _refused(self, path: str, headers: Headers) -> ServiceError | None:
+    def _refusal(self, path: str, headers: Headers) -> ServiceError | None:
         origin, host = headers.get("origin"), headers.get("host", "")
-        if origin is not None and origin not in self.origins and _parts(origin).netloc != host:
+        if origin is not None and origin not in self.origins and _parsed_url(origin).netloc != host:
             remedy = "start the server with --allow-origin"
             return ServiceError(
-                403, "origin", f"pages of {origin[:100]} may not use this server", remedy=remedy
+                403, "origin", f"pages from {origin[:100]} may not use this server", remedy=remedy
             )
         if path in ("/health/live", "/health/ready"):
             return None
         if self.digest is None:
-            name = _parts(f"//{host}").hostname or ""
+            name = _parsed_url(f"//{host}").hostname or ""
             if not is_loopback(name):
-                return ServiceError(403, "host", f"this server is not called {name[:100]!r}")
-        elif not hmac.compare_digest(self.digest, _digest(_given(headers.get("authorization", "")))):
+                return ServiceError(403, "host", f"the Host {name[:100]!r} is not this machine")
+        elif not hmac.compare_digest(self.digest, _digest(_sent_token(headers.get("authorization", "")))):
             remedy = "send the header Authorization: Bearer TOKEN"
             return ServiceError(401, "token", "the token is missing or wrong", remedy=remedy)
         return None
 
 
-def _parts(url: str) -> SplitResult:
-    """Of a header; of one that is no URL, nothing."""
+def _parsed_url(url: str) -> SplitResult:
+    """Parse a header as a URL; empty if malformed."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -117,11 +117,11 @@ def _parts(url: str) -> SplitResult:
 
 
 def _digest(token: bytes) -> bytes:
-    """Of equal length for all: the time of a comparison must not tell how long the token is."""
+    """Hash to a fixed length, so that the time of a comparison does not reveal the token's length."""
     return hashlib.sha256(token).digest()
 
 
-def _given(authorization: str) -> bytes:
+def _sent_token(authorization: str) -> bytes:
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip().encode()

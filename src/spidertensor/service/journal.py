@@ -1,9 +1,9 @@
-"""What was acknowledged since the last checkpoint: a SQLite file beside the model, MODEL.journal.
+"""The journal: requests acknowledged since the last checkpoint, in a SQLite file MODEL.journal.
 
-A request is written and synced to the disk before it is learned, and learned before it is answered. After a
-crash the requests behind the model's position are learned again, in the same order and in the same calls
-("cuts"), so the result is the same bit for bit. A checkpoint makes all of them superfluous: the file is
-removed and another one begun, so that nothing is kept for longer.
+A request is written and synced to disk before it is learned, and learned before it is answered. After a crash
+the requests after the model's position are learned again, in the same order and the same calls ("cuts"), so
+the result is bit for bit the same. A checkpoint makes the journal redundant: the file is removed and a new
+one started, so that no request is kept longer than needed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _TABLES = """
 
 
 class JournalError(Fault, RuntimeError):
-    """A journal that cannot be used; the reason names the file. Parts: see Fault."""
+    """The journal cannot be used; the reason names the file. Parts: see Fault."""
 
 
 class Row(NamedTuple):
-    """A request as it came.
+    """A request as received.
 
     sequence: 1, 2, 3, ... over the life of the model
-    cut:      requests of the same number were learned in one call
-    key:      its Idempotency-Key; skip: whether its bad rows are left out
+    cut:      requests with the same number are learned in one call
+    key:      the Idempotency-Key; skip: whether bad rows are left out
     """
 
     sequence: int
@@ -53,25 +53,25 @@ class Row(NamedTuple):
 
 
 class Journal:
-    """The open file. `about`: whose journal it is, and what a model that was never saved is to be made of."""
+    """An open journal. about: the id of its model, and the settings of a model that was never saved"""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
-        self.bytes = 0  # of the requests in it
+        self.bytes = 0  # of its requests
         self._file: sqlite3.Connection | None = _created(path, about)
 
     @classmethod
     def opened(cls, path: Path) -> Journal:
-        """The journal that a killed process has left."""
-        with _one_error(path):
+        """Open the journal left by a killed process."""
+        with _as_journal_errors(path):
             with open(path, "rb") as handle:
-                if handle.read(len(_MAGIC)) != _MAGIC:  # SQLite would make a database of an empty file
-                    raise _unusable(path, "it is no SQLite file")
+                if handle.read(len(_MAGIC)) != _MAGIC:  # SQLite would turn an empty file into a database
+                    raise _unusable(path, "it is not a SQLite file")
             file = _connected(path)
             text = file.execute("select text from about").fetchone()
             about = orjson.loads(text[0]) if text else None
             if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise _unusable(path, "it is no journal of this version")
+                raise _unusable(path, "it is not a journal of this version")
             found = file.execute("pragma integrity_check(1)").fetchone()[0]
             if found != "ok":
                 raise _unusable(path, found)
@@ -84,9 +84,9 @@ class Journal:
             return journal
 
     def append(self, rows: Sequence[Row]) -> None:
-        """All of them or, after an error, none; on the disk when it returns. JournalError if that fails."""
-        with _one_error(self.path):
-            if self._file is None:  # the disk was full when it should have begun anew
+        """Write all rows, or none and raise JournalError; they are on disk when it returns."""
+        with _as_journal_errors(self.path):
+            if self._file is None:  # the disk was full when it was to be recreated
                 self._file = _created(self.path, self.about)
             self._append(self._file, rows)
         self.bytes += sum(len(row.body) for row in rows)
@@ -99,24 +99,24 @@ class Journal:
             file.executemany("insert into requests values (?, ?, ?, ?, ?, ?, ?)", values)
             file.execute("commit")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back some errors by itself
+            with contextlib.suppress(sqlite3.Error):  # SQLite may already have rolled back
                 file.execute("rollback")
             raise
 
     def cuts(self, after: int) -> Iterator[list[Row]]:
-        """The requests after a sequence number, as they were learned together."""
-        with _one_error(self.path):
+        """The requests after a sequence number, grouped as they were learned."""
+        with _as_journal_errors(self.path):
             found = self._asked("select * from requests where sequence > ? order by sequence", after)
             rows = (Row(*each[:6])._replace(skip=bool(each[4])) for each in found)
             for _, cut in groupby(rows, key=lambda row: row.cut):
                 yield list(cut)
 
     def span(self) -> tuple[int, int] | None:
-        """First and last sequence number; None if it is empty. JournalError if one between is missing."""
-        with _one_error(self.path):
+        """First and last sequence number; None if empty. JournalError if any in between is missing."""
+        with _as_journal_errors(self.path):
             n, first, last = next(self._asked("select count(*), min(sequence), max(sequence) from requests"))
         if n and n != last - first + 1:
-            raise _unusable(self.path, "requests are missing in it")
+            raise _unusable(self.path, "requests are missing")
         return (first, last) if n else None
 
     def _asked(self, question: str, *values: Any) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class Journal:
         return iter(self._file.execute(question, values))
 
     def begin_anew(self) -> None:
-        """Remove what the model file has by now."""
+        """Start an empty journal, once the model file has all requests."""
         self.remove()
         self._file = _created(self.path, self.about)
 
@@ -145,14 +145,14 @@ def _removed(path: Path) -> None:
 
 
 def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
-    """Made under another name first: a kill leaves no half of it."""
+    """Create a journal under a temporary name, then rename it, so that a kill leaves no partial file."""
     unfinished = path.with_name(f"{path.name}.new")
-    with _one_error(path):
+    with _as_journal_errors(path):
         _removed(unfinished)
-        # Private: it holds what clients have sent, and the umask need not be strict.
+        # Private whatever the umask: it holds what clients have sent.
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         with contextlib.closing(_connected(unfinished)) as file:
-            file.execute("pragma journal_mode = wal")  # which the file remembers
+            file.execute("pragma journal_mode = wal")  # persistent in the file
             file.execute("begin immediate")
             for statement in _TABLES.split(";"):
                 file.execute(statement)
@@ -164,12 +164,12 @@ def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
 
 def _connected(path: Path) -> sqlite3.Connection:
     file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
-    file.execute("pragma synchronous = full")  # a commit has reached the disk when it returns
+    file.execute("pragma synchronous = full")  # a commit returns only after it has reached the disk
     return file
 
 
 @contextlib.contextmanager
-def _one_error(path: Path) -> Iterator[None]:
+def _as_journal_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, TypeError) as error:
@@ -178,6 +178,6 @@ def _one_error(path: Path) -> Iterator[None]:
 
 def _unusable(path: Path, reason: str) -> JournalError:
     remedy = (
-        "restore it from a backup, or move it away to go on from the last checkpoint without its requests"
+        "restore it from a backup, or move it away to continue from the last checkpoint without its requests"
     )
     return JournalError(f"{path}: cannot be used: {reason}", kind="journal", remedy=remedy)

@@ -1,7 +1,7 @@
 """The learner of a server: journal, learn, answer, checkpoint, and replay after a crash.
 
-Everything here is called by one thread (owner.py). What a request does to the model is a function of the
-model and of the requests before it, in the cuts that the journal has, so a replay ends in the same state.
+Only one thread calls it (owner.py). The effect of a request depends only on the model and on earlier
+requests, in the cuts of the journal, so a replay restores the same state.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from spidertensor.service.requests import Outcome, Request, answer, joined, jour
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.surprises import Surprises
 
-PATIENCE_S = 1.0  # that a checkpoint, and everybody else, waits for dead letters to be sent
+LETTERS_WAIT_S = 1.0  # how long a checkpoint, and with it the whole server, waits for dead letters
 
 
 class JournaledLearner:
-    """A learner whose requests are in a journal before they are learned. Fields: see served.Served"""
+    """A learner that journals requests before learning them. Fields: see served.Served"""
 
     read_only = False
 
     def __init__(self, learner: Learner, journal: Journal, sequence: int) -> None:
-        """sequence: the last request that the model has learned"""
+        """sequence: the last request that the model file has"""
         self.learner, self.journal = learner, journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
@@ -58,7 +58,7 @@ class JournaledLearner:
         if (state := self.answers.scores(sequence)) is not None:
             try:
                 learner.scores.restore(state, learner.estimator)
-            except ValueError:  # of another version: they begin anew
+            except ValueError:  # from another version: start new ones
                 learner.scores = learner.new_scores()
 
     @property
@@ -66,7 +66,7 @@ class JournaledLearner:
         return self.journal.bytes
 
     def warm_up(self) -> None:
-        """Compile what learning and predicting need, with a copy; also finds impossible settings."""
+        """Compile the kernels by using a copy; also finds invalid settings."""
         learner = self.learner
         copy = type(learner.estimator)(**learner.estimator.get_params(deep=False))
         twin = Learner(copy, learner.path, learner.modes, learner.value)
@@ -81,7 +81,7 @@ class JournaledLearner:
     # --- learning
 
     def learn(self, requests: Sequence[Request]) -> list[Outcome]:
-        """What each request is answered. All of them are on the disk before the first is learned."""
+        """Learn requests and return the outcome of each. All are on disk before the first is learned."""
         outcomes: list[Outcome] = []
         for group in unrepeated(requests):
             found = [self._repeated(request) for request in group]
@@ -91,7 +91,7 @@ class JournaledLearner:
         return outcomes
 
     def _repeated(self, request: Request) -> Outcome | None:
-        """What a request with this key was answered before; None if there was none."""
+        """The earlier outcome for this request's key; None if there is none."""
         try:
             known = self.answers.find(request.key) if request.key is not None else None
         except sqlite3.Error as error:
@@ -99,8 +99,9 @@ class JournaledLearner:
         if known is None:
             return None
         if known.digest != request.digest:
-            remedy = "use another key for another request"
-            return ServiceError(422, "key", "this Idempotency-Key had another request", remedy=remedy)
+            remedy = "use a new key for each new request"
+            reason = "this Idempotency-Key was used for a different request"
+            return ServiceError(422, "key", reason, remedy=remedy)
         return orjson.dumps(orjson.loads(known.body) | {"repeated": True})
 
     def _learn_new(self, requests: list[Request]) -> list[Outcome]:
@@ -117,7 +118,7 @@ class JournaledLearner:
             self.journal.append(rows)
         except JournalError as error:
             self.trouble["journal"] = error.reason
-            remedy = "nothing of this request was learned: make room on the server's disk and repeat it"
+            remedy = "nothing was learned: free space on the server's disk and repeat the request"
             failed = ServiceError(503, "journal", error.reason, retry=5, remedy=remedy)
             return [failed] * len(requests)
         self.trouble.pop("journal", None)
@@ -125,7 +126,7 @@ class JournaledLearner:
         return [outcome for cut in cuts for outcome in self._learn_cut(cut)]
 
     def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
-        """Requests that are learned in one call. What follows depends only on them and on the model."""
+        """Learn requests in one call. The effect depends only on them and on the model."""
         outcomes = self._learned_together(cut)
         self.learned += len(cut)
         for request, outcome in zip(cut, outcomes, strict=True):
@@ -136,7 +137,7 @@ class JournaledLearner:
         return outcomes
 
     def _has_read(self, messages: Messages, found: Entries, outcome: Outcome) -> None:
-        """The position goes on together with the model."""
+        """Advance the position in the stream together with the model."""
         rejected = messages.rejected(found, outcome)
         position = self.learner.position | messages.place
         position["bad"] = position.get("bad", 0) + len(rejected)
@@ -170,7 +171,7 @@ class JournaledLearner:
         return self._answers(cut, learned, before)
 
     def _faults(self, found: Entries, error: EntryError) -> list[Fault]:
-        """One for each entry of a request that the model has refused."""
+        """One fault for each entry that the model refused."""
         return [
             error.but(row=int(found.rows[place]), column=self.learner.value, value=float(found.values[place]))
             for place in error.rows
@@ -186,7 +187,7 @@ class JournaledLearner:
                 update = learned.numbered.update
                 predicted = Prediction(*(each[at:end] for each in update[:3]))
                 outcomes.append(answer(request.entries, predicted, likelihood, before + end, notes))
-            else:  # nobody looks at predictions
+            else:  # a stream does not use predictions
                 outcomes.append(orjson.dumps({"skipped": skipped(request.entries)}))
             at = end
         return outcomes
@@ -194,7 +195,7 @@ class JournaledLearner:
     # --- files
 
     def replay(self) -> int:
-        """Learn what the journal has behind the model's position; how many requests that were."""
+        """Learn the requests in the journal after the model's position; returns how many."""
         wanted = wanted_to_learn(self.learner)
         n = 0
         for rows in self.journal.cuts(self.learned):
@@ -208,7 +209,7 @@ class JournaledLearner:
         return n
 
     def position_after_replay(self) -> Position:
-        """Where a stream has to be opened, which is needed before the journal is replayed."""
+        """The position that a replay will reach, needed to open a stream before replaying."""
         position = self.learner.position | {"value": self.learner.value}
         for rows in self.journal.cuts(self.learned):
             for row in rows:
@@ -216,14 +217,14 @@ class JournaledLearner:
         return position
 
     def checkpoint(self) -> None:
-        """Write the model with its position; from then on the journal is superfluous and removed."""
+        """Save the model with its position; then start an empty journal."""
         learner = self.learner
         if learner.is_new:
-            raise ServiceError(409, "nothing learned", "nothing was learned yet, so there is nothing to save")
+            raise ServiceError(409, "nothing learned", "nothing learned yet, so there is nothing to save")
         service = {"journal": self.journal.about["id"], "sequence": self.learned}
         learner.position = learner.position | {"value": learner.value, "service": service}
         try:
-            self.answers.write()  # first: once the model is saved, nothing else has them
+            self.answers.write()  # first: saving the model makes the journal, their other copy, go
             if self.rejects is not None:
                 self._write_rejects(self.rejects)
             learner.save()
@@ -239,15 +240,13 @@ class JournaledLearner:
         self.saved_stream = learner.position.get("stream")
 
     def _write_rejects(self, rejects: Rejects) -> None:
-        """First, too: a saved model goes on behind these messages."""
+        """Write rejected messages before saving, since a saved model continues after them."""
         rejects.write()
-        if rejects.letters is not None and not rejects.letters.are_sent(PATIENCE_S):
-            raise OSError(
-                "dead letters wait to be sent before the model is saved; its journal has everything"
-            )
+        if rejects.letters is not None and not rejects.letters.are_sent(LETTERS_WAIT_S):
+            raise OSError("cannot save before dead letters are sent; the journal has everything meanwhile")
 
     def snapshot_file(self) -> int:
-        """A descriptor of a file with the model as it is now, which later checkpoints do not change."""
+        """Open a file with the current model, unaffected by later checkpoints; returns its descriptor."""
         if self.learned > self.checkpointed or not self.learner.path.exists():
             self.checkpoint()
         return os.open(self.learner.path, os.O_RDONLY)
@@ -256,11 +255,11 @@ class JournaledLearner:
         """No periodic work."""
 
     def close(self) -> None:
-        """Save, and leave nothing to replay."""
+        """Save, and remove the journal if nothing is left to replay."""
         try:
             if self.learned > self.checkpointed and not self.learner.is_new:
                 self.checkpoint()
-            if self.checkpointed >= self.sequence:  # else it has what the file has not
+            if self.checkpointed >= self.sequence:  # else the file lacks requests
                 self.journal.remove()
         finally:
             self.journal.close()

@@ -1,4 +1,4 @@
-"""For Prometheus: requests by route, and the latest snapshot as gauges."""
+"""Prometheus metrics: requests by route, and the latest snapshot as gauges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GAUGES = {  # field of a snapshot -> name and help
     "coverage": ("spider_running_coverage", "running share of values inside their 90 % intervals"),
     "clipped": ("spider_running_clipped_ratio", "running share of entries that were clipped"),
     "noise": ("spider_noise", "standard deviation of an observation"),
-    "queue": ("spider_queue_requests", "requests that wait"),
+    "queue": ("spider_queue_requests", "requests waiting"),
     "journal_bytes": ("spider_journal_bytes", "size of the journal"),
     "checkpoint_age": ("spider_checkpoint_age_seconds", "seconds since the last checkpoint"),
 }
 
 
 class Metrics:
-    """paths: those that have numbers of their own; any other is "other", so clients cannot invent series."""
+    """paths: counted by name; any other path is "other", so that clients cannot create series"""
 
     def __init__(self, paths: list[str], served: Served, latest: Callable[[], dict[str, Any]]) -> None:
         self._paths, self._served, self._latest = set(paths), served, latest
@@ -33,7 +33,7 @@ class Metrics:
             "spider_request_seconds", "time to answer", ["path"], registry=self._registry, buckets=BUCKETS
         )
         self.bad_rows = Counter(
-            "spider_bad_rows", "rows of requests that could not be used", registry=self._registry
+            "spider_bad_rows", "rows in requests that could not be used", registry=self._registry
         )
         self._registry.register(self)  # pyright: ignore[reportArgumentType] (it has `collect`)
 
@@ -46,40 +46,41 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:
-        told = self._latest()
-        if not told:
+        snapshot = self._latest()
+        if not snapshot:
             return
-        yield CounterMetricFamily("spider_entries", "entries learned", value=told["entries"])
+        yield CounterMetricFamily("spider_entries", "entries learned", value=snapshot["entries"])
         for field, (name, about) in GAUGES.items():
-            if told[field] is not None:
-                yield GaugeMetricFamily(name, about, value=told[field])
+            if snapshot[field] is not None:
+                yield GaugeMetricFamily(name, about, value=snapshot[field])
         if not self._served.read_only:
             clipped = int(self._served.learner.scores.sums.n_clipped)
             yield CounterMetricFamily("spider_clipped_entries", "entries that were clipped", value=clipped)
-        if told["stream"] is not None:
-            yield from _of_stream(told["stream"])
-        floors = {name: told[f"floor_{name}"] for name in ("mean", "biases")}
-        yield _each("spider_floor_error", "running error of a floor", "floor", floors)
-        nodes = dict(zip(told["modes"], told["nodes"], strict=True))
-        yield _each("spider_nodes", "nodes of a mode", "mode", nodes)
-        weights = {str(n): member["weight"] for n, member in enumerate(told["members"])}
-        yield _each("spider_member_weight", "weight of a member of the committee", "member", weights)
-        yield _each("spider_alarm", "an alarm", "kind", {each["kind"]: 1 for each in told["alarms"]})
+        if snapshot["stream"] is not None:
+            yield from _stream_metrics(snapshot["stream"])
+        floors = {name: snapshot[f"floor_{name}"] for name in ("mean", "biases")}
+        yield _labelled("spider_floor_error", "running error of a floor", "floor", floors)
+        nodes = dict(zip(snapshot["modes"], snapshot["nodes"], strict=True))
+        yield _labelled("spider_nodes", "nodes of a mode", "mode", nodes)
+        weights = {str(n): member["weight"] for n, member in enumerate(snapshot["members"])}
+        yield _labelled("spider_member_weight", "weight of a member of the committee", "member", weights)
+        alarms = {each["kind"]: 1 for each in snapshot["alarms"]}
+        yield _labelled("spider_alarm", "active alarms", "kind", alarms)
 
 
-def _of_stream(told: dict[str, Any]) -> Iterator[Any]:
-    if told["lag"] is not None:
-        about = "messages of the stream that are still to be read"
-        yield GaugeMetricFamily("spider_stream_lag", about, value=told["lag"])
+def _stream_metrics(status: dict[str, Any]) -> Iterator[Any]:
+    if status["lag"] is not None:
+        about = "messages in the stream still to be read"
+        yield GaugeMetricFamily("spider_stream_lag", about, value=status["lag"])
     about = "whether the broker of the stream can be reached"
-    yield GaugeMetricFamily("spider_stream_connected", about, value=int(told["connected"]))
-    about = "connections to the broker that were made again"
-    yield CounterMetricFamily("spider_stream_reconnects", about, value=told["reconnects"])
-    about = "messages of the stream that could not be learned"
-    yield CounterMetricFamily("spider_stream_bad_messages", about, value=told["bad"])
+    yield GaugeMetricFamily("spider_stream_connected", about, value=int(status["connected"]))
+    about = "reconnections to the broker"
+    yield CounterMetricFamily("spider_stream_reconnects", about, value=status["reconnects"])
+    about = "messages in the stream that could not be learned"
+    yield CounterMetricFamily("spider_stream_bad_messages", about, value=status["bad"])
 
 
-def _each(name: str, about: str, label: str, values: dict[str, Any]) -> Any:
+def _labelled(name: str, about: str, label: str, values: dict[str, Any]) -> Any:
     family = GaugeMetricFamily(name, about, labels=[label])
     for each, value in values.items():
         if value is not None:

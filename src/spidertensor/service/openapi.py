@@ -1,4 +1,4 @@
-"""The interface as OpenAPI 3.1. docs/service.md explains it; tests hold it to the routes."""
+"""The interface as OpenAPI 3.1. docs/service.md explains it; tests compare it with the routes."""
 # ruff: noqa: E501 (a table)
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PREDICTION = _object(
 )  # fmt: skip
 _ERROR = _object(
     {"kind": _TEXT, "message": _TEXT, "row": _or_null("integer"), "column": {"type": ["string", "null"]}, "value": {}, "remedy": _TEXT},
-    description="row is counted from 0 in the rows of the request.",
+    description="row is counted from 0 within the request.",
 )  # fmt: skip
 _SCHEMAS = {
     "Row": _ROW,
@@ -76,10 +76,10 @@ _ROWS = {
     ARROW: {"schema": {"type": "string", "format": "binary", "description": "an Arrow stream, uncompressed"}},
 }
 _STATUS = {
-    "400": "not what its Content-Type says", "401": "no token, or a wrong one", "403": "another Host or Origin",
-    "405": "a follower does not learn", "408": "the body came too slowly", "409": "nothing was learned yet",
+    "400": "malformed body or parameter", "401": "token missing or wrong", "403": "foreign Host or Origin",
+    "405": "a follower does not learn", "408": "the body arrived too slowly", "409": "nothing learned yet",
     "413": "too large, or too many rows", "415": "unknown Content-Type", "422": "bad rows; nothing was learned",
-    "429": "too much is waiting: see Retry-After", "503": "not ready, or the disk cannot be written",
+    "429": "too many requests are waiting: see Retry-After", "503": "not ready, or the disk cannot be written",
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ _ON_BAD = _query(
     "on_bad", {"enum": ["raise", "skip"], "default": "raise"}, "skip: leave bad rows out and list them"
 )
 _KEY = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-        "description": "a repeated request with this key is answered but not learned again"}  # fmt: skip
+        "description": "a repeated request with the same key is answered but not learned again"}  # fmt: skip
 
 
 def _operation(
@@ -117,20 +117,20 @@ DESCRIPTION: dict[str, Any] = {
              "summary": "A model that learns from a stream and predicts with uncertainty."},
     "security": [{"bearer": []}, {"basic": []}, {}],
     "paths": {
-        "/v1/learn": {"post": _operation("learn rows; answers what was predicted for each before", _refer("Learned"), _OF_ROWS,
+        "/v1/learn": {"post": _operation("learn rows; returns the prediction made for each beforehand", _refer("Learned"), _OF_ROWS,
                                          _ROWS, [_ON_BAD, _KEY])},
         "/v1/predict": {"post": _operation("predict rows", _refer("Predicted"), _OF_ROWS, _ROWS, [
-            _ON_BAD, _query("interval", _NUMBER, "add low and high of an interval of this coverage")])},
+            _ON_BAD, _query("interval", _NUMBER, "add low and high, the bounds of an interval with this coverage")])},
         "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,
                                              {JSON: {"schema": _refer("Recommendation")}})},
         "/v1/checkpoint": {"post": _operation("save the model now", _object({"position": _WHOLE, "entries": _WHOLE}),
                                               "401 403 405 409 429 503")},
-        "/v1/model": {"get": _operation("what the model has learned", _refer("Model"), "401 403 429 503")},
+        "/v1/model": {"get": _operation("the state of the model", _refer("Model"), "401 403 429 503")},
         "/v1/model/file": {"get": _operation("the model as a file", "application/octet-stream", "401 403 409 429 503")},
         "/v1/events": {"get": _operation("live events", "text/event-stream", "401 403 429")},
-        "/health/live": {"get": _operation("the process answers", _object({"live": {"type": "boolean"}}), "403")},
-        "/health/ready": {"get": _operation("the model answers", _object({"ready": {"type": "boolean"}}), "403 503")},
-        "/metrics": {"get": _operation("for Prometheus", "text/plain")},
+        "/health/live": {"get": _operation("whether the process is alive", _object({"live": {"type": "boolean"}}), "403")},
+        "/health/ready": {"get": _operation("whether the model is ready", _object({"ready": {"type": "boolean"}}), "403 503")},
+        "/metrics": {"get": _operation("metrics for Prometheus", "text/plain")},
         "/openapi.json": {"get": _operation("this description", {"type": "object"})},
     },
     "components": {

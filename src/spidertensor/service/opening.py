@@ -1,4 +1,4 @@
-"""A server's model at its start: from a file, new, or as a killed process has left it and its journal."""
+"""Open the model of a server: from a file, new, or from what a killed process left behind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spidertensor.learner.opening import check_value, reopened
 from spidertensor.service.journal import Journal, JournalError
 from spidertensor.service.journaled import JournaledLearner
 
-MEMORY = 5000  # entries after which the scores of a server forget
+MEMORY_ENTRIES = 5000  # how far back the scores of a server look
 
 KINDS = {kind.__name__: kind for kind in (SpiderRegressor, SpiderClassifier)}
 
 
 class NewModel(NamedTuple):
-    """What a model is made of, in JSON: the journal keeps it until the first checkpoint."""
+    """The settings of a new model, in JSON; the journal keeps them until the first checkpoint."""
 
     kind: str
     modes: list[str]
@@ -32,13 +32,13 @@ class NewModel(NamedTuple):
         settings: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in self.settings.items()
         }
-        return Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY)
+        return Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY_ENTRIES)
 
 
 def opened(path: Path, new: NewModel | None, value: str | None = None) -> JournaledLearner:
-    """The model of a file, or a new one, with the journal that a killed process may have left.
+    """Open the model in a file, or make a new one, with any journal left by a killed process.
 
-    value: the name of the value column, for a model whose file does not tell it
+    value: the name of the value column, if the model file does not have it
     """
     place = path.with_name(f"{path.name}.journal")
     left = Journal.opened(place) if place.exists() else None
@@ -69,26 +69,26 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Journa
     about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
     served = JournaledLearner(learner, Journal(place, about), sequence)
     if identity is None and path.exists():
-        served.checkpoint()  # from now on the model knows its journal
+        served.checkpoint()  # stores the journal's id in the model
     return served
 
 
 def served_learner(estimator: Estimator, path: Path, value: str | None = None) -> Learner:
-    """The learner of a model from a file, if requests can tell its ids and values."""
+    """The learner for a loaded model; LearnerError if its ids or values cannot be sent in requests."""
     if isinstance(estimator.position_, dict) and estimator.position_.get("bins"):
-        remedy = "make the bins before the entries are sent, and fit the model with them as ids"
-        raise LearnerError(f"{path}: has modes of bins, which are not served", kind="bins", remedy=remedy)
-    learner = reopened(estimator, path, value, memory=MEMORY)
+        remedy = "fit a model with bin names as ids, and bin the numbers before sending them"
+        raise LearnerError(f"{path}: has binned modes, which cannot be served", kind="bins", remedy=remedy)
+    learner = reopened(estimator, path, value, memory=MEMORY_ENTRIES)
     if learner.classes not in (None, ZERO_ONE):
         remedy = "fit a model with the labels 0 and 1"
-        reason = f"{path}: has labels of its own, which are not served"
+        reason = f"{path}: has labels other than 0 and 1, which cannot be served"
         raise LearnerError(reason, kind="own labels", remedy=remedy)
     learner.classes = None  # False and True are the numbers 0 and 1
     return learner
 
 
 def _place(stored: Any) -> tuple[str | None, int]:
-    """Whose journal goes on after which request, by a position; a file may say anything."""
+    """The journal's id and the last request, from an untrusted position; None and 0 if there is none."""
     match stored:
         case {"journal": str(identity), "sequence": int(sequence)} if sequence >= 0:
             return identity, sequence
@@ -98,12 +98,10 @@ def _place(stored: Any) -> tuple[str | None, int]:
 def _check_fits(journal: Journal, span: tuple[int, int], identity: Any, sequence: int, path: Path) -> None:
     first, last = span
     if journal.about["id"] != identity:
-        problem = (
-            f"has {last - first + 1} requests that {path} does not know, which has been written by others"
-        )
+        problem = f"has {last - first + 1} requests that {path}, written by another process, does not have"
     elif first > sequence + 1:
-        problem = f"goes on after request {first - 1}, but {path} is at request {sequence}: an older file?"
+        problem = f"starts after request {first - 1}, but {path} is at request {sequence}: an older file?"
     else:
         return
-    remedy = "restore the model that belongs to it, or move the journal away to go on without its requests"
+    remedy = "restore the model that belongs to it, or move the journal away to continue without its requests"
     raise JournalError(f"{journal.path}: {problem}", kind="journal", remedy=remedy)

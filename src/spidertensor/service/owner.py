@@ -1,9 +1,9 @@
-"""The one thread that has the model, and the queue before it.
+"""The thread that owns the model, and its queue.
 
-Nobody else touches the model, so readers see whole updates and nothing in the kernels needs a lock. In each
-round all waiting questions are answered first, then waiting requests to learn are taken together: one sync
-of the disk and one call serve them all. A question therefore waits for one group at most; it sees everything
-that was acknowledged before it was asked.
+No other thread touches the model, so readers see only whole updates and kernels need no locks. Each round
+first answers all waiting questions, then takes waiting requests to learn together: one disk sync and one call
+serve them all. So a question waits for at most one group, and sees everything acknowledged before it was
+asked.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from spidertensor.service.requests import Outcome, Request
 from spidertensor.service.served import Served
 from spidertensor.service.snapshots import Snapshots
 
-GROUP = 2000  # rows that are learned together, unless one request has more
-TICK = 0.25  # seconds between two looks at what is due
+GROUP_ROWS = 2000  # learned together, unless one request has more
+TICK_S = 0.25  # between two checks for periodic work
 
 Question = Callable[[], Any]
-What = TypeVar("What", Request, Question)
+Work = TypeVar("Work", Request, Question)
 
 
-class _Waiting(Generic[What]):
-    """Something to do, and the future of whoever waits for it."""
+class _Waiting(Generic[Work]):
+    """A request or question, and the future for its outcome."""
 
-    __slots__ = ("future", "what")
+    __slots__ = ("future", "work")
 
-    def __init__(self, what: What, future: asyncio.Future[Any] | Future[Any]) -> None:
-        self.what, self.future = what, future
+    def __init__(self, work: Work, future: asyncio.Future[Any] | Future[Any]) -> None:
+        self.work, self.future = work, future
 
 
 class Owner(threading.Thread):
@@ -52,7 +52,7 @@ class Owner(threading.Thread):
         super().__init__(name="owner of the model")
         self.served = served
         self.snapshots = Snapshots(served)
-        self.failed: BaseException | None = None  # what ended this thread before its time
+        self.failed: BaseException | None = None  # the exception that ended this thread
         self.ready = False
         self._max_queue, self._max_journal = max_queue, max_journal
         self._every_seconds, self._every_entries = every_seconds, every_entries
@@ -67,22 +67,23 @@ class Owner(threading.Thread):
     def waiting(self) -> int:
         return len(self._questions) + len(self._requests)
 
-    async def ask(self, what: Request | Question, timeout: float) -> Any:
-        """The outcome of a request to learn, or the result of a function that this thread calls."""
+    async def ask(self, work: Request | Question, timeout: float) -> Any:
+        """Queue a request to learn, or a function for this thread to call, and wait for the outcome."""
         if not self.ready:
             raise ServiceError(503, "starting", "the model is being loaded", retry=1)
         if self.waiting >= self._max_queue:
             raise ServiceError(429, "queue", f"{self.waiting} requests are waiting", retry=1)
         future = asyncio.get_running_loop().create_future()
-        self._put(what, future)
+        self._put(work, future)
         try:
             return await asyncio.wait_for(future, timeout)
-        except TimeoutError:  # the future is cancelled: it is left out if its turn has not come yet
+        except TimeoutError:  # the future is cancelled, so the request is dropped if still waiting
             remedy = "repeat it with the same Idempotency-Key: it may have been learned"
-            raise ServiceError(503, "time", f"no answer in {timeout:g} s", retry=5, remedy=remedy) from None
+            reason = f"no answer within {timeout:g} s"
+            raise ServiceError(503, "time", reason, retry=5, remedy=remedy) from None
 
     def learn(self, request: Request) -> Outcome:
-        """For a thread that waits: the outcome, however long it takes."""
+        """Queue a request from another thread and wait for the outcome, however long it takes."""
         future: Future[Outcome] = Future()
         try:
             self._put(request, future)
@@ -90,18 +91,18 @@ class Owner(threading.Thread):
         except ServiceError as error:
             return error
 
-    def _put(self, what: Request | Question, future: asyncio.Future[Any] | Future[Any]) -> None:
+    def _put(self, work: Request | Question, future: asyncio.Future[Any] | Future[Any]) -> None:
         with self._changed:
             if self._stopping or self.failed:
                 raise ServiceError(503, "stopping", "the server is stopping", retry=5)
-            if isinstance(what, Request):
-                self._requests.append(_Waiting(what, future))
+            if isinstance(work, Request):
+                self._requests.append(_Waiting(work, future))
             else:
-                self._questions.append(_Waiting(what, future))
+                self._questions.append(_Waiting(work, future))
             self._changed.notify()
 
     def stop(self) -> None:
-        """Do what is waiting, save, and end."""
+        """Finish what is waiting, save, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -125,16 +126,16 @@ class Owner(threading.Thread):
     def _round(self) -> bool:
         with self._changed:
             if not (self.waiting or self._stopping):
-                self._changed.wait(TICK)
+                self._changed.wait(TICK_S)
             questions = [self._questions.popleft() for _ in range(len(self._questions))]
             group = self._group()
             if self._stopping and not (questions or group):
                 return False
-        self._deliver([(each, _called(each.what)) for each in questions if not each.future.cancelled()])
+        self._deliver([(each, _called(each.work)) for each in questions if not each.future.cancelled()])
         group = [each for each in group if not each.future.cancelled()]
         if group:
             try:
-                self._deliver(list(zip(group, self.served.learn([each.what for each in group]), strict=True)))
+                self._deliver(list(zip(group, self.served.learn([each.work for each in group]), strict=True)))
             except BaseException:
                 self._deliver([(each, _broken()) for each in group])
                 raise
@@ -148,8 +149,8 @@ class Owner(threading.Thread):
         group: list[_Waiting[Request]] = []
         rows = 0
         while self._requests:
-            n = len(self._requests[0].what.entries.rows)
-            if group and rows + n > GROUP:
+            n = len(self._requests[0].work.entries.rows)
+            if group and rows + n > GROUP_ROWS:
                 break
             group.append(self._requests.popleft())
             rows += n
@@ -164,17 +165,17 @@ class Owner(threading.Thread):
         full = full or served.journal_bytes >= self._max_journal
         if time.monotonic() >= self._next_save or (full and "checkpoint" not in served.trouble):
             self._next_save = time.monotonic() + self._every_seconds
-            # an alarm tells it; the journal keeps what the file lacks
+            # a failure raises an alarm; the journal keeps what the file lacks
             with contextlib.suppress(ServiceError):
                 served.checkpoint()
 
     def _deliver(self, answers: list[tuple[_Waiting[Any], Any]]) -> None:
-        """All at once: waking the loop costs more than an answer."""
+        """Deliver answers, waking the event loop only once, since that costs more than an answer."""
         _give([each for each in answers if isinstance(each[0].future, Future)])
         loops = [each[0].future.get_loop() for each in answers if not isinstance(each[0].future, Future)]
         if loops:
             rest = [each for each in answers if not isinstance(each[0].future, Future)]
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
+            with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits
                 loops[0].call_soon_threadsafe(_give, rest)
 
     def _refuse_all(self) -> None:
@@ -203,4 +204,4 @@ def _give(answers: list[tuple[_Waiting[Any], Any]]) -> None:
 
 def _broken() -> ServiceError:
     remedy = "repeat it with the same Idempotency-Key when the server is back"
-    return ServiceError(503, "broken", "the server has failed and stops", retry=10, remedy=remedy)
+    return ServiceError(503, "broken", "the server has failed and is stopping", retry=10, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Answers: everything but the page, the metrics and the model file is JSON."""
+"""Answers in JSON: everything but the dashboard, the metrics and the model file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refusal(error: ServiceError) -> Response:
 
 
 def in_rows(columns: Mapping[str, Sequence[Any]], found: Entries) -> list[dict[str, Any] | None]:
-    """Columns of the good rows of a request as one object for each of its rows; None for a bad one."""
+    """Turn columns of the good rows into one object per row of the request; None for a bad row."""
     objects: list[dict[str, Any] | None] = [
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     ]
@@ -40,10 +40,10 @@ def in_rows(columns: Mapping[str, Sequence[Any]], found: Entries) -> list[dict[s
 
 
 def id_of(raw: Any) -> Any:
-    """An id as JSON holds it; one that JSON has no type for, such as bytes, as a text."""
+    """An id as JSON; as a string if JSON has no type for it, such as bytes."""
     if isinstance(raw, bool | float) or (isinstance(raw, int) and -(2**63) <= raw < 2**64):
         return raw
     if isinstance(raw, int):
         return hex(raw)  # str() refuses thousands of digits
     text = raw if isinstance(raw, str) else str(raw)
-    return text.encode(errors="replace").decode()  # halves of surrogate pairs cannot be sent
+    return text.encode(errors="replace").decode()  # lone surrogates cannot be sent

@@ -1,4 +1,4 @@
-"""Requests to learn, and what they are answered."""
+"""Requests to learn, and their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Outcome = bytes | ServiceError
 
 
 class Request(NamedTuple):
-    """A request to learn, which was checked as far as that is possible without the model."""
+    """A request to learn, checked as far as possible without the model."""
 
     entries: Entries
     body: bytes
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 def journaled(row: Row, wanted: Wanted) -> Request:
-    """A request as the journal has it."""
+    """Rebuild a request from its row in the journal."""
     if row.media_type == MESSAGES:
         found, messages = unpacked(row.body, wanted)
         return Request(found, row.body, row.media_type, row.skip, row.key, messages)
@@ -46,7 +46,7 @@ def journaled(row: Row, wanted: Wanted) -> Request:
 
 
 def unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Cut where a key comes again: its first request has to be answered before."""
+    """Split before a repeated key, so that its first request is answered before."""
     group: list[Request] = []
     keys: set[str] = set()
     for request in requests:
@@ -59,7 +59,7 @@ def unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
 
 
 def joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
-    """The ids by column and the values of several requests."""
+    """Join the id columns and the values of several requests."""
     if len(parts) == 1:
         return parts[0].columns, parts[0].values
     columns = []
@@ -72,14 +72,18 @@ def joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.flo
 def answer(
     found: Entries, predicted: Prediction, likelihood: Likelihood, total: int, notes: list[dict[str, Any]]
 ) -> bytes:
-    """predicted: for the good rows, before they were learned; total: entries of the model, with these"""
+    """The answer to a request, as JSON.
+
+    predicted: for the good rows, before they were learned
+    total:     entries of the model, including these
+    """
     columns = {likelihood.mean_name: likelihood.expected(*predicted[:2]).tolist()}
     if likelihood.intervals:
         columns["std"] = likelihood.std(*predicted).tolist()
-    told = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}
-    return orjson.dumps(told | {"skipped": skipped(found), "notes": notes})
+    reply = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}
+    return orjson.dumps(reply | {"skipped": skipped(found), "notes": notes})
 
 
 def skipped(found: Entries) -> list[dict[str, Any]]:
-    """Without the values of bad rows: an answer may be kept with its key."""
+    """The faults of bad rows, without their values, since answers are stored."""
     return [record(each) | {"value": None} for each in found.bad]

@@ -1,4 +1,4 @@
-"""What a server has: a model that learns (journaled.py), or one that follows another (following.py)."""
+"""The interface of a served model: one that learns (journaled.py) or follows a file (following.py)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ UNLIMITED = 2**62  # rows
 
 
 class Served(Protocol):
-    """learned, checkpointed: the last request that the model, and its file, have learned; None if read-only
+    """A model behind the service.
 
-    saved_at:     when the file was written, by the monotonic clock
-    saved_stream: how far a stream was read, at the last checkpoint
-    trouble:      what cannot be written or read, "journal" or "checkpoint", and why
-    rejects:      where messages of a stream go that cannot be learned
-    surprises:    None if read-only, as there are no scores then
+    learned:      the last request that the model has learned; None if read-only
+    checkpointed: the last request that its file has; None if read-only
+    saved_at:     when the file was written, on the monotonic clock
+    saved_stream: the position in a stream at the last checkpoint
+    trouble:      "journal" or "checkpoint" -> why it cannot be written or read
+    rejects:      where messages of a stream that cannot be learned are recorded
+    surprises:    None if read-only, since there are no scores
     """
 
     @property
@@ -57,6 +59,6 @@ class Served(Protocol):
 
 
 def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> Wanted:
-    """What a request to learn must have."""
+    """What the body of a request to learn must have."""
     estimator = learner.estimator
     return Wanted(learner.modes, learner.value, estimator.likelihood_, max_rows, estimator.learns_events)

@@ -1,4 +1,4 @@
-"""From the start to SIGTERM: a socket, the owner's thread, and uvicorn between them."""
+"""Run the server from startup to SIGTERM: a socket, uvicorn, and the owner's thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from spidertensor.service.app import Limits, Service, make_app
-from spidertensor.service.consumer import Consumer, From
+from spidertensor.service.consumer import ConsumedStream, Consumer
 from spidertensor.service.guard import Guard
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
 from spidertensor.service.served import Served
 
-GRACE = 20  # seconds in which requests are finished after a signal
+GRACE_S = 20  # for requests to finish after a signal
 
 
 class Settings(NamedTuple):
@@ -27,27 +27,27 @@ class Settings(NamedTuple):
     origins: Sequence[str] = ()
     every_seconds: float = 30.0
     every_entries: float = float("inf")
-    max_journal: int = 256 << 20  # bytes, from which on there is a checkpoint whatever the time
+    max_journal: int = 256 << 20  # bytes that trigger a checkpoint at any time
     limits: Limits = Limits()
 
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[str], None], url: str) -> None:
         super().__init__(config)
-        self._tell, self._url = started, url
+        self._started, self._url = started, url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._tell(self._url)
+        self._started(self._url)
 
 
 def run(
-    served: Served, settings: Settings, started: Callable[[str], None], consumed: From | None = None
+    served: Served, settings: Settings, started: Callable[[str], None], consumed: ConsumedStream | None = None
 ) -> None:
-    """Serve until a signal comes, then finish what is waiting and save. Raises what ended it otherwise.
+    """Serve until a signal, then finish what is waiting and save. Raises the failure that ended it otherwise.
 
-    started:  called with the address as soon as clients can connect
-    consumed: a stream to learn from beside the requests
+    started:  called with the URL as soon as clients can connect
+    consumed: a stream to learn from besides requests
     """
     listening = _bound(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
@@ -81,10 +81,10 @@ def run(
         )
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
-        timeout_keep_alive=75, timeout_graceful_shutdown=GRACE, limit_concurrency=limits.connections,
+        timeout_keep_alive=75, timeout_graceful_shutdown=GRACE_S, limit_concurrency=limits.connections,
     )  # fmt: skip
     server = _Server(config, started, url)
-    # uvicorn raises the signals that it got once more at its end: here they then do nothing.
+    # uvicorn re-raises the signals it received when it ends; these handlers make that harmless.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end())
     owner.start()
@@ -93,7 +93,7 @@ def run(
     try:
         server.run(sockets=[listening])
     finally:
-        if consumer is not None:  # first: the owner finishes what it still gives
+        if consumer is not None:  # first, so that the owner finishes its last chunk
             consumer.stop()
             consumer.join()
         owner.stop()

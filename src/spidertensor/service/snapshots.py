@@ -1,6 +1,6 @@
-"""What the service tells about itself: once a second for /v1/events, and whenever /v1/model or /metrics ask.
+"""Snapshots of the service for /v1/events, once a second, and for /v1/model and /metrics.
 
-The owner's thread takes snapshots, everybody else reads the last one.
+The owner's thread takes snapshots; other threads read the latest.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from spidertensor.learner.floors import COVERAGE
 from spidertensor.learner.scores import Scores
 from spidertensor.service.served import Served
 
-EVERY = 1.0  # seconds between two snapshots
-KEPT = 1800  # points of the history
+EVERY_S = 1.0  # between two snapshots
+HISTORY_POINTS = 1800
 CURVES = ("time", "entries", "rate", "error", "floor_mean", "floor_biases", "coverage", "clipped", "noise")
 
-# When to raise an alarm
-ENOUGH = 1000  # entries, before which running numbers say little
-OFF = 0.05  # of the coverage
+# Thresholds of alarms
+MIN_ENTRIES = 1000  # fewer say little
+COVERAGE_OFF = 0.05  # difference to the nominal coverage
 CLIPPED = 0.05  # share of entries
-WORSE = 1.01  # times a floor: level with it is no alarm
-SILENCE = 60.0  # seconds without an entry
+WORSE = 1.01  # times the error of a floor
+SILENCE_S = 60.0  # without an entry
 
 
 class StreamReader(Protocol):
-    """Whoever reads a stream (consumer.Consumer): how it is doing, and an alarm if there is one."""
+    """The reader of a stream (consumer.Consumer). trouble: the text of an alarm, if there is one"""
 
-    told: dict[str, Any]
+    status: dict[str, Any]
     trouble: str | None
 
 
@@ -43,74 +43,78 @@ class Snapshots:
         self.latest: dict[str, Any] = {}
         self.number = 0  # of the latest
         self.encoded = b""  # the latest, as JSON
-        self._history: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
-        self._taken = -math.inf  # by the monotonic clock, which never goes backwards
+        self._history: deque[tuple[Any, ...]] = deque(maxlen=HISTORY_POINTS)
+        self._taken = -math.inf  # when, on the monotonic clock
         self._entries: int | None = None
-        self._moved = time.monotonic()  # when there were new entries
-        self._since: dict[str, float] = {}  # alarm -> when it began
+        self._moved = time.monotonic()  # when entries were last learned
+        self._since: dict[str, float] = {}  # alarm -> when it started
 
     def due(self) -> bool:
-        return time.monotonic() - self._taken >= EVERY
+        return time.monotonic() - self._taken >= EVERY_S
 
     def take(self, waiting: int, ready: bool) -> None:
         now = time.monotonic()
-        told = known(self._served)
-        entries = told["entries"]
+        snapshot = current(self._served)
+        entries = snapshot["entries"]
         passed = now - self._taken
         before = entries if self._entries is None else self._entries
         if entries != before:
             self._moved = now
-        told["rate"] = (entries - before) / passed if math.isfinite(passed) and passed > 0 else 0.0
-        told["queue"] = waiting
-        told["stream"] = self.of_stream()
-        told["ready"] = ready or not self.number
-        told["alarms"] = self._alarms(told, now)
+        snapshot["rate"] = (entries - before) / passed if math.isfinite(passed) and passed > 0 else 0.0
+        snapshot["queue"] = waiting
+        snapshot["stream"] = self.stream_status()
+        snapshot["ready"] = ready or not self.number
+        snapshot["alarms"] = self._alarms(snapshot, now)
         self._taken, self._entries = now, entries
-        weights, nodes = [each["weight"] for each in told["members"]], told["nodes"]
-        self._history.append((*(told[name] for name in CURVES), weights, nodes))
-        self.latest, self.encoded = told, orjson.dumps(told)
+        weights, nodes = [each["weight"] for each in snapshot["members"]], snapshot["nodes"]
+        self._history.append((*(snapshot[name] for name in CURVES), weights, nodes))
+        self.latest, self.encoded = snapshot, orjson.dumps(snapshot)
         self.number += 1
 
-    def of_stream(self) -> dict[str, Any] | None:
+    def stream_status(self) -> dict[str, Any] | None:
         if self.stream is None:
             return None
-        return self.stream.told | {"bad": self._served.learner.position.get("bad", 0)}
+        return self.stream.status | {"bad": self._served.learner.position.get("bad", 0)}
 
     def history(self) -> bytes:
-        """The latest points in columns. Called by other threads: a copy of the points first."""
+        """The latest points in columns, as JSON. Called by other threads, so it copies the points first."""
         points = list(self._history)
         names = (*CURVES, "weights", "nodes")
         return orjson.dumps({name: [point[n] for point in points] for n, name in enumerate(names)})
 
-    def _alarms(self, told: dict[str, Any], now: float) -> list[dict[str, Any]]:
-        texts = dict(_problems(told, now - self._moved))
+    def _alarms(self, snapshot: dict[str, Any], now: float) -> list[dict[str, Any]]:
+        texts = dict(_problems(snapshot, now - self._moved))
         texts |= self._served.trouble
         if self.stream is not None and self.stream.trouble is not None:
             texts["stream"] = self.stream.trouble
-        here: float = told["time"]
-        self._since = {kind: self._since.get(kind, here) for kind in texts}
+        taken: float = snapshot["time"]
+        self._since = {kind: self._since.get(kind, taken) for kind in texts}
         return [{"kind": kind, "text": text, "since": self._since[kind]} for kind, text in texts.items()]
 
 
-def _problems(told: dict[str, Any], silence: float) -> list[tuple[str, str]]:
+def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]:
     found = []
-    if not told["read_only"] and told["entries"] and silence > SILENCE:
-        found.append(("no data", f"nothing was learned for {silence:.0f} seconds"))
-    if (told["scored"] or 0) < ENOUGH:
+    if not snapshot["read_only"] and snapshot["entries"] and silence > SILENCE_S:
+        found.append(("no data", f"nothing learned for {silence:.0f} seconds"))
+    if (snapshot["scored"] or 0) < MIN_ENTRIES:
         return found
     for floor, words in (("floor_mean", "the mean so far"), ("floor_biases", "one bias per node")):
-        if told["error"] is not None and told[floor] is not None and told["error"] > WORSE * told[floor]:
-            text = f"the error {told['error']:.4g} is above the {told[floor]:.4g} of {words}"
+        if (
+            snapshot["error"] is not None
+            and snapshot[floor] is not None
+            and snapshot["error"] > WORSE * snapshot[floor]
+        ):
+            text = f"the error {snapshot['error']:.4g} is above {snapshot[floor]:.4g}, that of {words}"
             found.append(("floor", text))
-    if told["clipped"] is not None and told["clipped"] > CLIPPED:
-        found.append(("clipped", f"{told['clipped']:.1%} of the entries are clipped"))
-    if told["coverage"] is not None and abs(told["coverage"] - COVERAGE) > OFF:
-        found.append(("coverage", f"90 % intervals cover {told['coverage']:.1%}"))
+    if snapshot["clipped"] is not None and snapshot["clipped"] > CLIPPED:
+        found.append(("clipped", f"{snapshot['clipped']:.1%} of the entries are clipped"))
+    if snapshot["coverage"] is not None and abs(snapshot["coverage"] - COVERAGE) > COVERAGE_OFF:
+        found.append(("coverage", f"90 % intervals cover {snapshot['coverage']:.1%}"))
     return found
 
 
 def running(scores: Scores) -> dict[str, Any]:
-    """Errors, coverage and share of clipped entries; None as long as there is nothing to tell."""
+    """The running scores; None where there is none yet."""
     return {
         "error": scores.score,
         **{f"floor_{name}": floor for name, floor in scores.floors.items()},
@@ -120,8 +124,8 @@ def running(scores: Scores) -> dict[str, Any]:
     }
 
 
-def known(served: Served) -> dict[str, Any]:
-    """What is known of a model, at this moment."""
+def current(served: Served) -> dict[str, Any]:
+    """The current state of a model."""
     learner = served.learner
     estimator, scores = learner.estimator, running(learner.scores)
     fitted = not learner.is_new
@@ -155,19 +159,19 @@ def _members(estimator: Estimator) -> list[dict[str, Any]]:
 
 
 def described(served: Served) -> dict[str, Any]:
-    """For /v1/model: everything but the live parts, and what only the model's file has besides."""
-    told, estimator = known(served), served.learner.estimator
+    """The content of /v1/model: the current state without its live parts, and details of the model."""
+    snapshot, estimator = current(served), served.learner.estimator
     for live in ("time", "surprises"):
-        del told[live]
-    told["nodes"] = dict(zip(told["modes"], told["nodes"], strict=True))
+        del snapshot[live]
+    snapshot["nodes"] = dict(zip(snapshot["modes"], snapshot["nodes"], strict=True))
     fitted = estimator.__sklearn_is_fitted__()
-    kinds = estimator.id_kinds_ if fitted else [()] * len(told["modes"])
-    told["id_kinds"] = dict(zip(told["modes"], kinds, strict=True))
-    told["log_evidence"] = estimator.log_evidence_ if fitted else None
-    told["settings"] = estimator.settings_ if fitted else None
-    told["position"] = served.learned
-    told["saved_position"] = served.checkpointed
+    kinds = estimator.id_kinds_ if fitted else [()] * len(snapshot["modes"])
+    snapshot["id_kinds"] = dict(zip(snapshot["modes"], kinds, strict=True))
+    snapshot["log_evidence"] = estimator.log_evidence_ if fitted else None
+    snapshot["settings"] = estimator.settings_ if fitted else None
+    snapshot["position"] = served.learned
+    snapshot["saved_position"] = served.checkpointed
     counts = {"rejected": "n_rejected_", "refused": "n_refused_", "clipped_entries": "n_clipped_"}
     for name, attribute in (counts | {"followed": "followed_"}).items():
-        told[name] = getattr(estimator, attribute, None) if fitted else None
-    return told
+        snapshot[name] = getattr(estimator, attribute, None) if fitted else None
+    return snapshot

@@ -1,4 +1,4 @@
-"""The latest entries that were far from what was predicted for them."""
+"""The latest entries that were far from their predictions."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from spidertensor.method import Prediction
 from spidertensor.service.errors import shown
 from spidertensor.spider.likelihoods import Likelihood
 
-SURPRISING = 4.0  # predictive standard deviations
-UNLIKELY = 0.01  # probability of a 0/1 value that is surprising
-KEPT = 20  # surprising entries
+SURPRISING_STDS = 4.0  # predictive standard deviations from the mean
+UNLIKELY_PROBABILITY = 0.01  # of a 0/1 value
+KEPT_ENTRIES = 20
 
 
 class Surprises:
     def __init__(self, likelihood: Likelihood) -> None:
         self._likelihood, self._by_squares = likelihood, likelihood.metric == "rmse"
-        self.latest: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.latest: deque[dict[str, Any]] = deque(maxlen=KEPT_ENTRIES)
 
     def add(self, learned: Learned, entries: int) -> None:
-        """entries: all that were scored, with these"""
+        """Keep the surprising ones. entries: scored so far, including these"""
         value, predicted = learned.values, Prediction(*learned.numbered.update[:3])
         mean, std = self._likelihood.expected(*predicted[:2]), self._likelihood.std(*predicted)
         if self._by_squares:
             z = self._likelihood.residual(value, predicted, entries)
-            strange = np.abs(z) > SURPRISING
+            strange = np.abs(z) > SURPRISING_STDS
         else:
             z = np.full(len(value), np.nan)
-            strange = self._likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY)
-        for row in np.flatnonzero(strange)[-KEPT:].tolist():
+            strange = self._likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY_PROBABILITY)
+        for row in np.flatnonzero(strange)[-KEPT_ENTRIES:].tolist():
             self.latest.appendleft(
                 {
                     "time": time.time(),

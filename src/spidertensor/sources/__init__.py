@@ -1,30 +1,30 @@
-"""Files and standard input -> raw entries with a position, in constant memory.
+"""Read files, standard input and streams as chunks of raw entries with a position, in constant memory.
 
-    for chunk in read(named("ratings.csv.gz"), ["user", "movie"], "rating"): ...
+    for chunk in read(source_by_name("ratings.csv.gz"), ["user", "movie"], "rating"): ...
 
-CSV, TSV and JSON lines (plain, .gz, .zst, the one file in a .zip, or a pipe) have one row on each line; the
-number of a row is that of its line, a header being line 1. Parquet has rows 1, 2, 3, ... A row that cannot be
-used is reported with its number and the reason; the rows around it are not affected.
+CSV, TSV and JSON lines (plain, .gz, .zst, the only file in a .zip, or a pipe) have one row per line. A row's
+number is its line number; a header is line 1. Parquet rows are numbered 1, 2, 3, ... A row that cannot be
+used is reported with its number and the reason; other rows are not affected.
 
-Which id does a text mean? A type guessed from the first block of a file would depend on where blocks end, so
-the rule looks at one text alone: the plain decimal form of an int64 is that int, any other text is a str.
-"42" is 42 on every line; "042", "4.0" and "+4" stay the different texts that they are. Parquet and JSON have
-types and keep them. `all_text` switches the rule off, for a mode whose known ids are all str.
+Ids in text files: the plain decimal form of an int64 is that int, any other text is a str. "42" is 42 on
+every line; "042", "4.0" and "+4" stay texts. The rule looks at one text alone, since a type guessed from a
+block would depend on where blocks end. `all_text` switches it off, for a mode whose known ids are all str.
+Parquet and JSON have types and keep them.
 
-Text in another encoding becomes UTF-8 before it is cut into lines (encodings.py). Numbers become ids by bins
+Other encodings are converted to UTF-8 before lines are split (encodings.py). Bins turn numbers into ids
 (bins.py).
 
 Lines are parsed a block at a time, in compiled code. Where that fails (a broken line, mixed types) the block
-is parsed again line by line: same result, one to two microseconds per row.
+is parsed line by line, with the same result.
 
-A new kind of source: a file with its `Format`, and its line in FORMATS.
+To add a kind of file: write a module with its `Format`, and list it in FORMATS.
 
 Streams in brokers (Kafka, Redis, NATS) are opened by their URL and give the same chunks:
 
     with open("redis://localhost:6379/ratings", ["user", "movie"], "rating") as stream:
         for chunk in stream: ...
 
-A new broker: its file, and its line in BROKERS (stream.py).
+To add a broker: write its module, and list it in BROKERS (stream.py).
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 
 __all__ = [
     "FORMATS", "MISSING_ID", "BadRow", "Bins", "Chunk", "OpenStream", "Source", "SourceError", "Stream",
-    "is_url", "named", "open", "read", "read_config", "stream_at",
+    "is_url", "open", "read", "read_config", "source_by_name", "stream_at",
 ]  # fmt: skip
 
 FORMATS = {each.name: each for each in (CSV, TSV, JSONL, PARQUET)}
 COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 
-def named(
+def source_by_name(
     name: str,
     kind: str | None = None,
     names: Sequence[str] | None = None,
@@ -76,42 +76,42 @@ def named(
     encoding: str | None = None,
     decimal: str | None = None,
 ) -> Source:
-    """The source with the name of a file, or "-" for standard input.
+    """The source for a file name, or for "-", standard input.
 
-    kind:      "csv", "jsonl.gz", "csv.zip", ...: overrides the file ending, also that of the file in a zip
-    names:     of the columns, if the file has no header
-    delimiter: of the columns, a single character; by default a comma, in a tsv a tab
+    kind:      "csv", "jsonl.gz", "csv.zip", ...: overrides the file ending, also inside a zip
+    names:     column names, if the file has no header
+    delimiter: between columns, a single character; by default a comma, in a tsv a tab
     encoding:  of the text; by default UTF-8
     decimal:   "," if numbers have a decimal comma
     """
-    said, member = kind or ("csv" if name == "-" else name), None
-    if _is_zip(said) or _is_zip(name):
+    ending, member = kind or ("csv" if name == "-" else name), None
+    if _is_zip(ending) or _is_zip(name):
         if name == "-":
-            raise SourceError("standard input cannot be zip, which is not read from start to end")
+            raise SourceError("standard input cannot be a zip, which cannot be read sequentially")
         member = only_member(name)
-        if _is_zip(said):
-            said = said[:-4] if _format_of(said[:-4])[0] else member
-    format, compression = _format_of(said)  # noqa: A001
+        if _is_zip(ending):
+            ending = ending[:-4] if _format_of(ending[:-4])[0] else member
+    format, compression = _format_of(ending)  # noqa: A001
     if format is None or ((compression or member) and not format.streamed):
         packed = ", ".join(each.name for each in FORMATS.values() if each.streamed)
         raise SourceError(
             f"{name}: unknown format, use {', '.join(FORMATS)} ({packed} also .gz, .zst or .zip)"
         )
     if compression and member:
-        raise SourceError(f"{name}: {member} is packed twice, unpack it first")
+        raise SourceError(f"{name}: {member} is compressed twice, unpack it first")
     if name == "-" and not format.streamed:
-        raise SourceError(f"standard input cannot be {format.name}, which is not read from start to end")
+        raise SourceError(f"standard input cannot be {format.name}, which cannot be read sequentially")
     if names is not None and not format.headless:
-        raise SourceError(f"{name}: {format.name} has names for its columns already")
+        raise SourceError(f"{name}: {format.name} already names its columns")
     if format.typed and (delimiter or decimal):
         raise SourceError(f"{name}: delimiter and decimal mark are for csv and tsv, not for {format.name}")
     if encoding and not format.streamed:
-        raise SourceError(f"{name}: {format.name} says itself how its text is encoded")
+        raise SourceError(f"{name}: {format.name} text is always UTF-8, leave out the encoding")
     delimiter = delimiter or ("\t" if format.name == "tsv" else ",")
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
-        raise SourceError(f"{name}: a delimiter is a single ASCII character and no quote, not {delimiter!r}")
+        raise SourceError(f"{name}: a delimiter is one ASCII character other than a quote, not {delimiter!r}")
     if decimal not in (None, ".", ","):
-        raise SourceError(f"{name}: a decimal mark is . or a comma, not {decimal!r}")
+        raise SourceError(f"{name}: the decimal mark is . or a comma, not {decimal!r}")
     return Source(
         name, None if name == "-" else name, format, compression,
         None if names is None else tuple(names), member, delimiter,
@@ -124,7 +124,7 @@ def _is_zip(name: str) -> bool:
 
 
 def _format_of(name: str) -> tuple[Format | None, str | None]:
-    """The format that a file ending says, and the compression; None if it is not known, or there is none."""
+    """The format and compression of a file ending; None for an unknown format, or for no compression."""
     *front, ending = name.lower().split(".")
     compression = COMPRESSIONS.get(ending)
     if compression:
@@ -149,19 +149,18 @@ def read(
     bins: Sequence[Bins | None] | None = None,
     labels: tuple[str, str] | None = None,
 ) -> Iterator[Chunk]:
-    """The rows after row number `skip`, in chunks, as soon as they arrive.
+    """Yield the rows after row number `skip` in chunks, as they arrive.
 
-    likelihood: a row with a value that it does not allow is bad
+    likelihood: a row whose value it does not allow is bad
     all_text:   per mode, whether a text is a str even if it looks like an int (formats without types only)
     last:       the `last` of the chunk that ended at row `skip`: SourceError if that line has changed
-    keep:       also give the rows with all their columns
-    quiet:      a pipe (not a compressed one) from which nothing has come for so many seconds gives an empty
-                chunk, so that whoever reads can do something else meanwhile
-    missing:    what a row with a missing id is: "error": bad; "skip": left out, and counted; "own": good, its
-                id being MISSING_ID, a node of its own
-    bins:       per mode, whether its numbers become bins; quantiles that are not known yet are taken from the
-                first rows and known afterwards
-    labels:     the texts that stand for the values 0 and 1; a row with another one is bad
+    keep:       also return the rows with all their columns
+    quiet:      seconds after which a silent pipe (not a compressed one) yields an empty chunk, so that the
+                caller can do other work
+    missing:    how to treat a row with a missing id: "error": as bad; "skip": leave it out and count it;
+                "own": use MISSING_ID, a node of its own
+    bins:       per mode, the bins for its numbers, or None; unknown quantiles come from the first rows
+    labels:     the texts for the values 0 and 1; a row with any other is bad
     """
     wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins, labels=labels)
     chunks = _read(source, wanted._replace(keep=keep, quiet=quiet), skip, last)
@@ -189,7 +188,7 @@ def _wanted(
 
 def _read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Chunk]:
     end = 0
-    with _one_error(source):
+    with _as_source_errors(source):
         for part in source.format.read(source, wanted, skip, last):
             end = part.end
             if part.quiet:
@@ -198,7 +197,7 @@ def _read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterat
                 yield _checked(part, wanted, source)
     if end < skip:
         place = f"{source.format.unit} {skip:,}"
-        raise SourceError(f"{source.name}: ends before {place}, up to which it has been learned")
+        raise SourceError(f"{source.name}: ends before {place}, the last one learned")
 
 
 def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
@@ -218,18 +217,18 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
     bins: Sequence[Bins | None] | None = None,
     labels: tuple[str, str] | None = None,
 ) -> OpenStream:
-    """A stream in a broker: kafka://host:9092/topic, redis://host:6379/stream, nats://host:4222/STREAM.
+    """Open a stream in a broker: kafka://host:9092/topic, redis://host:6379/stream, nats://host:4222/STREAM.
 
-    It gives chunks, each with the `position` after it. Save that with the model: what comes after it will be
-    read again, and nothing else, whatever happens.
+    It yields chunks, each with the `position` after it. Save that with the model: reading continues exactly
+    there, whatever happens.
 
-    format:    of the messages: "json", "csv", "tsv", or "fields" of a Redis entry, which is its default
-    columns:   their names, for csv and tsv
-    position:  the `position` of the last chunk that was learned; None: from the oldest message that is kept
+    format:    of the messages: "json", "csv", "tsv", or for Redis "fields", its default
+    columns:   column names, for csv and tsv
+    position:  the `position` of the last chunk learned; None: start at the oldest message kept
     config:    settings of the client, such as passwords and certificates, or a file with them
-    on_gap:    "continue" to go on after messages that were deleted before they were read, else an error
-    until_end: stop at the end that the stream has now, instead of waiting for more
-    likelihood, all_text, missing, bins, labels: see `read`; poll gives numbers where iterating makes bins
+    on_gap:    "raise", or "continue" to accept that messages were deleted before they were read
+    until_end: stop at the current end of the stream instead of waiting for more
+    likelihood, all_text, missing, bins, labels: see `read`; iterating applies bins, `poll` leaves numbers
     """
     if isinstance(url, str):
         url = stream_at(url, format, columns, config=config, on_gap=on_gap, until_end=until_end)
@@ -238,8 +237,8 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
 
 
 @contextmanager
-def _one_error(source: Source) -> Iterator[None]:
-    """Arrow's errors about a damaged file become a SourceError; other OSErrors stay."""
+def _as_source_errors(source: Source) -> Iterator[None]:
+    """Convert Arrow's errors about a damaged file to SourceError; other OSErrors pass through."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -249,9 +248,9 @@ def _one_error(source: Source) -> Iterator[None]:
 
 
 def _checked(parsed: Parsed, wanted: Wanted, source: Source | Stream) -> Chunk:
-    """Columns as ids and values; rows where that fails are bad."""
+    """Convert columns to ids and values; rows where that fails are bad."""
     wrong: dict[int, str] = {}  # place -> reason; the first reason counts
-    left_out: set[int] = set()  # places of rows that are not bad, but not wanted either
+    left_out: set[int] = set()  # places of rows to skip: an id is missing
     columns, typed = [], source.format.typed
     for name, all_text, column in zip(wanted.modes, wanted.all_text, parsed.columns, strict=False):
         if name in wanted.numbers:
@@ -263,7 +262,7 @@ def _checked(parsed: Parsed, wanted: Wanted, source: Source | Stream) -> Chunk:
             not_ids = {place: reason for place, reason in not_ids.items() if reason != MISSING}
             if wanted.missing == "skip":
                 left_out.update(missing)
-            elif name not in wanted.numbers:  # of numbers NaN is the missing one, until they become bins
+            elif name not in wanted.numbers:  # a missing number stays NaN until it is binned
                 ids = with_missing(ids, missing)
         columns.append(ids)
         wrong = {place: f"{name} {reason}" for place, reason in not_ids.items()} | wrong

@@ -1,15 +1,14 @@
-"""Numbers as ids: a column of numbers becomes a mode of bins.
+"""Bins: turn a column of numbers into a mode.
 
 A rule is a text:
 
-    quantiles:20    20 bins with equally many of the first 10,000 numbers each
+    quantiles:20    20 bins, each with an equal share of the first 10,000 numbers
     width:0.5       bins of this width: 0 to 0.5, 0.5 to 1, ...
     edges:1,5,10    below 1, 1 to 5, 5 to 10, from 10
 
-A number on an edge belongs to the bin above it. The id of a bin is a text that says what is in it, such as
-"5 to 10": it tells something in a list of recommendations, and no number is taken for it. Once quantiles are
-known they stay: whoever saves a model has to keep them (`to_json`), or the same number would later be another
-id.
+A number on an edge belongs to the bin above it. The id of a bin is a text such as "5 to 10", readable in a
+list of recommendations and never confused with a number. Quantiles are fixed once known, and must be saved
+with the model (`to_json`): otherwise the same number could later get another id.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from numpy.typing import NDArray
 from spidertensor.missing import MISSING_ID
 from spidertensor.sources.source import Chunk, SourceError
 
-SAMPLE = 10_000  # numbers from which quantiles are taken
-MOST = 10_000  # bins
-PATIENCE = 5  # times that a pipe is quiet before fewer first rows than wanted must do
+QUANTILE_NUMBERS = 10_000  # the first so many determine the quantiles
+MAX_BINS = 10_000
+MAX_QUIET_CHUNKS = 5  # in a row, after which a pipe need not deliver as many first rows as wanted
 
 
 class Bins:
-    """edges: None as long as the quantiles are not known; taken: of how many numbers they were taken here."""
+    """edges: None until the quantiles are known; taken: how many numbers they were computed from here"""
 
     def __init__(self, rule: str, edges: Sequence[float] | None = None) -> None:
-        """SourceError if the rule is not one, or the edges cannot be those of the rule."""
+        """SourceError if the rule is invalid or does not fit the edges."""
         kind, _, text = rule.partition(":")
         self.rule, self.n, self.width, self.taken = rule, 0, 0.0, 0
         try:
             if kind == "quantiles":
                 self.n = int(text)
-                possible = 2 <= self.n <= MOST
+                possible = 2 <= self.n <= MAX_BINS
             elif kind == "width":
                 self.width = float(text)
                 possible, edges = 0 < self.width < math.inf, ()
@@ -52,19 +51,20 @@ class Bins:
         except ValueError:
             possible = False
         rising = edges is None or all(a < b for a, b in pairwise([-math.inf, *edges, math.inf]))
-        if not (possible and rising and len(edges or ()) < MOST):
+        if not (possible and rising and len(edges or ()) < MAX_BINS):
             raise SourceError(
-                f"bins are quantiles:20 (2 to {MOST:,}), width:0.5 or edges:1,5,10 (rising), not {rule!r:.80}"
+                f"bins are quantiles:20 (2 to {MAX_BINS:,}), width:0.5 or edges:1,5,10 (rising), "
+                f"not {rule!r:.80}"
             )
         self.edges = None if edges is None else tuple(map(float, edges))
 
     def freeze(self, numbers: NDArray[np.float64]) -> None:
-        """Take the quantiles of these numbers, if they are not known."""
+        """Compute the quantiles from these numbers, if they are not known yet."""
         if self.edges is None:
-            numbers = numbers[~np.isnan(numbers)][:SAMPLE]
+            numbers = numbers[~np.isnan(numbers)][:QUANTILE_NUMBERS]
             self.taken = len(numbers)
             levels = np.arange(1, self.n) / self.n
-            # edges that are among the numbers have short names, and many equal numbers stay together
+            # edges taken from the numbers have short names, and equal numbers stay together
             edges = np.quantile(numbers, levels, method="inverted_cdf") if len(numbers) else []
             self.edges = tuple(np.unique(edges).tolist())
 
@@ -72,7 +72,7 @@ class Bins:
         """The bin of each number; NaN is a missing id."""
         assert self.edges is not None
         if self.width:
-            # the small addition: 0.3 / 0.1 is a little less than 3
+            # + 1e-9: in floating point 0.3 / 0.1 is a little less than 3
             places, codes = np.unique(np.floor(numbers / self.width + 1e-9), return_inverse=True)
             names = [f"{k * self.width:.12g} to {(k + 1) * self.width:.12g}" for k in places.tolist()]
         else:
@@ -84,7 +84,9 @@ class Bins:
         return ids
 
     def _names(self) -> list[str]:
-        edges = [repr(edge).removesuffix(".0") for edge in self.edges or ()]  # exact: no two are the same
+        edges = [
+            repr(edge).removesuffix(".0") for edge in self.edges or ()
+        ]  # repr is exact: names are distinct
         if not edges:
             return ["any"]
         inner = [f"{low} to {high}" for low, high in pairwise(edges)]
@@ -95,20 +97,20 @@ class Bins:
 
 
 def from_json(stored: Any) -> Bins | None:
-    """The inverse of `to_json`, and None of None. SourceError for anything else: a file may be anybody's."""
+    """The inverse of `to_json`; None stays None. SourceError for anything else, since files are untrusted."""
     match stored:
         case None:
             return None
         case {"rule": str(rule), "edges": list(edges)} if all(type(each) in (int, float) for each in edges):
             return Bins(rule, edges)
-    raise SourceError("these are no bins")
+    raise SourceError("these are not bins")
 
 
 def binned(chunks: Iterator[Chunk], bins: Sequence[Bins | None]) -> Iterator[Chunk]:
-    """Chunks with the ids of bins where they have numbers.
+    """Replace the numbers in chunks by the ids of their bins.
 
-    As long as quantiles are not known, chunks are held back until there are SAMPLE rows, or until the source
-    has ended or has been quiet for long: how much comes at once must not change the bins.
+    While quantiles are unknown, chunks are held back until there are QUANTILE_NUMBERS rows, or the source
+    ends or stays quiet: how much arrives at once must not change the bins.
     """
     held: list[Chunk] = []
     known = all(each is None or each.edges is not None for each in bins)
@@ -121,7 +123,7 @@ def binned(chunks: Iterator[Chunk], bins: Sequence[Bins | None]) -> Iterator[Chu
         if not chunk.quiet:
             held.append(chunk)
             n += len(chunk.rows)
-        if n >= SAMPLE or (n and quiet >= PATIENCE):
+        if n >= QUANTILE_NUMBERS or (n and quiet >= MAX_QUIET_CHUNKS):
             yield from _frozen(held, bins)
             known = True
         elif chunk.quiet:

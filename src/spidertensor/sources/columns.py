@@ -1,4 +1,4 @@
-"""One column of a block (texts, numbers or JSON values) -> ids or values, and what is wrong where."""
+"""Convert a column of a block (texts, numbers or JSON values) to ids or values, and find what is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
-    """int64 if all ids are, else objects; any id at the places where something is wrong."""
+    """Ids as int64 if all are, else as objects; those at the wrong places are arbitrary."""
     if isinstance(column, list):
         return _object_ids(column)
     if pa.types.is_dictionary(column.type):
@@ -36,7 +36,7 @@ def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDA
 
 
 def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
-    # The first text first: if a column is not of ints, arrow takes long to find out.
+    # Look at the first text before casting: arrow is slow to find out that a column is not of ints.
     if find_ints and len(column) and isinstance(_id(column[0].as_py()), int):
         try:
             ints = column.cast(pa.int64())
@@ -68,7 +68,7 @@ def _id(text: str) -> int | str:
 def _object_ids(column: list[Any]) -> tuple[NDArray[Any], Wrong]:
     wrong = {}
     for place, raw in enumerate(column):
-        if raw is None or raw != raw:  # a NaN is not itself
+        if raw is None or raw != raw:  # NaN
             wrong[place] = MISSING
         elif not isinstance(raw, int | str | float | bytes):
             wrong[place] = f"is a {type(raw).__name__}, which cannot be an id"
@@ -82,7 +82,7 @@ def _objects(column: list[Any]) -> NDArray[Any]:
 
 
 def with_missing(ids: NDArray[Any], places: list[int]) -> NDArray[Any]:
-    """The same ids, those at `places` being the node of missing ids."""
+    """Set the ids at `places` to MISSING_ID."""
     ids = ids.astype(object)
     for place in places:
         ids[place] = MISSING_ID
@@ -90,14 +90,14 @@ def with_missing(ids: NDArray[Any], places: list[int]) -> NDArray[Any]:
 
 
 def to_bin_numbers(column: Any, decimal: str) -> tuple[NDArray[np.float64], Wrong]:
-    """Numbers that are to become bins, NaN at the places where something is wrong. A NaN is missing."""
+    """Numbers to be binned; NaN where something is wrong. A NaN in the column counts as missing."""
     found, wrong = to_numbers(column, GAUSSIAN, decimal)
     found = np.where(np.isfinite(found), found, np.nan)
     return found, {place: MISSING if reason == _NAN else reason for place, reason in wrong.items()}
 
 
 def to_numbers(column: Any, likelihood: Likelihood, decimal: str = ".") -> tuple[NDArray[np.float64], Wrong]:
-    """Values that the likelihood allows; any number at the places where something is wrong."""
+    """Values that the likelihood allows; those at the wrong places are arbitrary."""
     if isinstance(column, list):
         found, wrong = _one_by_one(column, _json_number)
     elif is_text(column.type) and decimal == ",":
@@ -119,8 +119,7 @@ def to_numbers(column: Any, likelihood: Likelihood, decimal: str = ".") -> tuple
 
 
 def to_labels(column: Any, labels: tuple[str, str]) -> tuple[NDArray[np.float64], Wrong]:
-    """0 where the first of two labels stands, 1 for the second, by their texts: 1 and true count as "1" and
-    "true"."""
+    """Map the first label to 0 and the second to 1, by their texts: 1 and true count as "1" and "true"."""
     if not isinstance(column, list):
         column = column.to_pylist()
     found, wrong, number = np.zeros(len(column)), {}, {labels[0]: 0.0, labels[1]: 1.0}
@@ -161,9 +160,9 @@ _WITH_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*", re.ASCII)
 
 def _hint(raw: Any, number: Callable[[Any], float]) -> str:
     if number is _comma_number and isinstance(raw, str) and "." in raw:
-        return " with a decimal comma; separators of thousands are not read"
+        return " with a decimal comma; thousands separators are not supported"
     if number is _text_number and isinstance(raw, str) and _WITH_COMMA.fullmatch(raw):
-        return ": if it has a decimal comma, say so (--decimal ,)"
+        return ": for a decimal comma pass --decimal ,"
     return ""
 
 
@@ -174,7 +173,7 @@ def _comma_number(text: str) -> float:
 
 
 def _text_number(text: str) -> float:
-    if "_" in text or not text.isascii():  # float() accepts 1_0, and digits of all scripts
+    if "_" in text or not text.isascii():  # float() accepts 1_0 and non-ASCII digits
         raise ValueError
     return float(text)
 

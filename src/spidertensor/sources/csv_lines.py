@@ -1,4 +1,4 @@
-"""CSV and TSV: all lines of a block at once, or one by one if that fails."""
+"""Parse CSV and TSV: all lines of a block at once, or one by one if that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.sources.lines import BOM, MAX_LINE, Parser, not_text, parsed_lines, raw_line, shown
+from spidertensor.sources.lines import BOM, MAX_LINE_BYTES, Parser, not_text, parsed_lines, raw_line, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceError, Wanted, find_columns
 
 
@@ -31,14 +31,14 @@ def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
         names = list(source.names)
     else:
         if b"\r" in header.rstrip(b"\r"):
-            raise SourceError(f"{source.name}: its lines end with CR alone, convert them to LF first")
+            raise SourceError(f"{source.name}: lines end with CR only, convert them to LF first")
         try:
             with _long_fields():
                 names = next(csv.reader([header.decode().rstrip("\r")], delimiter=delimiter), [])
         except (UnicodeDecodeError, csv.Error):
             names = []
         if not names:
-            remedy = "if it has none, pass the names of its columns"
+            remedy = "if there is none, pass the column names"
             raise SourceError(f"{source.name}: no header on line 1", kind="no header", remedy=remedy)
     places = find_columns(source, names, wanted)
     used = list(range(len(names))) if wanted.keep else places
@@ -58,11 +58,11 @@ def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
 
 
 def _table(block: bytes, delimiter: str, width: int, used: list[int]) -> pa.Table | None:
-    """All lines at once, as text; None if they must be parsed one by one.
+    """Parse all lines at once, as text; None if they must be parsed one by one.
 
-    That is so if there are empty lines, which are not rows, or a line break in quotes, which would join two
-    lines: then there are fewer rows than lines, or an odd number of quotes in the block. Arrow would also
-    end a line at a CR alone, and leave out a byte order mark at the start of any block.
+    That is the case with empty lines, which are not rows, and with a line break inside quotes, which would
+    join two lines: there are fewer rows than lines, or an odd number of quotes. Arrow would also end a line
+    at a lone CR, and drop a byte order mark at the start of any block.
     """
     from pyarrow import csv as arrow
 
@@ -106,13 +106,13 @@ def _by_line(
 
 
 def _fields(line: bytes, source: Source, width: int, used: list[int]) -> tuple[list[str], str]:
-    """The fields of a line that are used, or what is wrong with it."""
+    """The used fields of a line, and the reason if the line is bad."""
     text = line.decode(errors="surrogateescape").rstrip("\r\n") + "\n"
     try:
         fields = next(csv.reader([text], delimiter=source.delimiter))
     except csv.Error as error:
         return [], str(error)
-    if "\n" in fields[-1]:  # the reader took the line end as a part of the field
+    if "\n" in fields[-1]:  # the reader took the line end as part of the field
         return [], "a quote is not closed on its line"
     if len(fields) != width:
         return [], f"{len(fields)} fields instead of {width}"
@@ -126,8 +126,8 @@ def _fields(line: bytes, source: Source, width: int, used: list[int]) -> tuple[l
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    """Python's csv refuses fields of more than 131,072 characters, which arrow reads."""
-    before = csv.field_size_limit(MAX_LINE)
+    """Lift the csv module's limit of 131,072 characters per field, which arrow does not have."""
+    before = csv.field_size_limit(MAX_LINE_BYTES)
     try:
         yield
     finally:

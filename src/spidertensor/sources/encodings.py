@@ -1,6 +1,6 @@
-"""Text in another encoding, as a stream of UTF-8: what reads lines sees one encoding only.
+"""Convert text in any encoding to a stream of UTF-8, the only encoding that line readers see.
 
-Lines are counted and compared after this, so a position in a file does not depend on its encoding.
+Lines are counted and compared afterwards, so a position in a file does not depend on its encoding.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ _BAD = "spidertensor-bad-bytes"
 
 
 def _bad_bytes(error: UnicodeError) -> tuple[str, int]:
-    """Bytes that are no text become a byte 255, which UTF-8 does not have: then their row is bad, not the
-    whole file, as in a file that is UTF-8."""
+    """Replace undecodable bytes by byte 255, invalid in UTF-8: then their row is bad, not the whole file."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 
@@ -24,14 +23,14 @@ codecs.register_error(_BAD, _bad_bytes)
 
 
 def checked(name: str, encoding: str) -> str:
-    """The usual name of an encoding; `name` is that of the source."""
+    """The canonical name of an encoding. name: of the source, for the error"""
     try:
-        "".encode(encoding)  # LookupError also for what is no encoding of text, such as base64
+        "".encode(encoding)  # LookupError also for codecs that are not for text, such as base64
         codecs.getincrementaldecoder(encoding)
         return codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise SourceError(
-            f"{name}: unknown encoding {encoding!r}: use latin-1, cp1252, utf-16 or another that Python has"
+            f"{name}: unknown encoding {encoding!r}: use latin-1, cp1252, utf-16 or another that Python knows"
         ) from None
 
 
@@ -44,10 +43,10 @@ class Transcoded:
         self._ended = False
 
     def fileno(self) -> int:
-        return self.stream.fileno()  # so that a pipe can be asked whether something has come
+        return self.stream.fileno()  # for select on a pipe
 
     def read(self, n: int) -> bytes | None:
-        """Up to n bytes of the stream; None if they do not make a whole character yet; b"" at the end."""
+        """Read up to n bytes and convert them; None if they are no whole character yet; b"" at the end."""
         data = self.stream.read(n)
         if data is None or self._ended:
             return data

@@ -1,4 +1,4 @@
-"""JSON lines: all lines of a block at once, or one by one if that fails."""
+"""Parse JSON lines: all lines of a block at once, or one by one if that fails."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
 
 
 def _table(block: bytes, wanted: Wanted) -> pa.Table | None:
-    """All lines at once, if all have the types of the first: arrow itself would read some texts as times.
+    """Parse all lines at once if all have the types of the first; None if that fails.
 
-    Arrow does not care about lines: two objects on one line would make up for one object on two. And it
-    leaves out a byte order mark at the start of any block, and does not look whether bytes are UTF-8.
+    The types are given because arrow would read some texts as times. It ignores line ends: two objects on one
+    line would offset one object on two. It also drops a byte order mark at the start of any block, and does
+    not check for UTF-8.
     """
     from pyarrow import json as arrow
 
@@ -75,7 +76,7 @@ def _by_line(
         if not line.strip():
             continue
         try:
-            parsed = json.loads(line.decode())  # of bytes it would guess the encoding
+            parsed = json.loads(line.decode())  # given bytes, it would guess the encoding
         except UnicodeDecodeError:
             bad.append(BadRow(number, not_text(source), shown(line)))
             continue

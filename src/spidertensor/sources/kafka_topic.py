@@ -1,12 +1,12 @@
-"""Kafka: a topic is read with all its partitions, from offsets that we keep, without a consumer group.
+"""Kafka: read all partitions of a topic from stored offsets, without a consumer group.
 
 Position: `partitions`, the next offset of each.
 
-Order. Inside a partition messages are read in their order, always. Across partitions they are read in rounds:
-up to ROUND messages of partition 0, then of 1, and so on. A round waits for each partition that has more, so
-how fast the brokers answer does not matter. A log that is complete is therefore read in one and the same
-order, however often the reader is killed and goes on from a stored position. At the live end a partition that
-has nothing yet is not waited for, so there the order is that of arrival.
+Order: within a partition, always its own. Across partitions, rounds: up to ROUND_MESSAGES messages of
+partition 0, then of 1, and so on. A round waits for every partition that has more, so the speed of the
+brokers does not matter. A complete log is therefore always read in the same order, however often the reader
+is killed and continues from a stored position. At the live end, empty partitions are not waited for: there
+the order is that of arrival.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import confluent_kafka as kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
-ROUND = 1000  # messages of a partition
-ENOUGH = 8 * ROUND  # messages of a partition that wait for another one: more are not read
-PATIENCE = 30.0  # seconds that the others wait for a partition whose broker does not answer
-SECONDS = 5.0  # within which a broker answers
-NEW_PARTITIONS = 30.0  # seconds between two looks for them
-SLICE = 0.05  # seconds: the client does not notice signals while it waits
+ROUND_MESSAGES = 1000  # per partition
+MAX_BUFFERED = 8 * ROUND_MESSAGES  # messages per partition; a partition with more is paused
+PATIENCE_S = 30.0  # how long a round waits for a partition whose broker does not answer
+TIMEOUT_S = 5.0  # for an answer of a broker
+NEW_PARTITIONS_S = 30.0  # between two checks for new partitions
+SLICE_S = 0.05  # longest single wait: the client does not notice signals meanwhile
 
-# The rules above rest on these, so a file of settings must not change them.
+# The rules above depend on these settings, so users cannot change them.
 FIXED = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -44,14 +44,15 @@ def _settings(stream: Stream, **more: Any) -> dict[str, Any]:
     wrong = [name for name in ("bootstrap.servers", *FIXED) if name in stream.config]
     if wrong:
         raise SourceError(f"{stream.name}: settings: {wrong[0]} cannot be set")
-    # Without a logger the client writes lines to standard error; what matters is told by us.
+    # Silent: otherwise the client logs to standard error what we report ourselves.
     return {"log_level": 0, **more, **stream.config, "bootstrap.servers": stream.hosts}
 
 
 @dataclass
 class _Partition:
-    """next: the offset behind the last message that was handed out; fetched: behind the last in the buffer;
-    end: how far it went when it was first seen."""
+    """next: the offset after the last message returned; fetched: after the last one in the buffer;
+    high: the current end, -1 if unknown; end: the end when the partition was first seen;
+    heard: when its broker last answered"""
 
     where: TopicPartition
     next: int
@@ -63,8 +64,8 @@ class _Partition:
     heard: float = 0.0
 
     def take(self) -> list[Any]:
-        """A round's share."""
-        taken = [self.buffer.popleft() for _ in range(min(ROUND, len(self.buffer)))]
+        """Remove and return its messages for one round."""
+        taken = [self.buffer.popleft() for _ in range(min(ROUND_MESSAGES, len(self.buffer)))]
         self.settle()
         return taken
 
@@ -86,7 +87,7 @@ class Connection:
             case _:
                 raise stream.refuse_position(position)
         self._failed: SourceError | Disconnected | None = None
-        self._reason = ""  # what the client has told last
+        self._reason = ""  # the last error from the client
         self._partitions: dict[int, _Partition] = {}
         settings = {
             "group.id": f"spider.{stream.topic}", "client.id": "spidertensor", "fetch.wait.max.ms": 100,
@@ -102,19 +103,19 @@ class Connection:
             self.close()
             raise
 
-    # --- partitions, and where they are read from
+    # --- partitions and offsets
 
     def _find_partitions(self) -> None:
-        """Read those that are not read yet. One that a stored position does not know is new: all of it."""
+        """Start reading new partitions. One that is not in the stored position is read from its beginning."""
         topic = self.stream.topic
-        with self._asking():
-            found = self._consumer.list_topics(topic, timeout=SECONDS).topics[topic]
-        if found.error is not None:  # a broker that starts knows its topics only after a while
+        with self._broker_errors():
+            found = self._consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        if found.error is not None:  # a starting broker does not know its topics yet
             raise Disconnected(found.error.str())
         self._looked = monotonic()
         gone = sorted(set(self._stored or ()) - set(found.partitions))
         if gone:
-            self.stream.gap(f"partition {gone[0]} is gone: was the topic deleted and made anew?")
+            self.stream.gap(f"partition {gone[0]} is gone: was the topic deleted and recreated?")
         new = []
         for number in sorted(set(found.partitions) - set(self._partitions)):
             where = TopicPartition(topic, number)
@@ -134,18 +135,18 @@ class Connection:
         self._count()
 
     def _bounds(self, where: TopicPartition) -> tuple[int, int]:
-        with self._asking():
-            return self._consumer.get_watermark_offsets(where, timeout=SECONDS)
+        with self._broker_errors():
+            return self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
 
     def _start(self, number: int, offset: int, low: int, high: int) -> int:
-        """Where to go on from a stored offset, if it is still there."""
+        """The offset to continue from; reports a gap if the stored one no longer exists."""
         if offset < low:
             lost = f"{low - offset:,} messages from offset {offset:,} on were deleted before they were read"
             self.stream.gap(f"partition {number}: {lost}", low - offset)
             return low
         if offset > high:
             what = f"ends at offset {high:,}, but was read up to {offset:,}"
-            self.stream.gap(f"partition {number} {what}: was the topic deleted and made anew?")
+            self.stream.gap(f"partition {number} {what}: was the topic deleted and recreated?")
             return low
         return offset
 
@@ -153,11 +154,11 @@ class Connection:
 
     def poll(self, timeout: float) -> Messages | None:
         deadline = monotonic() + timeout
-        if monotonic() - self._looked > NEW_PARTITIONS:
+        if monotonic() - self._looked > NEW_PARTITIONS_S:
             self._find_partitions()
         while not (messages := self._rounds()):
             left = deadline - monotonic()
-            self._fetch(min(max(left, 0.0), SLICE))
+            self._fetch(min(max(left, 0.0), SLICE_S))
             if left <= 0 and not (messages := self._rounds()):
                 self._count()
                 return None
@@ -173,11 +174,11 @@ class Connection:
         )
 
     def _rounds(self) -> list[Any]:
-        """As many whole rounds as there are messages for."""
+        """The messages of as many whole rounds as are complete."""
         taken: list[Any] = []
         partitions = self._partitions.values()
         now = monotonic()
-        while len(taken) < MOST and all(self._is_ready(each, now) for each in partitions):
+        while len(taken) < MAX_MESSAGES and all(self._is_ready(each, now) for each in partitions):
             before = len(taken)
             for each in partitions:
                 taken += each.take()
@@ -187,35 +188,35 @@ class Connection:
         return taken
 
     def _is_ready(self, partition: _Partition, now: float) -> bool:
-        """Whether its share of a round is complete: enough, or all that it has."""
-        if len(partition.buffer) >= ROUND or partition.fetched >= partition.high >= 0:
+        """Whether its part of a round is complete: enough messages, or all there are."""
+        if len(partition.buffer) >= ROUND_MESSAGES or partition.fetched >= partition.high >= 0:
             return True
-        return now - partition.heard > PATIENCE
+        return now - partition.heard > PATIENCE_S
 
     def _fetch(self, timeout: float) -> None:
         try:
-            messages = self._consumer.consume(MOST, timeout)
+            messages = self._consumer.consume(MAX_MESSAGES, timeout)
         except KafkaException as error:
             raise Disconnected(error.args[0].str()) from error
         now = monotonic()
-        message: Any  # its methods return None only for one without an offset, which is never consumed
+        message: Any  # typed Optional, but never None for a consumed message
         for message in messages:
             partition = self._partitions[message.partition()]
             partition.heard = now
             error = message.error()
             if error is not None:
                 self._take_error(partition, message, error)
-            elif message.offset() >= partition.fetched:  # else it came before
+            elif message.offset() >= partition.fetched:  # else a duplicate
                 partition.buffer.append(message)
                 partition.fetched = message.offset() + 1
-        for each in self._partitions.values():  # as the last answer of its broker said; costs no question
+        for each in self._partitions.values():  # cached from the last answer: no request
             _, each.high = self._consumer.get_watermark_offsets(each.where, cached=True) or (0, -1)
         if self._failed is not None:
             raise self._failed
 
     def _take_error(self, partition: _Partition, message: Any, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            # Behind the last message may be marks of transactions, which are no messages.
+            # Transaction markers, which are not messages, may follow the last message.
             partition.fetched = max(partition.fetched, message.offset())
             partition.settle()
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -229,9 +230,9 @@ class Connection:
             raise SourceError(f"{self.stream.name}: {error.str()}")
 
     def _hold_back(self) -> None:
-        """A partition far ahead of one that is slow is not read on, or memory would fill up."""
+        """Pause partitions far ahead of a slow one, to bound memory."""
         for each in self._partitions.values():
-            if each.paused != (len(each.buffer) > ENOUGH):
+            if each.paused != (len(each.buffer) > MAX_BUFFERED):
                 each.paused = not each.paused
                 change = self._consumer.pause if each.paused else self._consumer.resume
                 change([each.where])
@@ -240,7 +241,7 @@ class Connection:
         self.at_end = all(each.next >= each.end for each in self._partitions.values())
         self.lag = sum(max(each.high, each.end) - each.next for each in self._partitions.values())
 
-    # --- the broker
+    # --- errors, commit, close
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -251,11 +252,11 @@ class Connection:
             self._reason = error.str()
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _broker_errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            if not self._partitions:  # so that this yields no message, but calls _on_error with the reason
+            if not self._partitions:  # no partition is assigned: returns no message, but calls _on_error
                 self._consumer.poll(0)
             if isinstance(self._failed, SourceError):
                 raise self._failed from None
@@ -265,7 +266,7 @@ class Connection:
         offsets = [
             TopicPartition(self.stream.topic, int(each), at) for each, at in position["partitions"].items()
         ]
-        with contextlib.suppress(KafkaException):  # perhaps we may not: only tools look at it
+        with contextlib.suppress(KafkaException):  # may be forbidden; only tools need it
             self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def close(self) -> None:
@@ -300,9 +301,9 @@ class Sender:
                 try:
                     self._producer.produce(self.stream.topic, record, on_delivery=delivered)
                     break
-                except BufferError:  # its queue is full
+                except BufferError:  # the queue is full
                     self._producer.poll(0.1)
-                except KafkaException as error:  # such as a letter that is too long
+                except KafkaException as error:  # such as a message that is too large
                     raise SourceError(f"{self.stream.name}: {error.args[0].str()}") from None
         self._producer.flush()
         if failed:

@@ -1,4 +1,4 @@
-"""Whole lines of a text, a block at a time: what CSV, TSV and JSON lines share."""
+"""Read whole lines of text, a block at a time; shared by CSV, TSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spidertensor.sources.encodings import Transcoded
 from spidertensor.sources.source import Parsed, Source, SourceError, Wanted
 from spidertensor.sources.zip_member import Unzipped
 
-BLOCK = 1 << 20  # bytes: some 64 thousand rows of two ids and a value
-MAX_LINE = 1 << 26  # bytes: a longer line means that this is not text
-BOM = b"\xef\xbb\xbf"  # only the first bytes of a file are one; elsewhere it is a character like others
+BLOCK_BYTES = 1 << 20  # some 64 thousand rows of two ids and a value
+MAX_LINE_BYTES = 1 << 26  # a longer line means that this is not text
+BOM = b"\xef\xbb\xbf"  # only at the start of a file; elsewhere these bytes are an ordinary character
 
 Parser = Callable[[bytes, int, int], Parsed]  # a block, and the numbers of the lines before it and at its end
 
@@ -33,16 +33,16 @@ def parsed_lines(
     *,
     header: bool,
 ) -> Iterator[Parsed]:
-    """The lines after line `skip`, in blocks. parser: makes a Parser from the header, or from b"".
+    """Yield the lines after line `skip`, in blocks. parser: makes a Parser from the header, or from b"".
 
-    A source without rows gives one block without rows if these are to be kept: it has the columns.
+    With wanted.keep a source without rows yields one empty block, for its columns.
     """
     with _opened(source) as (stream, progress):
         blocks = _blocks(source, stream, wanted.quiet)
         first = next(filter(None, blocks), b"")
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise SourceError(
-                f"{source.name}: UTF-16 text", kind="UTF-16", remedy="name its encoding, utf-16"
+                f"{source.name}: UTF-16 text", kind="UTF-16", remedy="pass its encoding, utf-16"
             )
         first, start = first.removeprefix(BOM), 0
         names = b""
@@ -59,8 +59,8 @@ def parsed_lines(
                 cut = block.split(b"\n", skip - start)
                 if last is not None and _digest(cut[skip - start - 1]) != last:
                     raise SourceError(
-                        f"{source.name}: line {skip:,}, the last that was learned, has changed since (was it "
-                        "still being written?), so the model cannot go on from there"
+                        f"{source.name}: line {skip:,}, the last one learned, has changed since (was it "
+                        "still being written?), so the model cannot continue from there"
                     )
                 block, start = cut[-1], skip
             if end <= skip:
@@ -89,9 +89,9 @@ def _chain(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _opened(source: Source) -> Iterator[tuple[Any, Callable[[], float | None]]]:
-    """A stream of bytes, and a function that says which share of its file was read."""
+    """Open a stream of bytes; also returns a function for the share of the file that has been read."""
     if source.path is None:
-        # unbuffered: a read returns what has arrived, so that a slow pipe is learned without waiting
+        # unbuffered: a read returns what has arrived, so a slow pipe is learned without delay
         raw = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         size = 0
     else:
@@ -112,21 +112,21 @@ def _opened(source: Source) -> Iterator[tuple[Any, Callable[[], float | None]]]:
 
 
 def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]:
-    """Blocks of whole lines; an empty one whenever nothing has come for `quiet` seconds."""
+    """Yield blocks of whole lines; an empty one whenever nothing arrives for `quiet` seconds."""
     rest = b""
     while True:
         while quiet is not None and not _has_come(stream, quiet):
             yield b""
-        data = stream.read(BLOCK)
-        if data is None:  # a pipe that was set not to wait, and nothing has come: not its end
+        data = stream.read(BLOCK_BYTES)
+        if data is None:  # a non-blocking pipe without data, not at its end
             _has_come(stream, 1.0)
             continue
         if not data:
             break
         cut = data.rfind(b"\n") + 1
-        if len(rest) + (data.find(b"\n") if cut else len(data)) > MAX_LINE:
+        if len(rest) + (data.find(b"\n") if cut else len(data)) > MAX_LINE_BYTES:
             raise SourceError(
-                f"{source.name}: a line of more than {MAX_LINE >> 20} MiB: is this a text file?"
+                f"{source.name}: a line of more than {MAX_LINE_BYTES >> 20} MiB: is this a text file?"
             )
         if cut:
             yield rest + data[:cut]
@@ -138,22 +138,22 @@ def _blocks(source: Source, stream: Any, quiet: float | None) -> Iterator[bytes]
 
 
 def _has_come(stream: Any, seconds: float) -> bool:
-    """Whether a read would not have to wait longer; True where that cannot be known."""
+    """Whether a read would return within `seconds`; True if that cannot be known."""
     inner = stream.stream if isinstance(stream, Transcoded) else stream
     if os.name != "posix" or isinstance(inner, pa.NativeFile | Unzipped):
         return True
     try:
         return bool(select.select([stream], [], [], seconds)[0])
-    except (OSError, ValueError):  # no file behind it, or one with too large a number
+    except (OSError, ValueError):  # no file descriptor, or one too large for select
         return True
 
 
 def raw_line(block: bytes, start: int) -> Callable[[int], str]:
-    """A function that gives the line of a number."""
+    """A function that returns the line with a given number."""
     lines: list[bytes] = []
 
     def raw(number: int) -> str:
-        if not lines:  # only if a row is bad
+        if not lines:  # split on first use: rows are rarely bad
             lines.extend(block.split(b"\n"))
         return shown(lines[number - start - 1])
 
@@ -161,10 +161,10 @@ def raw_line(block: bytes, start: int) -> Callable[[int], str]:
 
 
 def not_text(source: Source) -> str:
-    """The reason of a row that has bytes which its encoding does not have."""
+    """The reason for a row with bytes that its encoding cannot decode."""
     if source.encoding != "utf-8":
         return f"not {source.encoding} text"
-    return "not UTF-8 text: if the whole file is in another encoding, name it (--encoding latin-1)"
+    return "not UTF-8 text: if the whole file has another encoding, pass it (--encoding latin-1)"
 
 
 def shown(line: bytes) -> str:

@@ -1,7 +1,7 @@
-"""The messages of a stream -> rows cut into columns, as the lines of a file are.
+"""Parse the messages of a stream into columns, as for the lines of a file.
 
-A message is one row: a JSON object, the fields of a CSV line, or the fields of a Redis entry. It may not be
-more than that: nothing in a message says how the next one is to be read, so that a reader can begin anywhere.
+A message is one row: a JSON object, a CSV line, or the fields of a Redis entry. No message depends on an
+earlier one, so reading can start anywhere.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from spidertensor.sources import csv_lines, json_lines
 from spidertensor.sources.lines import Parser, shown
 from spidertensor.sources.source import BadRow, Format, Parsed, Source, Wanted
 
-Cut = Callable[[list[Any], int], Parsed]  # messages, and the number of the one before them
+Cut = Callable[[list[Any], int], Parsed]  # messages, and the number of the message before them
 
 
 class MessageFormat(NamedTuple):
-    """What messages are.
+    """The format of messages.
 
-    cutter:   makes a Cut; names: of the columns, if the messages do not have them
-    typed:    its ids have types; else the text decides
-    headless: the names of the columns must be given
+    cutter:   makes a Cut from what is wanted and the column names, if messages do not have them
+    typed:    ids have types; otherwise the text decides
+    headless: the column names must be given
     unit:     what one row is called
     """
 
@@ -55,7 +55,7 @@ def _separated(format: Format) -> Callable[[Wanted, Sequence[str] | None], Cut]:
 def _as_lines(
     messages: list[bytes | None], start: int, parse: Parser, one_line: Callable[[bytes], bytes]
 ) -> Parsed:
-    """All at once, as lines of a text. The parsers skip empty lines; an empty message is bad."""
+    """Parse messages at once, as lines of a text. Parsers skip empty lines, but an empty message is bad."""
     lines = [each or b"" for each in messages]  # Kafka has messages without a value
     block = b"\n".join(lines)
     if block.count(b"\n") >= len(lines):
@@ -74,9 +74,9 @@ def _as_lines(
 
 
 def _odd(message: bytes) -> str:
-    """What the parsers of lines do not know, or would word for files."""
-    if message.startswith((b"\0", b"Obj\x01")):  # how a schema registry, and a file of Avro, begin
-        return "Avro or Protobuf bytes, which are not read: let a connector or ksqlDB write the topic as JSON"
+    """The reason for a bad message that line parsers do not know, or would word for files; else ''."""
+    if message.startswith((b"\0", b"Obj\x01")):  # prefixes of schema registry messages and Avro files
+        return "Avro and Protobuf are not supported: have a connector or ksqlDB write the topic as JSON"
     try:
         message.decode()
     except UnicodeDecodeError:
@@ -88,14 +88,14 @@ def _json_line(message: bytes) -> bytes:
     if not message.strip():
         return b""
     try:
-        return json.dumps(json.loads(message.decode())).encode()  # its line ends are only layout
+        return json.dumps(json.loads(message.decode())).encode()  # line ends in JSON are only layout
     except (ValueError, RecursionError):
-        return message.replace(b"\n", b"\0")  # as wrong as it was: \0 is not allowed anywhere
+        return message.replace(b"\n", b"\0")  # still invalid: JSON does not allow \0
 
 
 def _csv_line(message: bytes) -> bytes:
     message = message.rstrip(b"\r\n")
-    return b'"more than one line' if b"\n" in message else message  # a quote that is not closed is bad
+    return b'"more than one line' if b"\n" in message else message  # an open quote makes the row bad
 
 
 def _fields(wanted: Wanted, names: Sequence[str] | None) -> Cut:
@@ -112,7 +112,7 @@ def _fields(wanted: Wanted, names: Sequence[str] | None) -> Cut:
 
 
 def _at_once(entries: list[list[bytes]], keys: list[bytes]) -> list[pa.Array] | None:
-    """The columns, if all entries have the fields of the first, in its order."""
+    """The columns, if all entries have the fields of the first, in its order; else None."""
     names = entries[0][::2]
     width = len(entries[0])
     if any(names.count(key) != 1 for key in keys) or any(len(each) != width for each in entries):
@@ -144,7 +144,7 @@ def _one_by_one(
             continue
         reason = f"no field {missing.decode()}"
         if len(fields) == 1 and next(iter(fields.values())).lstrip()[:1] == b"{":
-            reason += ": if the entries hold JSON in one field, say format json"
+            reason += ": if entries hold JSON in one field, use format json"
         bad.append(BadRow(number, reason, _shown(entry)))
     columns = list(zip(*texts, strict=True)) if texts else [()] * len(keys)
     return [pa.array(column, pa.string()) for column in columns], np.array(rows, np.int64), bad

@@ -1,13 +1,12 @@
-"""NATS JetStream: a stream is read through a consumer without a name, which the server forgets by itself.
+"""NATS JetStream: read a stream through an ephemeral consumer, which the server removes by itself.
 
-Position: `next`, the sequence number of the first message that was not read, and `created`, when the stream
-was made: one that is deleted and made anew counts from 1 again.
+Position: `next`, the sequence number of the first unread message, and `created`, when the stream was created:
+a recreated stream counts from 1 again.
 
-The consumer asks for no acknowledgement, so what a broken connection swallows is not sent again. Each message
-says the how-manieth of its consumer it is; if one is missing, or nothing is heard, a new consumer begins at
-`next`.
+The consumer needs no acknowledgements, so messages lost with a connection are not sent again. Each message
+carries its consumer sequence number; if one is missing, or nothing is heard, a new consumer starts at `next`.
 
-The client is asynchronous. It runs in a thread of its own, which also reads ahead while the model learns.
+The client is asynchronous. It runs in its own thread, which also reads ahead while the model learns.
 """
 
 from __future__ import annotations
@@ -29,47 +28,46 @@ from nats.js import api
 from nats.js import errors as js_errors
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
-SECONDS = 10.0  # within which a server answers
-EXPIRES = 20.0  # seconds after which the server forgets a request for messages, and says so
-MOST_BYTES = 1 << 26  # of one request
+TIMEOUT_S = 10.0  # for an answer of the server
+EXPIRES_S = 20.0  # after which the server drops a request for messages, and reports that
+MAX_BYTES = 1 << 26  # per request
 TLS = ("tls_ca", "tls_cert", "tls_key")
 
 
 class _Wire(Client):
-    """The client, but for what it has no settings for."""
+    """The client, with changes for which it has no settings."""
 
-    sid = -1  # the subscription whose messages go to `come`, as (reply, data, headers)
-    come: deque[tuple[bytes, bytes, bytes | None]]
-    news: threading.Event
+    sid = -1  # the subscription whose messages go to `received`, as (reply, data, headers)
+    received: deque[tuple[bytes, bytes, bytes | None]]
+    arrived: threading.Event
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> None:
-        """The client makes an object of each message, and passes it to a task through a queue, which takes
-        longer than all the rest."""
+        """Bypass the client's object and queue per message, which take longer than everything else."""
         if sid != self.sid:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
-        self.come.append((reply, data, headers))
-        if not self.news.is_set():
-            self.news.set()
+        self.received.append((reply, data, headers))
+        if not self.arrived.is_set():
+            self.arrived.set()
 
     async def hang_up(self) -> None:
-        """If connecting failed half-way: the client leaves it open, and its `close` may wait for ever."""
+        """Abort a half-open connection: the client leaves it open, and its `close` may wait forever."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
-            await asyncio.sleep(0.01)  # some rounds of the loop
+            await asyncio.sleep(0.01)  # let the event loop run
 
     def _connect_command(self) -> bytes:
-        """What logs in. If the server says that it has no TLS, the client would send a password without."""
+        """The login. Refuses to send it unencrypted: the client would if the server offers no TLS."""
         if "tls" in self.options and not self._server_info.get("tls_required"):
-            raise ssl.SSLError(1, "the server has no TLS, which the settings ask for")
+            raise ssl.SSLError(1, "the server has no TLS, which the settings require")
         return super()._connect_command()
 
 
 class _Client:
-    """A connection to a server, used from outside its thread."""
+    """A connection to a server, running in its own thread and used from others."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -89,14 +87,14 @@ class _Client:
             settings["tls"] = context
             logging.getLogger("asyncio").addFilter(_is_worth_a_line)
 
-        reasons: list[Exception] = []  # without a place to tell them, the client logs stack traces
+        reasons: list[Exception] = []  # without a callback the client logs stack traces
 
         async def note(error: Exception) -> None:
             reasons.append(error)
 
         servers = [f"nats://{host}" for host in self.stream.hosts.split(",")]
         settings |= {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
-        settings |= {"ping_interval": 10, "max_outstanding_pings": 2, "connect_timeout": SECONDS / 2}
+        settings |= {"ping_interval": 10, "max_outstanding_pings": 2, "connect_timeout": TIMEOUT_S / 2}
         wire = _Wire()
         try:
             await wire.connect(servers, error_cb=note, **settings)
@@ -110,7 +108,7 @@ class _Client:
         return wire
 
     def _tls(self, settings: dict[str, Any]) -> ssl.SSLContext | None:
-        """Of the settings, those about TLS, which are taken out of them."""
+        """Remove the TLS settings and make a context from them; None if TLS is not wanted."""
         authority, certificate, key = [settings.pop(name, None) for name in TLS]
         if settings.pop("tls", False) not in (True, "true") and not (authority or certificate):
             return None
@@ -118,16 +116,16 @@ class _Client:
             context = ssl.create_default_context(cafile=authority)
             if certificate:
                 context.load_cert_chain(certificate, key)
-        except OSError as error:  # which does not say which file
+        except OSError as error:  # it does not name the file
             raise SourceError(f"{self.stream.name}: settings: {', '.join(TLS)}: {error}") from None
         return context
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run something in the client's thread, and wait for it."""
+        """Run a coroutine in the client's thread and wait for it."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result(2 * SECONDS)
-        except js_errors.ServiceUnavailableError as error:  # a server that starts
+            return future.result(2 * TIMEOUT_S)
+        except js_errors.ServiceUnavailableError as error:  # a starting server
             raise Disconnected("JetStream is not available") from error
         except (js_errors.NotFoundError, js_errors.BadRequestError) as error:
             raise SourceError(f"{self.stream.name}: {error.description}") from None
@@ -151,12 +149,12 @@ class _Client:
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Whenever a connection with TLS ends, asyncio warns of how the client has set it up."""
+    """Drop asyncio's warning about the client's TLS setup, logged whenever such a connection ends."""
     return "eof_received() has no effect" not in str(record.msg)
 
 
 def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Tasks that still wait for an answer would complain when they are deleted."""
+    """Cancel pending tasks, which would otherwise log complaints when they are deleted."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -174,8 +172,8 @@ class Connection:
                 self._next, self._created, self._messages = number, created, messages
             case _:
                 raise stream.refuse_position(position)
-        self._come: deque[Any] = deque()  # what has come and was not handed out: reply, data, headers
-        self._news = threading.Event()
+        self._received: deque[Any] = deque()  # not yet returned: reply, data, headers
+        self._arrived = threading.Event()
         self._client = _Client(stream)
         try:
             self._client.call(self._begin())
@@ -184,13 +182,13 @@ class Connection:
             raise
 
     async def _begin(self) -> None:
-        """A consumer from the first message that was not read, and a first request."""
+        """Create a consumer at the first unread message, and send a first request."""
         wire, name = self._client.wire, self.stream.topic
-        manager = wire.jsm(timeout=SECONDS)
+        manager = wire.jsm(timeout=TIMEOUT_S)
         info = await manager.stream_info(name)
         state, created = info.state, str(info.created)
         if self._created not in (None, created):
-            self.stream.gap("the stream was deleted since it was read last, and begins anew")
+            self.stream.gap("the stream was deleted and recreated since it was last read")
             self._next = None
         self._created = created
         if self._next is None:
@@ -205,10 +203,10 @@ class Connection:
         self._consumed, self.lag = 0, consumer.num_pending
         self.at_end = not consumer.num_pending
         self._inbox = wire.new_inbox()
-        wire.come, wire.news = self._come, self._news
+        wire.received, wire.arrived = self._received, self._arrived
         wire.sid = (await wire.subscribe(self._inbox))._id
         self._pull = f"{manager._prefix}.CONSUMER.MSG.NEXT.{name}.{consumer.name}"
-        self._open = 0  # messages of the request that are still to come
+        self._open = 0  # messages of the request still to come
         await self._ask()
 
     def _check_gap(self, first: int) -> None:
@@ -221,22 +219,22 @@ class Connection:
             self._next = first
 
     async def _ask(self) -> None:
-        self._open, self._asked = MOST, monotonic()
-        request = {"batch": MOST, "expires": int(EXPIRES * 1e9), "max_bytes": MOST_BYTES}
+        self._open, self._asked = MAX_MESSAGES, monotonic()
+        request = {"batch": MAX_MESSAGES, "expires": int(EXPIRES_S * 1e9), "max_bytes": MAX_BYTES}
         await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox)
 
     def poll(self, timeout: float) -> Messages | None:
         deadline = monotonic() + timeout
         while True:
             left = deadline - monotonic()
-            if not self._come and left > 0:
-                self._news.wait(min(left, 1.0))
-            self._news.clear()
-            # the client's thread goes on adding meanwhile
-            messages = self._in_order([self._come.popleft() for _ in range(len(self._come))])
+            if not self._received and left > 0:
+                self._arrived.wait(min(left, 1.0))
+            self._arrived.clear()
+            # a fixed count: the client's thread keeps adding meanwhile
+            messages = self._in_order([self._received.popleft() for _ in range(len(self._received))])
             if messages:
                 break
-            if self._client.wire.is_closed or monotonic() - self._asked > EXPIRES + SECONDS:
+            if self._client.wire.is_closed or monotonic() - self._asked > EXPIRES_S + TIMEOUT_S:
                 raise Disconnected("the server is gone")
             if monotonic() >= deadline:
                 return None
@@ -245,24 +243,24 @@ class Connection:
         position = {"next": self._next, "created": self._created, "messages": self._messages}
         return Messages(contents, lambda n: f"sequence {messages[n][0]}", position)
 
-    def _in_order(self, come: list[Any]) -> list[tuple[int, bytes]]:
-        """The messages that are new, with their sequence numbers; the others are marks of the server."""
+    def _in_order(self, received: list[Any]) -> list[tuple[int, bytes]]:
+        """The new messages with their sequence numbers; handles the server's status messages."""
         assert self._next is not None
         found = []
-        for reply, data, headers in come:
+        for reply, data, headers in received:
             if not reply:
-                self._take_mark(headers or b"")
+                self._handle_status(headers or b"")
                 continue
-            # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; or with two more before STREAM
+            # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; maybe two parts before STREAM
             parts = reply.split(b".")
             at = 5 if len(parts) == 9 else 7
             number, consumed = int(parts[at]), int(parts[at + 1])
             if consumed <= self._consumed:
-                continue  # it came before
+                continue  # a duplicate
             if consumed > self._consumed + 1:
-                raise Disconnected("messages were lost on the way")
+                raise Disconnected("messages were lost in transit")
             self._consumed, self.lag, self._open = consumed, int(parts[at + 3]), self._open - 1
-            if number > self._next:  # perhaps single ones were deleted, which is no gap
+            if number > self._next:  # single deleted messages are not a gap
                 info = self._client.call(self._client.wire.jsm().stream_info(self.stream.topic))
                 self._check_gap(min(info.state.first_seq, number))
             self._next = number + 1
@@ -273,8 +271,8 @@ class Connection:
             self._client.call(self._ask())
         return found
 
-    def _take_mark(self, headers: bytes) -> None:
-        """The end of a request, or that there will be no more: NATS/1.0 408 Request Timeout, and so on."""
+    def _handle_status(self, headers: bytes) -> None:
+        """Handle a status such as NATS/1.0 408 Request Timeout: the request has ended, or an error."""
         _, status, text, *_ = [*headers.partition(b"\r\n")[0].decode().split(" ", 2), "", ""]
         if status in ("404", "408") or (status == "409" and ("Max" in text or "Batch" in text)):
             self._open = 0
@@ -282,14 +280,14 @@ class Connection:
             raise Disconnected(text or f"status {status}")
 
     def commit(self, position: Position) -> None:
-        pass  # the consumer is not kept, so there is nothing to tell
+        pass  # the consumer is ephemeral, so nothing to report
 
     def close(self) -> None:
         self._client.close()
 
 
 class Sender:
-    """Messages go to a subject, which a stream must store."""
+    """Sends messages to a subject, which some stream must store."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -310,7 +308,7 @@ class Sender:
                 self._client = _Client(self.stream)
             self._client.call(publish(self._client))
         except Disconnected as error:
-            self.close()  # another attempt makes a new connection
+            self.close()  # the next attempt reconnects
             raise SourceError(f"{self.stream.name}: {error}") from None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream that is being read: chunks with positions, and what happens when the connection breaks."""
+"""Read a stream as chunks with positions, reconnecting when the connection breaks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spidertensor.sources.bins import Bins, binned
 from spidertensor.sources.source import Chunk, Parsed, SourceError, Wanted
 from spidertensor.sources.stream import Connection, Disconnected, Messages, Position, Stream
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds between two attempts to connect; each twice the last
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0  # between attempts to connect; doubles each time
 _log = logging.getLogger("spidertensor.sources")
 
 
 class OpenStream:
-    """What `spidertensor.sources.open` gives: iterate over it, or poll it from a loop of your own.
+    """An open stream, as returned by `spidertensor.sources.open`: iterate over it, or call `poll`.
 
-    position:   after the last chunk that was given
-    lag:        messages that are still to be read, or None if that is not known
-    reconnects: how often the connection was made again
+    position:   after the last chunk returned
+    lag:        messages still to be read, or None if not known
+    reconnects: how often the connection was re-established
     connected:  False while the broker cannot be reached
 
-    One thread at a time may use it.
+    Not thread-safe.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class OpenStream:
         to_chunk: Callable[[Parsed], Chunk],
         bins: Sequence[Bins | None] | None = None,
     ) -> None:
-        """Connects. A broker that cannot be reached now is a SourceError; later it is waited for."""
+        """Connect. SourceError if the broker cannot be reached now; later failures are retried."""
         self.stream, self.position, self.reconnects = stream, position, 0
         self._bins = bins if bins and wanted.numbers else None
         self._cut, self._to_chunk = stream.format.cutter(wanted, stream.names), to_chunk
@@ -57,13 +57,13 @@ class OpenStream:
 
     @property
     def at_end(self) -> bool:
-        """Whether all that was there when it was opened (or connected again) has been read."""
+        """Whether everything up to the end at the time of (re)connecting has been read."""
         return self._connection is not None and self._connection.at_end
 
     def poll(self, timeout: float = 0.0) -> Chunk | None:
-        """The messages that have come; None if nothing comes within `timeout` seconds.
+        """Return the messages that have arrived; None if nothing arrives within `timeout` seconds.
 
-        An attempt to connect again may take some seconds longer.
+        An attempt to reconnect may take some seconds longer.
         """
         messages = self._messages(timeout)
         if messages is None:
@@ -78,7 +78,7 @@ class OpenStream:
         return chunk._replace(position=messages.position, place=place)
 
     def chunks(self, quiet: float | None = None) -> Iterator[Chunk]:
-        """Chunks as they come, for ever or until the end; see `read` for `quiet`."""
+        """Yield chunks as they arrive, forever or until the end; see `read` for `quiet`."""
         chunks = self._chunks(quiet)
         return binned(chunks, self._bins) if self._bins else chunks
 
@@ -97,7 +97,7 @@ class OpenStream:
         return self.chunks()
 
     def commit(self, position: Position) -> None:
-        """Tell the broker's monitoring how far the saved model is; it changes nothing that is read."""
+        """Report the saved model's position to the broker's monitoring; reading is not affected."""
         if self._connection is not None:
             self._connection.commit(position)
 
@@ -112,7 +112,7 @@ class OpenStream:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # --- a connection that breaks
+    # --- reconnecting
 
     def _messages(self, timeout: float) -> Messages | None:
         if self._connection is None and not self._connect_again(timeout):
@@ -123,7 +123,7 @@ class OpenStream:
         except Disconnected as error:
             self.close()
             self._lost_at = monotonic()
-            self._try_later(error, FIRST_DELAY)
+            self._try_later(error, FIRST_DELAY_S)
         return None
 
     def _connect_again(self, timeout: float) -> bool:
@@ -133,13 +133,13 @@ class OpenStream:
             return False
         sleep(max(wait, 0.0))
         try:
-            # from the last chunk that was given: what the old connection had read ahead is read again
+            # from the last chunk returned: what the old connection had read ahead is read again
             self._connection = self.stream.connect(self.position)
         except Disconnected as error:
-            self._try_later(error, min(2 * self._delay, LONGEST_DELAY))
+            self._try_later(error, min(2 * self._delay, LONGEST_DELAY_S))
             return False
         self.reconnects += 1
-        _log.warning("%s: connected again after %.0f s", self.stream.name, monotonic() - self._lost_at)
+        _log.warning("%s: reconnected after %.0f s", self.stream.name, monotonic() - self._lost_at)
         return True
 
     def _try_later(self, error: Disconnected, delay: float) -> None:

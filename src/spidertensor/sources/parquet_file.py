@@ -1,4 +1,4 @@
-"""Parquet: rows 1, 2, 3, ... in batches, with types."""
+"""Read Parquet in batches; rows are numbered from 1, and types are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spidertensor.sources.columns import is_text
 from spidertensor.sources.source import Format, Parsed, Source, SourceError, Wanted, find_columns
 
-ROWS = 1 << 16  # of a batch
+BATCH_ROWS = 1 << 16
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
@@ -40,8 +40,8 @@ PARQUET = Format("parquet", read, ("pq",), unit="row", streamed=False)
 
 
 def _batches(file: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    yield from file.iter_batches(ROWS, columns=None if wanted.keep else wanted.columns)
-    if wanted.keep and not file.metadata.num_rows:  # the columns, for whoever writes as many rows: none
+    yield from file.iter_batches(BATCH_ROWS, columns=None if wanted.keep else wanted.columns)
+    if wanted.keep and not file.metadata.num_rows:  # an empty batch, for its columns
         yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
 
 
@@ -56,4 +56,4 @@ def _check_type(source: Source, field: pa.Field, *, is_value: bool) -> None:
     if is_value and not (number or types.is_decimal(kind)):
         raise SourceError(f"{source.name}: column {field.name} is {field.type}, not a number")
     if not (is_value or number or is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
-        raise SourceError(f"{source.name}: column {field.name} is {field.type}, ids are int or text")
+        raise SourceError(f"{source.name}: column {field.name} is {field.type}; ids must be int or text")

@@ -1,9 +1,9 @@
-"""Redis and Valkey Streams: an entry is a message. The id of an entry is its place.
+"""Redis and Valkey Streams: an entry is a message, and its id is its place.
 
-Position: `id`, that of the last entry that was read, and `added`, how many entries the stream had been given
-up to there. Trimming (XTRIM, or XADD with MAXLEN) removes the oldest entries. From `added` follows how many
-it removed unread: each look at the stream is one transaction, so what it removed cannot slip in between.
-Entries that are deleted one by one (XDEL) behind the reader are not missed.
+Position: `id`, of the last entry read, and `added`, how many entries had been added to the stream up to
+there. Trimming (XTRIM, or XADD with MAXLEN) removes the oldest entries; `added` tells how many were removed
+unread. Each look at the stream is one transaction, so no trimming goes unnoticed in between. Single entries
+deleted after they were read (XDEL) do not count as lost.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import redis
 from redis import exceptions
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MOST, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
-SECONDS = 10  # within which a server answers
-# A server that starts, or a replica that takes over, refuses for a while.
-LATER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
+TIMEOUT_S = 10  # for an answer of the server
+# A starting server, or a replica taking over, refuses for a while.
+RETRYABLE = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
 
 FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-TEXTS = ("username", "password", "client_name")  # also if they look like numbers
+TEXTS = ("username", "password", "client_name")  # stay texts even if they look like numbers
 
 
 def _client(stream: Stream) -> redis.Redis:
     host, _, port = stream.hosts.partition(":")
     settings = {name: value if name in TEXTS else _typed(value) for name, value in stream.config.items()}
     if "," in stream.hosts or not (port or "6379").isdigit():
-        raise SourceError(f"{stream.name}: a stream of Redis has one host: redis://host:6379/name")
+        raise SourceError(f"{stream.name}: a Redis stream has one host: redis://host:6379/name")
     missing = [name for name in FILES if name in settings and not Path(settings[name]).is_file()]
-    if missing:  # the client would not say which
+    if missing:  # the client's own error does not name the file
         raise SourceError(f"{stream.name}: settings: {missing[0]}: no such file: {settings[missing[0]]}")
     fixed = {
         "host": host, "port": int(port or 6379), "ssl": stream.scheme == "rediss", "protocol": 2,
         "decode_responses": False, "retry": None,
     }  # fmt: skip
     try:
-        return redis.Redis(**{"socket_timeout": SECONDS, "socket_keepalive": True, **settings, **fixed})
+        return redis.Redis(**{"socket_timeout": TIMEOUT_S, "socket_keepalive": True, **settings, **fixed})
     except (TypeError, exceptions.RedisError) as error:
         raise SourceError(f"{stream.name}: settings: {error}") from None
 
 
 def _typed(value: Any) -> Any:
-    """Of a file of name=value, all values are texts."""
+    """Convert a text to an int or bool: in a file of name=value all values are texts."""
     if isinstance(value, str) and value.isdigit():
         return int(value)
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
@@ -64,25 +64,25 @@ class Connection:
         self._client = _client(stream)
         self._end: tuple[int, int] | None = None
         self._wire: Any = None
-        with self._asking():
+        with self._broker_errors():
             self._wire = self._client.connection_pool.get_connection()
             info, _ = self._look(1)
         self._end = _parts(info[b"last-generated-id"]) if info else (0, 0)
 
     def poll(self, timeout: float) -> Messages | None:
-        with self._asking():
-            _, entries = self._look(MOST)
+        with self._broker_errors():
+            _, entries = self._look(MAX_MESSAGES)
             if not entries and timeout > 0:
                 self._wait(timeout)
-                _, entries = self._look(MOST)
+                _, entries = self._look(MAX_MESSAGES)
         self.at_end = not entries or self._end is None or _parts(entries[-1][0]) >= self._end
         if not entries:
             return None
         self._id = _parts(entries[-1][0])
         self._messages += len(entries)
         if self._added is not None and self._total is not None:
-            # at the end it is known; entries deleted on the way are not counted by counting
-            self._added = self._total if len(entries) < MOST else self._added + len(entries)
+            # exact at the end; before it, entries deleted in between are not counted
+            self._added = self._total if len(entries) < MAX_MESSAGES else self._added + len(entries)
             self.lag = max(self._total - self._added, 0)
         fields = [entry[1] for entry in entries]
         if self.stream.format.name != "fields":
@@ -91,7 +91,7 @@ class Connection:
         return Messages(fields, lambda n: f"id {entries[n][0].decode()}", position)
 
     def _look(self, most: int) -> tuple[dict[bytes, Any], list[Any]]:
-        """What the server says of the stream, and the entries behind the last one that was read."""
+        """The server's info about the stream, and the entries after the last one read."""
         topic, wire = self.stream.topic, self._wire
         for command in (
             ("MULTI",),
@@ -105,15 +105,15 @@ class Connection:
         failed = next((each for each in (info, entries) if isinstance(each, Exception)), None)
         if failed is not None and "no such key" not in str(failed):
             raise failed
-        if failed is not None:  # a stream begins to exist with its first entry
+        if failed is not None:  # a stream does not exist before its first entry
             info, entries = [], []
         about = dict(zip(info[::2], info[1::2], strict=True))
         return (about, entries) if self._is_same(about) else self._look(most)
 
     def _is_same(self, about: dict[bytes, Any]) -> bool:
-        """Whether it is still the stream that was read; a gap if not, or if entries are lost.
+        """Whether this is still the stream that was read; reports a gap if not, or if entries are lost.
 
-        Servers before Redis 7 do not say how many entries they were given: there nothing can be known.
+        Servers before Redis 7 do not count the entries added, so there a gap cannot be detected.
         """
         self._total = about.get(b"entries-added") if about else 0
         if self._total is None:
@@ -124,7 +124,7 @@ class Connection:
         if self._added is None:
             self._added = removed
         if self._total < self._added:
-            self.stream.gap("the stream was deleted since it was read last, and begins anew")
+            self.stream.gap("the stream was deleted and recreated since it was last read")
             self._id, self._added = (0, 0), removed
             return False
         lost = removed - self._added
@@ -136,8 +136,8 @@ class Connection:
         return True
 
     def _wait(self, timeout: float) -> None:
-        """Until something comes; what it is, `_look` finds."""
-        milliseconds = max(int(1000 * min(timeout, SECONDS / 2)), 1)
+        """Wait until an entry arrives; `_look` then reads it."""
+        milliseconds = max(int(1000 * min(timeout, TIMEOUT_S / 2)), 1)
         last = _text(self._id)
         self._wire.send_command(
             "XREAD", "COUNT", 1, "BLOCK", milliseconds, "STREAMS", self.stream.topic, last
@@ -145,28 +145,28 @@ class Connection:
         self._wire.read_response()
 
     @contextlib.contextmanager
-    def _asking(self) -> Any:
+    def _broker_errors(self) -> Any:
         try:
             yield
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             raise SourceError(f"{self.stream.name}: {error}") from None
-        except LATER as error:
+        except RETRYABLE as error:
             raise Disconnected(str(error) or type(error).__name__) from error
         except exceptions.RedisError as error:
             raise SourceError(f"{self.stream.name}: {error}") from None
 
     def commit(self, position: Position) -> None:
-        pass  # without a group there is nothing to tell
+        pass  # no consumer group, so nothing to report
 
     def close(self) -> None:
-        with contextlib.suppress(*LATER):
+        with contextlib.suppress(*RETRYABLE):
             if self._wire is not None:
-                self._wire.disconnect()  # it may be in the middle of an answer, so it is not used again
+                self._wire.disconnect()  # not reused: an answer may be half read
             self._client.close()
 
 
 def _all(entry: list[bytes]) -> bytes:
-    """Of an entry that was to have one field: something that is bad and shows what came."""
+    """Content for an entry that should have one field: invalid, and shows what it has."""
     return b"not one field: " + b" ".join(entry)
 
 

@@ -1,6 +1,6 @@
-"""What all kinds of source share: the source, what is wanted of it, and its rows cut into columns.
+"""Types shared by all kinds of source: the source, what is wanted from it, and its rows in columns.
 
-A row is one record of a source. In a text file that is a line, and the number of a row is that of its line.
+A row is one record of a source. In a text file that is a line, and the row number is the line number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spidertensor.faults import Fault
 from spidertensor.spider.likelihoods.base import Likelihood
 from spidertensor.writing import naming
 
-HEAD = 1 << 16  # bytes at the start of a file, by which it is recognised
+HEAD_BYTES = 1 << 16  # at the start of a file, which identify it
 
 
 class SourceError(Fault, ValueError):
-    """A source that cannot be read at all; the reason names it. Parts: see Fault."""
+    """The source cannot be read at all; the reason names it. Parts: see Fault."""
 
 
 class BadRow(NamedTuple):
@@ -35,15 +35,15 @@ class BadRow(NamedTuple):
 
 
 class Reader(Protocol):
-    """The one function that a kind of source has."""
+    """The read function of a kind of source."""
 
     def __call__(self, source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
-        """The rows after row number `skip`, in order, in parts of bounded size.
+        """Yield the rows after row number `skip`, in order, in parts of bounded size.
 
-        Parts of rows that are skipped may be left out or empty, but the last part has the `end` of the
-        source. last: the `last` of the part that ended at row `skip`, or None; SourceError if that line has
-        changed since. With wanted.quiet, a pipe gives an empty part, marked as quiet, whenever nothing has
-        come for so many seconds.
+        Parts of skipped rows may be left out or empty, but the last part has the `end` of the source.
+        last: the `last` of the part that ended at row `skip`, or None; SourceError if that line has changed
+        since. With wanted.quiet, a pipe yields an empty part, marked as quiet, whenever nothing arrives for
+        that many seconds.
         """
         ...
 
@@ -51,12 +51,12 @@ class Reader(Protocol):
 class Format(NamedTuple):
     """A kind of source.
 
-    name:     also its file ending; `endings` are others that mean the same
+    name:     also its file ending; `endings` are alternatives
     read:     see Reader
-    unit:     what messages call a row: "line" or "row"
-    typed:    its ids have types; else the text decides (see the package)
+    unit:     what a row is called in messages: "line" or "row"
+    typed:    ids have types; otherwise the text decides (see the package)
     streamed: can be read from standard input, and compressed
-    headless: may come without the names of its columns
+    headless: may lack column names
     """
 
     name: str
@@ -70,14 +70,14 @@ class Format(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """How a source is found and written.
+    """A file or standard input, and how it is written.
 
     path:      None for standard input
-    names:     of the columns of a file without a header
-    member:    the file in a zip; None if the source is no zip
-    delimiter: of the columns of a text
+    names:     column names of a file without a header
+    member:    the file in a zip; None if the source is not a zip
+    delimiter: between columns of a text
     encoding:  of a text
-    decimal:   the mark between a number and its decimals in a csv or tsv: "." or ","
+    decimal:   the decimal mark in a csv or tsv: "." or ","
     """
 
     name: str
@@ -92,15 +92,15 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        """False for a pipe, which loses what is read to look at it; a missing file is an OSError."""
+        """False for a pipe, which cannot be read twice; OSError if the file is missing."""
         return self.path is not None and stat.S_ISREG(os.stat(self.path).st_mode)
 
     def head(self) -> dict[str, Any] | None:
-        """By this a file is recognised after it was moved, or after rows were appended."""
+        """A digest that identifies the file even after it was moved or appended to; None for a pipe."""
         if self.path is None or not self.is_file:
             return None
         with naming(self.path), open(self.path, "rb") as file:
-            start = file.read(HEAD)
+            start = file.read(HEAD_BYTES)
         return {"bytes": len(start), "sha256": hashlib.sha256(start).hexdigest()}
 
     def has_head(self, head: Mapping[str, Any] | None) -> bool:
@@ -112,8 +112,12 @@ class Source:
 
 
 class Wanted(NamedTuple):
-    """modes, value: names of columns; all_text, missing, quiet, labels: see `read`; keep: also give whole
-    rows; numbers: the modes whose columns hold numbers, which are to become bins."""
+    """What is wanted from a source.
+
+    modes, value: names of columns
+    numbers:      the modes whose columns hold numbers to be binned
+    all_text, keep, quiet, missing, labels: see `read`
+    """
 
     modes: Sequence[str]
     value: str | None
@@ -131,17 +135,17 @@ class Wanted(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Rows cut into columns, not yet checked; each column an arrow array, or a list if its types differ."""
+    """Rows split into columns, not yet checked; a column is an arrow array, or a list if its types differ."""
 
     columns: list[Any]  # the modes, then the value
     rows: NDArray[np.int64]  # the number of each row
     bad: list[BadRow]
     end: int  # the number of the last row, good or bad
-    raw: Callable[[int], Any]  # the row of a number, as BadRow has it
-    share: float | None  # of the source that has been read; None if its length is not known
-    records: Any  # kept rows with all their columns: a pyarrow Table, or a list of dicts
+    raw: Callable[[int], Any]  # row number -> its content, for BadRow
+    share: float | None  # of the source read so far; None if its length is not known
+    records: Any  # with keep, rows with all their columns: a pyarrow Table, or a list of dicts
     last: str | None = None  # sha256 of the last line, without its line end; None if there are no lines
-    quiet: bool = False  # no rows: a pipe from which nothing has come for a while
+    quiet: bool = False  # no rows: nothing has arrived from the pipe for a while
 
 
 class Chunk(NamedTuple):
@@ -152,17 +156,17 @@ class Chunk(NamedTuple):
     rows: NDArray[np.int64]  # the number of each good row
     bad: list[BadRow]
     end: int  # the number of the last row, good or bad
-    share: float | None  # of the source that has been read; None if its length is not known
+    share: float | None  # of the source read so far; None if its length is not known
     last: str | None = None  # sha256 of the last line; None if the source has no lines
-    records: Any = None  # kept good rows with all their columns: a pyarrow Table, or a list of dicts
-    quiet: bool = False  # no rows: nothing has come for a while
+    records: Any = None  # with keep, good rows with all their columns: a pyarrow Table, or a list of dicts
+    quiet: bool = False  # no rows: nothing has arrived for a while
     skipped: int = 0  # rows left out because an id is missing
-    position: Any = None  # in a stream, after the last row: JSON, from which `open` goes on
-    place: Callable[[int], str] | None = None  # where in the broker the row of a number is
+    position: Any = None  # for a stream, the JSON position after the last row, for `open`
+    place: Callable[[int], str] | None = None  # for a stream, row number -> where it is in the broker
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
-    """Where in `names` the wanted columns are."""
+    """The places of the wanted columns in `names`."""
     for name in wanted.columns:
         if names.count(name) != 1:
             shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
@@ -177,10 +181,10 @@ def _with_remedy(error: SourceError, source: Source, names: Sequence[str]) -> So
         return error
     mark = next((mark for mark in ";|\t," if len(names) == 1 and mark in names[0]), None)
     if mark is None:
-        remedy = "if its first line is not a header, pass the names of its columns"
+        remedy = "if the first line is not a header, pass the column names"
         return error.but(kind="no header", remedy=remedy)
-    reason = f"{error.reason}: its columns are separated by {mark!r}"
+    reason = f"{error.reason}: the columns are separated by {mark!r}"
     kind, remedy = {"\t": ("tabs", 'read it as "tsv"'), ",": ("commas", 'read it as "csv"')}.get(
-        mark, ("delimiter", "name this delimiter")
+        mark, ("delimiter", "pass this delimiter")
     )
     return error.but(reason=reason, kind=kind, remedy=remedy)

@@ -1,12 +1,12 @@
-"""Streams of messages in brokers: what they have in common, and what the file of a broker has to do.
+"""Streams of messages in brokers: the common part, and the interface that each broker implements.
 
-A broker is one file (`kafka_topic.py`, `redis_stream.py`, `nats_stream.py`) with two classes: a `Connection`
-reads from a position, a `Sender` writes dead letters. Such a file is imported when it is used, because each
-needs a package of its own.
+A broker is one module (`kafka_topic.py`, `redis_stream.py`, `nats_stream.py`) with two classes: a
+`Connection` reads from a position, a `Sender` writes dead letters. It is imported on first use, because each
+needs its own client package.
 
-A position is a JSON object. It has `messages`, how many were read so far, which is the number of the last
-one, and what the broker counts by. It is stored in the same file as the model, so both always agree, whatever
-the broker believes. Correctness needs no consumer group, no acknowledgement and no transaction.
+A position is a JSON object. It has `messages`, the number of messages read so far, and the broker's own
+counters. It is saved in the same file as the model, so both always agree, whatever state the broker keeps.
+No consumer group, acknowledgement or transaction is needed for correctness.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ from spidertensor.sources.messages import FORMATS, MessageFormat
 from spidertensor.sources.source import SourceError
 from spidertensor.writing import naming
 
-# By the scheme of a URL: the extra with the client, the file, the format of messages if none is named
+# URL scheme -> extra with the client, module, default format of messages
 BROKERS = {
     "kafka": ("kafka", "kafka_topic", "json"),
     "redis": ("redis", "redis_stream", "fields"),
     "rediss": ("redis", "redis_stream", "fields"),
     "nats": ("nats", "nats_stream", "json"),
 }
-MOST = 8192  # messages that are read at once
+MAX_MESSAGES = 8192  # read at once
 
 Position = dict[str, Any]
 
 
 class Disconnected(Exception):
-    """The broker cannot be reached now; it may help to try again."""
+    """The broker cannot be reached now; retrying may help."""
 
 
 class Messages(NamedTuple):
     """Messages in the order of the stream."""
 
-    contents: list[Any]  # bytes; of a Redis entry, the names and values of its fields in turn
-    place: Callable[[int], str]  # where in the broker the n-th of them is
+    contents: list[Any]  # bytes; for a Redis entry, the names and values of its fields in turn
+    place: Callable[[int], str]  # n -> where in the broker the n-th of them is
     position: Position  # after the last of them
 
 
 class Connection(Protocol):
-    """A stream that is being read. The constructor connects; each call may raise Disconnected.
+    """A connection that reads a stream. The constructor connects; each call may raise Disconnected.
 
-    at_end: whether all that was there when the connection was made has been read
-    lag:    how many messages are still to be read, as far as is known
+    at_end: whether everything present at the time of connecting has been read
+    lag:    the number of messages still to be read, if known
     """
 
     at_end: bool
     lag: int | None
 
     def __init__(self, stream: Stream, position: Position | None) -> None:
-        """Read what comes after the position; from the oldest message that is kept if it is None.
+        """Start after the position, or at the oldest message kept if it is None.
 
         SourceError if that is impossible, with kind "gap" if messages were deleted before they were read.
         """
         ...
 
     def poll(self, timeout: float) -> Messages | None:
-        """What has come, at most about MOST messages; None if nothing comes within `timeout` seconds."""
+        """Return about MAX_MESSAGES messages at most; None if nothing arrives within `timeout` seconds."""
         ...
 
     def commit(self, position: Position) -> None:
-        """Show the broker's own tools how far the model is. Nothing is ever read back."""
+        """Report the position to the broker's own tools. It is never read back."""
         ...
 
     def close(self) -> None: ...
 
 
 class Sender(Protocol):
-    """Somewhere to send messages to. The constructor connects."""
+    """Sends messages to a stream. The constructor connects."""
 
     def __init__(self, stream: Stream) -> None: ...
 
     def send(self, records: list[bytes]) -> None:
-        """Returns when the broker has them all."""
+        """Return when the broker has stored them all."""
         ...
 
     def close(self) -> None: ...
@@ -90,12 +90,12 @@ class Sender(Protocol):
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream by its URL, not connected. For `spider fit` it is a source as a file is (see Source).
+    """A stream by its URL, not connected; usable like a Source.
 
     hosts, topic: the parts of the URL, "a:9092,b:9092" and the name of the topic or stream
     config:       settings of the client: passwords, certificates
     on_gap:       "raise" or "continue" if messages were deleted before they were read
-    until_end:    stop at the end that the stream has now
+    until_end:    stop at the current end of the stream
     """
 
     name: str
@@ -111,7 +111,7 @@ class Stream:
     decimal: str = "."
 
     def head(self) -> dict[str, Any]:
-        """By this a stream is recognised. Not by its hosts: those come and go."""
+        """What identifies a stream. Without its hosts, which may change."""
         return {"stream": f"{BROKERS[self.scheme][0]}:{self.topic}"}
 
     def has_head(self, head: Mapping[str, Any] | None) -> bool:
@@ -124,17 +124,17 @@ class Stream:
         return self._module().Sender(self)
 
     def gap(self, what: str, value: int | None = None) -> None:
-        """Messages are lost: an error, unless that was accepted."""
+        """Messages are lost: raise SourceError unless on_gap accepts it."""
         if self.on_gap == "raise":
             raise SourceError(
                 f"{self.name}: {what}",
                 kind="gap",
                 value=value,
-                remedy='on_gap="continue" goes on without them',
+                remedy='pass on_gap="continue" to go on without them',
             )
 
     def refuse_position(self, position: Any) -> SourceError:
-        return SourceError(f"{self.name}: a stored position that does not fit this stream: {position!r:.200}")
+        return SourceError(f"{self.name}: the stored position does not fit this stream: {position!r:.200}")
 
     def _module(self) -> Any:
         extra, module, _ = BROKERS[self.scheme]
@@ -159,7 +159,7 @@ def stream_at(
     on_gap: str = "raise",
     until_end: bool = False,
 ) -> Stream:
-    """A stream by its URL; the parameters are those of `spidertensor.sources.open`."""
+    """The stream for a URL. Parameters: see `spidertensor.sources.open`"""
     parts = urlsplit(url)
     hosts, topic = parts.netloc, unquote(parts.path.strip("/"))
     shown = f"{parts.scheme}://{hosts.rpartition('@')[2]}{parts.path}"  # a password must not be shown
@@ -169,21 +169,23 @@ def stream_at(
         )
     if "@" in hosts or parts.query or parts.fragment:
         raise SourceError(
-            f"{shown}: a URL has only hosts and a name: other processes and the shell's history would see a "
-            "password in it",
+            f"{shown}: a URL has only hosts and a name: a password in it would show up in process lists and "
+            "the shell's history",
             kind="secret",
             remedy="pass user names, passwords and other settings as config",
         )
     if not (hosts and topic) or "/" in topic:
-        raise SourceError(f"{shown}: a stream is named like {parts.scheme}://host:port/name")
+        raise SourceError(f"{shown}: the URL of a stream is {parts.scheme}://host:port/name")
     name = format or BROKERS[parts.scheme][2]
     if name in ("avro", "protobuf"):
-        raise SourceError(f"{shown}: {name} is not read: let a connector or ksqlDB write the topic as JSON")
+        raise SourceError(
+            f"{shown}: {name} is not supported: have a connector or ksqlDB write the topic as JSON"
+        )
     if name not in FORMATS or (name == "fields" and not parts.scheme.startswith("redis")):
         raise SourceError(f"{shown}: messages are json, csv or tsv (redis: also fields), not {name!r}")
     if (columns is not None) != FORMATS[name].headless:
-        missing = "needs the names of its columns" if columns is None else "has names for its columns already"
-        raise SourceError(f"{shown}: {name} {missing}", kind="columns")
+        problem = "needs column names" if columns is None else "already names its columns"
+        raise SourceError(f"{shown}: {name} {problem}", kind="columns")
     if on_gap not in ("raise", "continue"):
         raise SourceError(f'on_gap is "raise" or "continue", not {on_gap!r}')
     settings = config if isinstance(config, Mapping) else {} if config is None else read_config(config)
@@ -195,7 +197,7 @@ def stream_at(
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings in a file: TOML if its name says so, else lines of name=value, as Kafka's tools have."""
+    """Read a settings file: TOML if it ends in .toml, else lines of name=value, as in Kafka's tools."""
     with naming(path):
         text = Path(path).read_text(encoding="utf-8")
     if str(path).endswith(".toml"):

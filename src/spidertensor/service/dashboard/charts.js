@@ -1,20 +1,20 @@
-// The curves: columns of numbers in, charts out. They are redrawn in place, so a zoom survives new points.
+// Draw columns of numbers as charts. Charts are redrawn in place, so a zoom survives new points.
 
 /* global uPlot */
 
-const MOST = 1800; // points that are kept, as many as the server has
+const MAX_POINTS = 1800; // as many as the server keeps
 const COLOURS = {
   light: ["#1d5fd0", "#b25400", "#5b6475", "#127a57", "#8a3ea8", "#b3261e", "#00707e", "#6b5a00"],
   dark: ["#7fb0ff", "#ffb066", "#a9b3c6", "#6bd6a8", "#d7a2f0", "#ff9c93", "#62d0dd", "#d9c15a"],
 };
-const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3]]; // lines can be told apart without their colours
+const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3]]; // so that lines differ not only by colour
 
 export const number = (value, digits = 4) =>
   value === null || value === undefined || !Number.isFinite(value)
     ? "–"
     : value.toLocaleString("en", { maximumSignificantDigits: Math.abs(value) >= 10 ** digits ? Math.floor(Math.log10(Math.abs(value))) + 1 : digits });
 
-// What each chart shows: a title, and the names of its lines with where their numbers are.
+// What each chart shows: a title, and for each line its name and a function that gets its numbers.
 export function plans(snapshot) {
   const { metric, modes, members, kind, read_only: readOnly } = snapshot;
   const regression = kind !== "SpiderClassifier";
@@ -44,10 +44,10 @@ export class Charts {
     this.place = place;
     this.onZoom = onZoom;
     this.points = null;
-    this.zoomed = null; // [from, to] in seconds, of all charts together
-    this.seconds = null; // the latest so many, or all
-    this.drawn = []; // {plan, chart, told}
-    this.shape = ""; // titles and lines of what is drawn
+    this.zoomed = null; // [from, to] in seconds, for all charts
+    this.seconds = null; // how many of the latest seconds to show; null: all
+    this.drawn = []; // {plan, chart, summary}
+    this.shape = ""; // titles and line names of the drawn charts
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.dark.addEventListener("change", () => this.build());
     new ResizeObserver(() => this.fit()).observe(place);
@@ -62,7 +62,7 @@ export class Charts {
     if (this.points === null) return;
     for (const [name, column] of Object.entries(this.points)) {
       column.push(name === "weights" ? snapshot.members.map((each) => each.weight) : snapshot[name]);
-      if (column.length > MOST) column.shift();
+      if (column.length > MAX_POINTS) column.shift();
     }
     this.plans = plans(snapshot);
     const shape = JSON.stringify(this.plans.map((plan) => [plan.title, plan.lines.map(([name]) => name)]));
@@ -95,11 +95,11 @@ export class Charts {
   made(plan) {
     const figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
-    const told = document.createElement("p"); // for a screen reader, which cannot see the canvas
+    const summary = document.createElement("p"); // for a screen reader, which cannot see the canvas
     figure.id = `chart-${plan.key}`;
     caption.textContent = plan.title;
-    told.className = "told";
-    figure.append(caption, told);
+    summary.className = "visually-hidden";
+    figure.append(caption, summary);
     this.place.append(figure);
     const colours = this.dark.matches ? COLOURS.dark : COLOURS.light;
     const style = getComputedStyle(document.documentElement);
@@ -124,7 +124,7 @@ export class Charts {
             width: 2,
             dash: DASHES[n % DASHES.length],
             points: { show: false },
-            // where the pointer is; the latest if it is nowhere
+            // the value under the pointer, else the latest
             value: (self, value, line, at) => write(at === null ? self.data[line].at(-1) : value),
           })),
         ],
@@ -137,7 +137,7 @@ export class Charts {
       [[], ...plan.lines.map(() => [])],
       figure,
     );
-    return { plan, chart, told, figure, write };
+    return { plan, chart, summary, figure, write };
   }
 
   selected(chart) {
@@ -149,7 +149,7 @@ export class Charts {
     }
   }
 
-  // The times that every chart shows.
+  // The range of times shown in every chart.
   shown(least, most) {
     if (this.zoomed !== null) return this.zoomed;
     if (least === null || least === most) return [(most ?? 0) - 30, (most ?? 0) + 30];
@@ -158,11 +158,11 @@ export class Charts {
 
   draw() {
     if (this.points === null) return;
-    for (const { plan, chart, told, write } of this.drawn) {
+    for (const { plan, chart, summary, write } of this.drawn) {
       const lines = plan.lines.map(([, of]) => (plan.log ? of(this.points).map((each) => each || null) : of(this.points)));
       chart.setData([this.points.time, ...lines]);
       const last = plan.lines.map(([name], n) => `${name} ${write(lines[n].at(-1) ?? NaN)}`);
-      told.textContent = `Now: ${last.join(", ")}.`;
+      summary.textContent = `Now: ${last.join(", ")}.`;
     }
   }
 
@@ -183,7 +183,7 @@ const clock = (seconds, exact) =>
     ? "–"
     : new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined });
 
-// Of the vertical axis: room around the lines, and 0 where a size is shown.
+// The range of the vertical axis: some room around the lines, starting at 0 for plans with fromZero.
 function limits(least, most, plan) {
   if (plan.log) return [1, 10 ** Math.ceil(Math.log10((most ?? 1) + 1))];
   if (least === null) return [0, 1];

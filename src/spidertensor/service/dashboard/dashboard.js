@@ -1,5 +1,5 @@
-// The page: what the server tells about once a second goes into numbers, curves, alarms and a table.
-// Everything that comes from the stream is put on the page as text, never as markup.
+// The page: shows the server's snapshots, one a second, as numbers, curves, alarms and a table.
+// Everything from the stream goes on the page as text, never as markup.
 
 import { Charts, number } from "./charts.js";
 
@@ -11,9 +11,9 @@ const element = (tag, text = "", className = "") => {
   return made;
 };
 
-const QUIET = 5000; // milliseconds without news, after which the numbers are old
+const QUIET_MS = 5000; // without a snapshot, after which the connection counts as lost
 let latest = null; // snapshot
-let heard = 0; // when
+let heard = 0; // when it arrived
 
 const charts = new Charts(byId("charts"), (zoomed) => {
   byId("unzoom").hidden = !zoomed;
@@ -42,7 +42,7 @@ function state(name, text) {
 }
 
 setInterval(() => {
-  if (heard && Date.now() - heard > QUIET) state("lost", "connection lost, trying again");
+  if (heard && Date.now() - heard > QUIET_MS) state("lost", "connection lost, trying again");
 }, 1000);
 
 // --- the numbers
@@ -52,8 +52,8 @@ function show(snapshot) {
   document.title = `${snapshot.model} · spider`;
   byId("model").textContent = snapshot.model;
   byId("about").textContent = `${snapshot.value} of ${snapshot.modes.join(" × ")}`;
-  if (!ready) state("waiting", "replaying its journal");
-  else state("live", readOnly ? "live, follows a file" : "live");
+  if (!ready) state("waiting", "replaying the journal");
+  else state("live", readOnly ? "live, following a file" : "live");
   charts.add(snapshot);
   showNumbers(snapshot);
   showAlarms(snapshot.alarms);
@@ -100,7 +100,7 @@ const bytes = (n) => (n === null ? "–" : n < 1e6 ? `${number(n / 1e3, 3)} kB` 
 let alarmsShown = "";
 function showAlarms(alarms) {
   const now = JSON.stringify(alarms.map(({ kind, text }) => [kind, text]));
-  if (now === alarmsShown) return; // a screen reader would read them again
+  if (now === alarmsShown) return; // else a screen reader would read them again
   alarmsShown = now;
   byId("alarms").replaceChildren(...alarms.map(({ kind, text }) => element("li", `${kind}: ${text}`)));
 }
@@ -135,7 +135,7 @@ function showSurprises({ surprises, modes, value, kind, read_only: readOnly }) {
 
 // --- questions
 
-let asked = null; // modes that the forms have fields for
+let asked = null; // the modes that the forms have fields for, as JSON
 function showForms(modes) {
   if (JSON.stringify(modes) === asked) return;
   asked = JSON.stringify(modes);
@@ -157,8 +157,8 @@ function field(mode) {
   return label;
 }
 
-// The ids of a form as JSON. 42 is a number or a text by what the mode's ids are; a number goes as it was typed,
-// since JavaScript would round a long one.
+// The ids of a form as JSON. 42 is sent as a number if the mode has integer ids, else as a text. A number is sent
+// as typed, since JavaScript would round a long one.
 async function ids(form) {
   const { id_kinds: kinds } = await answer("v1/model");
   const parts = [...form.querySelectorAll("[data-mode]")].map((input) => {
@@ -217,7 +217,7 @@ asks(byId("recommend"), async (form) => {
   return [list, ...unseen(seen)];
 });
 
-// --- what part of the curves is shown
+// --- the time window
 
 byId("windows").addEventListener("click", (event) => {
   if (event.target === byId("unzoom")) charts.zoom(null);
