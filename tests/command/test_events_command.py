@@ -80,7 +80,7 @@ def test_rows_are_learned_in_pieces_that_do_not_show(folder, spider, monkeypatch
     (folder / "plays.csv").write_text("\n".join(["user,song", *lines]) + "\n")
     how = (*EVENTS, *SMALL, "--on-bad", "skip", "--json")
     whole = json.loads(spider("fit", "plays.csv", *how, "--model", "whole.spider")[1])
-    monkeypatch.setattr("spidertensor.cli.run.AT_ONCE", 300)
+    monkeypatch.setattr("spidertensor.cli.run.BLOCK_ENTRIES", 300)
     parts = json.loads(spider("fit", "plays.csv", *how, "--model", "parts.spider")[1])
     assert whole["bad_rows"] == parts["bad_rows"] == 1
     assert whole["row"] == parts["row"]

@@ -201,7 +201,7 @@ def test_rows_are_ranked_in_parts_with_what_is_given_for_all(spider, tmp_path, m
     assert [(row["user"], row["category"], row["rank"]) for row in rows] == [
         (f"u{n}", "c1", rank) for n in range(5) for rank in "12"
     ]
-    monkeypatch.setattr(command, "AT_ONCE", 2)
+    monkeypatch.setattr(command, "BLOCK_ROWS", 2)
     assert spider("--given-file", "five.csv", "--given", "category=c1", "-n", 2) == whole
 
 
