@@ -314,7 +314,7 @@ def _own_file(
     rules: list[str] | None,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Load a file as a data set, with its facts for the record."""
-    from spidertensor.evaluation.own_file import of_file
+    from spidertensor.evaluation.own_file import load_file
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
 
@@ -331,7 +331,7 @@ def _own_file(
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
     likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
-        loaded = of_file(
+        loaded = load_file(
             source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
             missing=missing, bins=bins, events_over=over,
         )  # fmt: skip

@@ -109,7 +109,7 @@ def check_writable(path: Path) -> None:
     """Fail now rather than after hours of learning."""
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
-        raise CommandError(f"{path}: No such file or directory: create its folder first")
+        raise CommandError(f"{path}: No such file or directory: its folder must exist")
     if path.is_dir():
         raise CommandError(f"{path}: is a folder")
     if not os.access(folder, os.W_OK | os.X_OK):

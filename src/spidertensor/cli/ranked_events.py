@@ -42,7 +42,7 @@ def evaluate_events(
     if not methods[method].events:
         able = ", ".join(each for each, entry in methods.items() if entry.events)
         raise CommandError(f"{method} cannot learn from events alone; choose one of {able}")
-    data, of_file = load()
+    data, file_facts = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
     chosen = {"method": method, "engine": engine.value, **settings}
@@ -63,7 +63,7 @@ def evaluate_events(
     about = ("n_entries", "n_scored", "skipped", "seconds", "entries_per_second", "ranking_seconds")
     return {
         "dataset": name,
-        **of_file,
+        **file_facts,
         **chosen,
         "protocol": protocol,
         "over": data.events_over,
@@ -97,11 +97,11 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(data: Any, protocol: str) -> list[str]:
-    from spidertensor.evaluation.last_out import EVERY
+    from spidertensor.evaluation.last_out import EVERY_EVENTS
 
     notes = []
     if protocol == "prequential":
-        notes.append(f"after the first tenth, every {EVERY}th event is ranked before it is learned")
+        notes.append(f"after the first tenth, every {EVERY_EVENTS}th event is ranked before it is learned")
     else:
         notes.append("sampled ranks look too good; compare methods by the full ranking")
     if data.time_order is None:
