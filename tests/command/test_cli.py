@@ -370,7 +370,7 @@ def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     assert not (folder / "p.csv").exists()
     code, out, err = spider("predict", "bad.spider", "pairs.csv", "--on-bad", "file")
     assert (code, out.count("\n")) == (0, 2)
-    assert "1 bad row left out" in err
+    assert "1 bad row skipped" in err
 
 
 def rejected_rows(name="bad.rejects.jsonl") -> list[int]:
@@ -394,7 +394,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     predict = ("predict", "bad.spider", "pairs.csv", "--on-bad", "file", "--rejects", rejects)
     code, _, err = spider(*predict)
     assert code == 0
-    assert f"1 bad row left out and written to {rejects}" in err
+    assert f"1 bad row skipped and written to {rejects}" in err
     assert rejected_rows() == [302, 303, 604, 302, 303, 604, 3]
     (folder / "bad.csv").write_text("user,movie,rating\n1,m1,2\n1,m2,3\n")
     assert spider(*command, "--force")[0] == 0

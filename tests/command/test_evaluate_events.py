@@ -63,7 +63,7 @@ def test_events_of_a_file_are_ranked(spider, plays):
             ("--modes", "user,song", "--events", "--over", "shop"),
             "--over shop: choose one of the modes user, song",
         ),
-        (("--events", "--over", "song"), "a file needs --modes, the names"),
+        (("--events", "--over", "song"), "a file needs --modes to name"),
         (("--modes", "user,song", "--events", "--over", "song", "--binary"), "omit --value, --binary"),
         (
             ("--modes", "user,song", "--events", "--over", "song", "--test", "0.1"),

@@ -195,7 +195,7 @@ def equal(n, value="1"):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything: at least 50"),
+        (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything; at least 50"),
         (("header.csv", *COLUMNS), "header.csv: 0 good rows"),
         (("equal.csv", *COLUMNS), "rating is 1 in all 60 rows, so there is nothing to predict"),
         (("none.csv", *COLUMNS), "none.csv: No such file"),

@@ -73,7 +73,7 @@ def test_rollback_goes_back_and_resume_learns_the_rows_again(run, spider, fails)
     assert [entries(f"m.spider.kept-{n}") for n in numbers()] == [100, 250, 100]
     assert json.loads(spider("rollback", "m.spider", "--to", "1", "--json")[1])["replaced"] == 2
     assert (entries(), numbers()) == (100, [1, 2, 3])
-    assert "no version 9, there are: 1, 2, 3" in fails("rollback", "m.spider", "--to", "9")
+    assert "no version 9, only: 1, 2, 3" in fails("rollback", "m.spider", "--to", "9")
 
 
 def test_a_second_rollback_undoes_the_first(run, spider):

@@ -266,7 +266,8 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
         eventually(lambda end=end: entries("m.spider") == end)
     _, err = child.communicate("".join([lines[46][4:], *lines[47:]]).encode(), timeout=300)
     assert (child.returncode, entries("m.spider")) == (0, 60)
-    note = "note: - is quiet, so the scale is estimated from its first 40 values: if they are not representative, use --scaling"
+    note = "note: - is quiet, so the scale is estimated from its first 40 values: if they are not "
+    note += "representative, use --scaling"
     assert note in err.decode()
     model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
     for part in (rows[:40], rows[40:]):
