@@ -1,6 +1,6 @@
 """Streaming Bayesian deep tensor factorization (SPIDER).
 
-Importing the package loads nothing: a name is loaded when it is first used.
+Importing the package is fast: each name is loaded on first use.
 
 >>> from spidertensor import SpiderRegressor
 >>> model = SpiderRegressor(scaling=(3.0, 1.0))
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
 
-# What the package logs is shown if the program that uses it asks for it (docs/your-data.md).
+# Log messages appear only if the application configures logging (docs/your-data.md).
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.3.0"

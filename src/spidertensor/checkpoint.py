@@ -1,11 +1,10 @@
-"""One file for a whole state: an open format, no pickle, a version, a checksum, written atomically.
+"""File format for a complete state: open, versioned, with a checksum, written atomically, without pickle.
 
-docs/file-format.md describes the bytes. A file consists of named sections: each has a JSON value, and the
-arrays whose names begin with its name. `flatten` turns a state (nested tuples and NamedTuples of arrays) into
-named arrays, and `restore` turns them back; neither knows what a state means.
+docs/file-format.md describes the bytes. A file consists of named sections, each with a JSON value and the
+arrays whose names begin with the section's name. `flatten` turns a state (nested tuples and NamedTuples of
+arrays) into named arrays, and `restore` reverses this; neither knows what a state means.
 
-Whatever is wrong with the content of a file, `load` raises CheckpointError. If the file cannot be opened (it
-is missing, or not readable) that stays an OSError.
+`load` raises CheckpointError for any invalid content, and OSError if the file cannot be opened.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ import numpy as np
 from spidertensor.faults import Fault
 from spidertensor.writing import naming, replacing
 
-FORMAT_VERSION = 2  # what is written; all earlier versions are read
-SECTIONS = {"model", "committee", "classes", "position"}  # what this version of the package understands
-MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and damaged by a transfer that converts line ends
+FORMAT_VERSION = 2  # written; earlier versions can be read
+SECTIONS = {"model", "committee", "classes", "position"}  # known to this version of the package
+MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and changed by transfers that convert line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
-ALIGN = 64
-# Parsed JSON takes up to 30 times the memory of its text: this limit stops a hostile header.
+ALIGN = 64  # bytes
+# Parsed JSON takes up to 30 times the memory of its text; the limit guards against hostile headers.
 HEADER_LIMIT = 4 << 20
 MAX_NDIM = 32  # numpy 1; numpy 2 has 64
 
 _log = logging.getLogger(__name__)
 _FIXED = struct.Struct("<8sIQ")  # magic, version, length of the header
-_DIGEST = hashlib.sha256().digest_size
-_CHUNK = 1 << 20
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_CHUNK_BYTES = 1 << 20
 
 T = TypeVar("T")
 
 
 class CheckpointError(Fault, ValueError):
-    """Not a usable checkpoint: truncated, damaged, foreign, too new, or of another model."""
+    """An unusable checkpoint: truncated, damaged, foreign, too new, or of another model."""
 
 
 class Checkpoint(NamedTuple):
     arrays: dict[str, np.ndarray]
     sections: dict[str, Any]
-    version: int = FORMAT_VERSION  # of the format that the file has
+    version: int = FORMAT_VERSION  # format version of the file
 
 
 def save(
@@ -59,13 +58,13 @@ def save(
     sections: Mapping[str, Any],
     optional: Collection[str] = (),
 ) -> None:
-    """Write or replace `path`; a kill at any instant leaves either the old file or the new one.
+    """Write or replace `path`; a kill at any time leaves either the old file or the new one.
 
     Sections are JSON: tuples are read back as lists and keys as strings; NaN and infinity raise ValueError.
-    The first part of an array's name, up to a "/", is the name of its section. The same content gives the
+    An array's name starts with the name of its section and a "/". The same content gives the
     same bytes. Links and permissions: see `replacing`.
 
-    optional: sections that a reader may ignore if it does not know them
+    optional: sections that a reader may ignore if unknown
     """
     header, offsets = _header(arrays, sections, optional)
     digest = hashlib.sha256()
@@ -79,18 +78,18 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read and check a file, in memory of the size of the file and a bounded amount more.
+    """Read and check a file; takes memory of its size plus a bounded amount.
 
-    A section that is not in SECTIONS is ignored if it is optional; otherwise it is an error.
+    Unknown sections are ignored if optional, else an error.
     """
     try:
-        # Before opening: opening a pipe would wait for a writer.
+        # Check before opening, because opening a pipe would wait for a writer.
         _check(stat.S_ISREG(os.stat(path).st_mode), "not a regular file")
         with naming(path), open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             version, header = _verified_header(handle, size)
             start = _FIXED.size + len(header)
-            records, sections = _parse(version, header, size - start - _DIGEST)
+            records, sections = _parse(version, header, size - start - _DIGEST_BYTES)
             arrays = {name: _read(handle, start, record) for name, record in records.items()}
     except CheckpointError as error:
         raise error.but(reason=f"{os.fspath(path)}: {error.reason}") from error.__cause__
@@ -99,9 +98,9 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """The arrays of nested tuples and NamedTuples, named by fields and positions: "factors/0/mean".
+    """The arrays of nested tuples and NamedTuples, named by field and position, such as "factors/0/mean".
 
-    Arrays are not copied. Empty tuples have no names; `restore` takes them from its template.
+    Arrays are not copied. Empty tuples yield no names; `restore` takes them from its template.
     """
     if isinstance(tree, tuple):
         children = zip(_names(tree, prefix), tree, strict=True)
@@ -112,11 +111,11 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> T:
-    """The structure of `template` with the arrays of a file, as fresh writable C-contiguous native arrays.
+    """The structure of `template` with arrays of a file, as new writable C-contiguous native arrays.
 
-    Names, dtypes and shapes must be those of the template, with no name under `prefix` missing or left over.
-    One exception: where the template has 0 rows (an array that grows, before any node) the file may have any
-    number of rows. The caller checks that arrays which grow together have equally many.
+    Names, dtypes and shapes must match the template, with no name under `prefix` missing or left over.
+    Exception: where the template has 0 rows (a growing array before any node), the file may have any
+    number of rows. The caller checks that arrays that grow together have equally many.
     """
     inside = f"{prefix}/" if prefix else ""
     extra = {name for name in arrays if name.startswith(inside)} - flatten(template, prefix).keys()
@@ -166,19 +165,19 @@ def _header(
         array = np.asarray(arrays[name])
         dtype = array.dtype.newbyteorder("<").str
         if dtype not in DTYPES:
-            raise TypeError(f"array {name!r} has dtype {array.dtype}, a checkpoint holds {', '.join(DTYPES)}")
+            raise TypeError(f"array {name!r} has dtype {array.dtype}; supported are {', '.join(DTYPES)}")
         offset = _aligned(end)
         end = offset + array.nbytes
         records.append(
             {"name": name, "dtype": dtype, "shape": array.shape, "offset": offset, "nbytes": array.nbytes}
         )
     content = {"arrays": records, "optional": sorted(optional), "sections": dict(sections)}
-    # ASCII with escapes also holds what UTF-8 cannot, such as a file name that is not valid text.
+    # ASCII with escapes can also encode lone surrogates, as in file names that are not valid text.
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     header = text.ljust(_aligned(_FIXED.size + len(text)) - _FIXED.size)
     if len(header) > HEADER_LIMIT:
-        raise ValueError(f"the sections take {len(header)} bytes, the limit is {HEADER_LIMIT}")
-    _parse(FORMAT_VERSION, header, end)  # so that nothing is written that `load` would reject
+        raise ValueError(f"the sections take {len(header)} bytes; the limit is {HEADER_LIMIT}")
+    _parse(FORMAT_VERSION, header, end)  # never write what `load` would reject
     return header, {record["name"]: record["offset"] for record in records}
 
 
@@ -188,13 +187,13 @@ def _parts(header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, i
     for name, offset in offsets.items():
         yield bytes(offset - end)
         array = np.asarray(arrays[name])
-        # Copied only if it is not contiguous and little-endian already, and one array at a time.
+        # Copied only if not already contiguous and little-endian, one array at a time.
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         end = offset + array.nbytes
         yield array.reshape(-1).view(np.uint8)
 
 
-# --- reading: everything is checked before it is used, and every size before memory is allocated for it ---
+# --- reading: everything is checked before use, and every size before memory is allocated ---
 
 
 def _verified_header(handle: BufferedReader, size: int) -> tuple[int, bytes]:
@@ -202,26 +201,26 @@ def _verified_header(handle: BufferedReader, size: int) -> tuple[int, bytes]:
     _check(fixed[:8] == MAGIC[: len(fixed)], "not a spidertensor checkpoint")
     _check(len(fixed) == _FIXED.size, f"truncated: {len(fixed)} bytes")
     _, version, length = _FIXED.unpack(fixed)
-    # Before the checksum: a later format may keep it elsewhere.
+    # Before the checksum, which a later format may store elsewhere.
     newer = f"written by a newer version of spidertensor (format {version})"
     _check(version <= FORMAT_VERSION, f"{newer}, this one reads up to {FORMAT_VERSION}")
     _check(version > 0, f"unknown format {version}")
-    left = size - _FIXED.size - _DIGEST - length
+    left = size - _FIXED.size - _DIGEST_BYTES - length
     possible = length <= HEADER_LIMIT and left >= 0 and (_FIXED.size + length) % ALIGN == 0
     _check(possible, f"truncated or damaged: a header of {length} bytes in a file of {size}")
     header = handle.read(length)
     digest = hashlib.sha256(fixed + header)
     while left > 0:
-        chunk = handle.read(min(left, _CHUNK))
+        chunk = handle.read(min(left, _CHUNK_BYTES))
         _check(len(chunk) > 0, "truncated while it was read")
         digest.update(chunk)
         left -= len(chunk)
-    _check(handle.read(_DIGEST) == digest.digest(), "truncated or damaged: the checksum does not match")
+    _check(handle.read(_DIGEST_BYTES) == digest.digest(), "truncated or damaged: the checksum does not match")
     return version, header
 
 
 def _parse(version: int, header: bytes, payload: int) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Records of the arrays by their names, and sections; both only of sections that are known."""
+    """Array records by name, and sections; without unknown sections."""
     try:
         content = json.loads(header.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
@@ -240,19 +239,19 @@ def _parse(version: int, header: bytes, payload: int) -> tuple[dict[str, dict[st
     _check(end == payload, f"the arrays end at byte {end} of {payload}")
     if version == 1:
         _check(isinstance(content["config"], dict), "the config is not an object")
-        # All of its arrays belong to the model, as its config does.
-        named = {f"model/{name}": record for name, record in records.items()}
-        return named, {"model": content["config"], "position": content["position"]}
+        # All arrays of a version 1 file belong to the model.
+        renamed = {f"model/{name}": record for name, record in records.items()}
+        return renamed, {"model": content["config"], "position": content["position"]}
     return _known(records, content["sections"], content["optional"])
 
 
 def _known(
     records: dict[str, dict[str, Any]], sections: Any, optional: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Without the optional sections that are not known; an error if any other is not known."""
+    """Drop unknown optional sections; any other unknown section is an error."""
     _check(isinstance(sections, dict), "the sections are not an object")
-    named = isinstance(optional, list) and all(isinstance(name, str) for name in optional)
-    _check(named and sections.keys() >= set(optional), "the optional sections are not a list of sections")
+    are_names = isinstance(optional, list) and all(isinstance(name, str) for name in optional)
+    _check(are_names and sections.keys() >= set(optional), "the optional sections are not a list of sections")
     unknown = min(sections.keys() - SECTIONS - set(optional), default=None)
     newer = f"written by a newer version of spidertensor (section {unknown!r:.80})"
     _check(unknown is None, f"{newer}, this one reads {', '.join(sorted(SECTIONS))}")
@@ -264,7 +263,7 @@ def _known(
 
 
 def _wrong(record: Any, end: int, names: Collection[str]) -> str:
-    """Why a record cannot follow arrays that take `end` bytes; empty if nothing is wrong with it."""
+    """Why a record cannot follow arrays of `end` bytes in all; empty if it is valid."""
     if not isinstance(record, dict) or record.keys() != {"name", "dtype", "shape", "offset", "nbytes"}:
         return "missing or unknown keys"
     if not isinstance(record["name"], str) or record["name"] in names:
@@ -274,23 +273,23 @@ def _wrong(record: Any, end: int, names: Collection[str]) -> str:
     shape = record["shape"]
     if not isinstance(shape, list) or len(shape) > MAX_NDIM:
         return "the shape is not a list of a possible length"
-    # type(): a bool is an int, and 8.0 == 8
+    # type(), because a bool is an int, and 8.0 == 8
     if not all(type(n) is int and n >= 0 for n in shape):
         return "impossible shape"
     itemsize = np.dtype(record["dtype"]).itemsize
-    # numpy multiplies the other sizes even where one is 0
+    # NumPy multiplies the other sizes even if one is 0
     if itemsize * math.prod(max(n, 1) for n in shape) > np.iinfo(np.intp).max:
         return "impossible shape"
     if type(record["nbytes"]) is not int or record["nbytes"] != itemsize * math.prod(shape):
         return "shape and number of bytes do not agree"
     if type(record["offset"]) is not int or record["offset"] != _aligned(end):
-        return "does not begin where the one before it ends"
+        return "does not begin where the previous one ends"
     return ""
 
 
 def _finite(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value):  # NaN and Infinity, which are not JSON, and 1e999
+    if not math.isfinite(value):  # NaN and Infinity (not JSON), and 1e999
         raise ValueError("a number is not finite")
     return value
 
@@ -301,6 +300,6 @@ def _read(handle: BufferedReader, start: int, record: dict[str, Any]) -> np.ndar
     flat = array.reshape(-1).view(np.uint8)
     count = handle.readinto(flat.data)
     _check(count == flat.size, "truncated while it was read")
-    if record["dtype"] == "|b1":  # numpy does not accept other bytes as truth values
+    if record["dtype"] == "|b1":  # NumPy does not accept other bytes as truth values
         _check(flat.max(initial=0) <= 1, "a truth value is neither 0 nor 1")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,7 +1,7 @@
-"""What is wrong with an input, in parts, so that whoever shows it can word it.
+"""Structured descriptions of input errors and warnings, worded where they are shown.
 
-The library shows a fault in Python's terms: `str(error)`. The command takes the same parts and names its own
-options as the remedy (`learner/remedies.py`). Nothing edits the text of another module.
+In Python, `str(error)` names parameters in the remedy. The command uses the same parts and names its own
+options instead (`learner/remedies.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Self
 class Fault:
     """Mixed into an exception or a warning.
 
-    reason: what is wrong, in words that hold in Python and on the command line
-    row:    the zero-based row of the call that is wrong; None if it is not about one row
-    kind:   a short name of what is wrong, for programs; "" if nobody has to tell it apart
-    column: the name of the column, or the number of the mode if columns have no names
-    value:  what stands there; with `of_value` the reason continues the sentence "value 3 ..."
-    remedy: what to do about it, in Python's terms; "" if that is obvious
-    rows:   all rows of the call that are wrong in the same way, where that is known
+    reason: what is wrong, in words valid for both Python and the command line
+    row:    zero-based row of the call; None if not about a single row
+    kind:   short machine-readable name; "" if not needed
+    column: name of the column, or number of the mode if columns have no names
+    value:  the bad value; with `of_value`, the reason continues the sentence "value 3 ..."
+    remedy: what to do about it, in Python terms; "" if obvious
+    rows:   all rows of the call with the same fault, if known
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Fault:
         rows: tuple[int, ...] = (),
         of_value: bool = False,
     ) -> None:
-        # The other base is an exception, which is pickled with these arguments.
+        # The other base class is an exception, which is pickled with these arguments.
         super().__init__(reason, row)  # pyright: ignore[reportCallIssue]
         self.reason, self.row, self.kind = reason, row, kind
         self.column, self.value, self.remedy = column, value, remedy
         self.rows, self.of_value = rows, of_value
 
     def text(self, remedy: str | None = None) -> str:
-        """The whole message; `remedy` takes the place of the one in Python's terms."""
+        """The whole message. remedy: replaces the Python remedy"""
         place = "" if self.row is None else f"row {self.row}: "
         if self.column is not None:
             place += f"mode {self.column}: " if isinstance(self.column, int) else f"column {self.column}: "
@@ -51,7 +51,7 @@ class Fault:
         return f"{place}{self.reason}" + (f": {remedy}" if remedy else "")
 
     def but(self, **changes: Any) -> Self:
-        """The same fault with other parts."""
+        """A copy with some parts changed."""
         twin = copy.copy(self)
         vars(twin).update(changes)
         return twin
@@ -61,8 +61,8 @@ class Fault:
 
 
 class EntryError(Fault, ValueError):
-    """Entries that cannot be learned or predicted; see Fault for its parts. Nothing was changed."""
+    """Entries that cannot be learned or predicted. Nothing was changed. See Fault for the attributes."""
 
 
 class SpiderWarning(Fault, UserWarning):
-    """Something that works, but perhaps not as meant; see Fault for its parts."""
+    """Something that works, but may not be intended. See Fault for the attributes."""

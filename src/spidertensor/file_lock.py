@@ -1,8 +1,8 @@
-"""One writer of a model file at a time, over all processes of a machine.
+"""Lock that allows one writer of a model file at a time, across the processes of a machine.
 
-The lock is on a file of its own beside the model, `.NAME.lock`, because every save replaces the model. The
-system releases it when its process ends, however that ends; a lock file that a killed process has left is
-taken over. It is advisory: only those who ask for it keep away.
+The lock is a separate file next to the model, `.NAME.lock`, because every save replaces the model. The
+system releases it when its process ends for any reason; a lock file left by a killed process is
+reused. The lock is advisory: it only affects processes that use it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-_SHOWN = 300  # bytes of the text that says who holds a lock
+_HOLDER_BYTES = 300  # maximum length of the description of a lock's holder
 
 
 class LockedError(Fault, RuntimeError):
-    """Another process is writing this file. Parts: see Fault."""
+    """Another process is writing this file. See Fault for the attributes."""
 
 
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[str | None]:
-    """Hold the lock of the file `path`, which need not exist yet; LockedError, at once, if another has it.
+    """Hold the lock of `path`, which need not exist yet; LockedError at once if another process has it.
 
-    Gives None; or, where there can be no lock (a folder that is read-only, a file system without locks), the
-    reason, and the block runs without one.
+    Yields None, or, if locking is impossible (read-only folder, file system without locks), the
+    reason; the block then runs without a lock.
     """
     folder, name = os.path.split(os.path.realpath(path))
     lock = os.path.join(folder, f".{name}.lock")
@@ -43,7 +43,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[str | None]:
         descriptor = _locked(lock)
     except BlockingIOError as error:
         reason = f"{os.fspath(path)}: is being written by {error.strerror}"
-        raise LockedError(reason, remedy="wait until that has ended, or stop it") from None
+        raise LockedError(reason, remedy="wait until it has ended, or stop it") from None
     except OSError as error:
         impossible = error.strerror or str(error)
     try:
@@ -51,14 +51,14 @@ def held(path: str | os.PathLike[str]) -> Iterator[str | None]:
     finally:
         if descriptor is not None:
             with contextlib.suppress(OSError):
-                os.unlink(lock)  # while it is still held: nobody else can have it
+                os.unlink(lock)  # while still held, so that nobody else can hold it
             os.close(descriptor)
 
 
 def _locked(lock: str) -> int:
-    """The descriptor of a lock file that is locked; BlockingIOError, about its holder, if another has it."""
+    """Lock and return a descriptor; BlockingIOError with a description of the holder if taken."""
     if fcntl is None:
-        raise OSError(None, "this system has no such locks")
+        raise OSError(None, "not supported on this system")
     while True:
         descriptor = _opened(lock)
         try:
@@ -67,14 +67,14 @@ def _locked(lock: str) -> int:
             except BlockingIOError as error:
                 raise BlockingIOError(error.errno, _holder(descriptor)) from None
             if _is(descriptor, lock):
-                with contextlib.suppress(OSError):  # another user's file, or a full disk: locked all the same
+                with contextlib.suppress(OSError):  # another user's file, or a full disk: still locked
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, _who(), 0)
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder has removed it since it was opened: once more
+        os.close(descriptor)  # its holder removed it after we opened it: try again
 
 
 def _opened(lock: str) -> int:
@@ -83,7 +83,7 @@ def _opened(lock: str) -> int:
         return os.open(lock, flags | os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError as error:
         try:
-            return os.open(lock, flags | os.O_RDONLY)  # made by another user: it can be locked
+            return os.open(lock, flags | os.O_RDONLY)  # created by another user, but can be locked
         except FileNotFoundError:
             raise error from None
 
@@ -99,12 +99,14 @@ def _who() -> bytes:
     program = os.path.basename(sys.argv[0]) if sys.argv else "python"
     program = "spider" if program == "__main__.py" else program
     command = shlex.join([program, *sys.argv[1:]])
-    return f"process {os.getpid()} on {socket.gethostname()}: {command}".encode(errors="replace")[:_SHOWN]
+    return f"process {os.getpid()} on {socket.gethostname()}: {command}".encode(errors="replace")[
+        :_HOLDER_BYTES
+    ]
 
 
 def _holder(descriptor: int) -> str:
     with contextlib.suppress(OSError):
-        text = os.pread(descriptor, _SHOWN, 0).decode(errors="replace")
+        text = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace")
         text = "".join(each if each.isprintable() else "?" for each in text)
         return text or "another process"
     return "another process"

@@ -1,10 +1,10 @@
-"""The id that stands for a missing one, if missing ids are to be a node of their own (`--missing-id own`).
+"""The id that stands for all missing ids of a mode, with `--missing-id own`.
 
-Sources write it, and recommendations leave it out: nobody can be shown what is not known.
+Sources produce it; recommendations leave it out, because it names nothing to show.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-MISSING_ID: tuple[Any, ...] = ()  # no source can have this id, so it is taken for no other
+MISSING_ID: tuple[Any, ...] = ()  # cannot occur as an id in a source

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and errors that say which file they are about."""
+"""Atomic file replacement, and I/O errors that name their file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` at the end of the block, or vanishes after an error.
+    """Yield a file that replaces `path` at the end of the block, or is deleted after an error.
 
-    A kill at any instant leaves either the old file or the new one. If `path` is a symbolic link, its target
-    is replaced. A file that is replaced keeps its permissions. What is not a regular file is not replaced.
+    A kill at any time leaves either the old file or the new one. If `path` is a symbolic link, its target
+    is replaced. Permissions of a replaced file are kept. Only regular files are replaced.
     """
     target = os.path.realpath(path)
     mode = _mode(path)
     folder, name = os.path.split(target)
-    # Random: two writers, or a file left by a killed process with the same id, must not collide.
+    # Random, to avoid collisions with other writers and with files left by a killed process of the same id.
     temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    # The file that it replaces may be private, so it is private from its first byte. O_EXCL: whatever has
-    # that name, such as a link that leads elsewhere, is not written to.
+    # The replaced file may be private, so the new one is private from its first byte. O_EXCL: never write to
+    # an existing file or link of that name.
     created = 0o666 if mode is None else 0o600
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     with naming(path, also=temporary):
@@ -33,9 +33,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             try:
                 if mode is not None:
                     os.chmod(temporary, mode)
-                with open(descriptor, "wb", closefd=False) as handle:  # a caller may close it
+                with open(descriptor, "wb", closefd=False) as handle:  # the caller may close it
                     yield handle
-                os.fsync(descriptor)  # before the rename: a power cut must not leave a name without content
+                os.fsync(descriptor)  # before the rename, so that a power cut cannot leave an empty file
             finally:
                 os.close(descriptor)
             os.replace(temporary, target)
@@ -48,9 +48,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def naming(path: str | os.PathLike[str], also: str | None = None) -> Iterator[None]:
-    """An OSError of the block that names no file, or only the file `also`, names `path`.
+    """Set `path` as the file name of an OSError that has none, or that names the file `also`.
 
-    That a disk is full is known when a file is written, and such an error names no file by itself.
+    For example, a full disk is detected while writing, and that error has no file name.
     """
     try:
         yield
@@ -61,12 +61,12 @@ def naming(path: str | os.PathLike[str], also: str | None = None) -> Iterator[No
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """Permissions of the file to be replaced; None if there is no such file."""
+    """Permissions of the file to replace; None if it does not exist."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(mode):  # a rename would replace a device or a pipe by a file
+    if not stat.S_ISREG(mode):  # a rename would replace a device or a pipe with a file
         raise FileExistsError(errno.EEXIST, "exists and is not a regular file", os.fspath(path))
     return mode & 0o777
 

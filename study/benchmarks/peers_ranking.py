@@ -152,7 +152,7 @@ def tuned(peer: Peer, split: LastOut, shape: tuple[int, ...]) -> dict[str, Any]:
                 ranks = rank_held(scorer, inner, OVER, shape[OVER]).full
             except ValueError:  # a rate so large that factors are not finite
                 ranks = np.full(len(inner.held), np.inf)
-            scores[which] = ranking_metrics.ndcg(ranks, ranking_metrics.HITS)
+            scores[which] = ranking_metrics.ndcg(ranks, ranking_metrics.HITS_TOP)
             print(which, round(scores[which], 4), file=sys.stderr, flush=True)
         return scores[which]
 

@@ -46,7 +46,7 @@ def test_evaluate_takes_every_method(study):
         (("evaluate", "netflix"), "unknown data set 'netflix'"),
         (("evaluate", "synthetic", "--method", "magic"), "choose one of spider-paper, spider-pa"),
         (("evaluate", "synthetic", "--method", "cp-wopt", "--protocol", "prequential"), "no prequ"),
-        (("evaluate", "acc", "--test", "0.3"), "has published tests: --test takes paper or clean"),
+        (("evaluate", "acc", "--test", "0.3"), "has published tests; --test takes paper or clean"),
         (("data", "info", "netflix"), "unknown data set"),
         (("experiment", "none.toml"), "none.toml"),
     ],

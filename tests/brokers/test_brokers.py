@@ -476,7 +476,7 @@ def test_the_same_stream_on_another_host_is_noted(running, topic, spider):
     assert spider("fit", redis.url(topic), *FIT, "--model", "m.spider", "--until-end", "-q")[0] == 0
     other = redis.url(topic).replace("127.0.0.1", "localhost")
     _, _, err = spider("fit", other, "--model", "m.spider", "--until-end", "-q", "--resume")
-    assert err == f"note: m.spider was learned from {redis.url(topic)}, and goes on with {other}\n"
+    assert err == f"note: m.spider was learned from {redis.url(topic)} and continues with {other}\n"
 
 
 def test_rounds_do_not_depend_on_how_fast_partitions_are_read(running, topic, monkeypatch):

@@ -105,7 +105,7 @@ def test_what_is_refused(fails, spider, folder, broker, topic, office):
     serve = ("serve", "--port", "0", *MODEL)
     assert "are for --from" in fails(*serve, "--dead-letter", url)
     assert "takes the URL of a stream" in fails(*serve, "--from", url, "--dead-letter", "bad.jsonl")
-    assert "is the stream that is read" in fails(*serve, "--from", url, "--dead-letter", url)
+    assert "must not be the stream being read" in fails(*serve, "--from", url, "--dead-letter", url)
     assert "same file" in fails(*serve, "--from", url, "--rejects", "m.spider")
     away = f"nats://127.0.0.1:{servers.free_port()}/dead"
     assert f"{away}: " in fails(*serve, "--from", url, "--dead-letter", away)

@@ -171,7 +171,7 @@ def test_what_is_refused_at_the_start(spider, fails, folder, broker, topic):
     assert "has learned another stream" in fails(*serve, "--from", broker.url("another"))
     assert "--from takes the URL" in fails(*serve, "--from", "ratings.csv")
     assert "are for --from" in fails(*serve, "--on-gap", "continue")
-    assert "--from needs a model that learns" in fails("serve", "--follow", "m.spider", "--from", url)
+    assert "--from needs --model" in fails("serve", "--follow", "m.spider", "--from", url)
     Path("m.rejects.jsonl").write_text("my notes\n")
     assert "not a file of rejected rows" in fails(*serve, "--from", url)
     assert spidertensor.load("m.spider").position_["row"] == 30

@@ -55,7 +55,7 @@ def test_fit_info_predict_as_processes(ratings, folder):
     assert facts["settings"]["hidden"] == [4]
     predicted = process("predict", "m.spider", "-", input=csv_text(table(50)))
     rows = list(csv.DictReader(io.StringIO(predicted.stdout)))
-    assert predicted.stderr == "50 rows predicted, 0 of them with an id that the model has not seen\n"
+    assert predicted.stderr == "50 rows predicted, 0 of them with an unseen id\n"
     model = spidertensor.SpiderRegressor.load("m.spider")
     mean, std = model.predict([row[:2] for row in table(50)], return_std=True)
     np.testing.assert_allclose([float(row["mean"]) for row in rows], mean, rtol=1e-6)
@@ -218,7 +218,7 @@ def test_what_the_intervals_held(folder, spider):
         is None
     )
     shown = spider("fit", "a.csv", *FIT, "--scaling", "3,1", "--force", "--model", "m.spider")[1]
-    assert f"those of 90% held {share:.1%} of the values" in shown
+    assert f"90% intervals contained {share:.1%} of the values" in shown
 
 
 def test_refused_entries_have_no_interval():
@@ -292,7 +292,7 @@ def test_predict_writes_every_format(ratings, folder, spider):
     spider("fit", ratings, *FIT, "--model", "m.spider")
     (folder / "a.csv").write_text('user,movie,note\n1,m1,"a, b"\n99,m2,007\n')
     code, _, err = spider("predict", "m.spider", "a.csv", "--out", "p.csv")
-    assert (code, err) == (0, "2 rows predicted, 1 of them with an id that the model has not seen\n")
+    assert (code, err) == (0, "2 rows predicted, 1 of them with an unseen id\n")
     assert (folder / "p.csv").read_text().startswith('user,movie,note,mean,std\n1,m1,"a, b",')
     for name in ("p.jsonl", "p.parquet", "p.tsv", "p.csv.gz", "p.jsonl.zst"):
         assert spider("predict", "m.spider", "a.csv", "--out", name)[0] == 0
@@ -319,7 +319,7 @@ def test_predict_writes_every_format(ratings, folder, spider):
         code, _, err = spider("predict", "m.spider", "c.jsonl", "--out", name)
         assert (code, err) == (
             2,
-            "spider: a row has 'x', which the first row does not have: write jsonl instead\n",
+            "spider: a row has 'x', which the first row lacks; write jsonl instead\n",
         )
         assert not (folder / name).exists()
     assert spider("predict", "m.spider", "c.jsonl", "--out", "r.jsonl")[0] == 0
@@ -334,7 +334,7 @@ def test_ids_are_looked_up_without_copying_the_factors(ratings, folder, spider, 
     (folder / "a.csv").write_text("user,movie\n1,m1\n99,m1\n99,x\n")
     for name in ("m.spider", "p.spider"):
         code, _, err = spider("predict", name, "a.csv")
-        assert (code, err) == (0, "3 rows predicted, 2 of them with an id that the model has not seen\n")
+        assert (code, err) == (0, "3 rows predicted, 2 of them with an unseen id\n")
 
 
 # --- bad rows
@@ -345,7 +345,7 @@ BAD = "user,movie,rating\n" + "1,m1,2\n1,m2,3\n" * 150 + "1,m1,\n1,m1\n" + "2,m2
 def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     (folder / "bad.csv").write_text(BAD)
     assert fails("fit", "bad.csv", *FIT) == (
-        "spider: bad.csv line 302: rating is missing (to go on without bad rows: --on-bad skip or file)\n"
+        "spider: bad.csv line 302: rating is missing (to skip bad rows, use --on-bad skip or file)\n"
     )
     assert not (folder / "bad.spider").exists()
     code, out, _ = spider("fit", "bad.csv", *FIT, "--on-bad", "skip", "--json")
@@ -370,7 +370,7 @@ def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     assert not (folder / "p.csv").exists()
     code, out, err = spider("predict", "bad.spider", "pairs.csv", "--on-bad", "file")
     assert (code, out.count("\n")) == (0, 2)
-    assert "1 bad row left out" in err
+    assert "1 bad row skipped" in err
 
 
 def rejected_rows(name="bad.rejects.jsonl") -> list[int]:
@@ -394,7 +394,7 @@ def test_rejects_are_kept_unless_forced(folder, spider, fails):
     predict = ("predict", "bad.spider", "pairs.csv", "--on-bad", "file", "--rejects", rejects)
     code, _, err = spider(*predict)
     assert code == 0
-    assert f"1 bad row left out and written to {rejects}" in err
+    assert f"1 bad row skipped and written to {rejects}" in err
     assert rejected_rows() == [302, 303, 604, 302, 303, 604, 3]
     (folder / "bad.csv").write_text("user,movie,rating\n1,m1,2\n1,m2,3\n")
     assert spider(*command, "--force")[0] == 0
@@ -757,7 +757,7 @@ def test_a_model_from_python(ratings, folder, spider, fails):
     (folder / "pairs.csv").write_text("user,movie\n1,m1\n2,m2\n")
     assert "names 2" not in fails("predict", "m.spider", "pairs.csv")  # no column '0'
     _, _, err = spider("predict", "m.spider", "pairs.csv", "--modes", "user,movie")
-    assert "0 of them with an id" in err
+    assert "0 of them with an unseen id" in err
     assert "not made by spider fit" in fails("fit", ratings, "--model", "m.spider", "--resume")
     assert "--value" in fails("fit", ratings, "--model", "m.spider", "--add")
     assert "has 2 modes" in fails("predict", "m.spider", "pairs.csv", "--modes", "user")
@@ -1022,7 +1022,7 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
         ((*predict, "--network", "broken:net"), "ZeroDivisionError: division by zero"),
         (("info", "whole.spider", "--network", "my_networks:other"), "not CustomNetwork"),
         ((*fresh, *network, "--engine", "sequential"), "a custom network needs the vectorized engine"),
-        ((*fresh, *network, "--hidden", "4"), "--network takes the place of --hidden"),
+        ((*fresh, *network, "--hidden", "4"), "--network replaces --hidden"),
         ((*fresh, "--engine", "steam"), "steam"),
         ((*fresh, *network, "--rank", "3"), "fails on weights of shapes"),
         (("fit", "part.csv", "--model", "whole.spider", "--add"), "a file holds no code"),
@@ -1067,7 +1067,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("fit", "headless.csv", *FIT, "--columns", "a,b,c"), "no column 'user' (there are: a, b, c)"),
         (("fit", "headless.csv", *FIT), "if the first line is not a header, name the columns with --columns"),
         (("fit", ratings, *FIT, "--model", "typo.spider", "--add"), "typo.spider: no such model to add to"),
-        (("predict", "m.spider", "twice.csv"), "has a column 'mean' already: rename or drop it first"),
+        (("predict", "m.spider", "twice.csv"), "already has a column 'mean'; rename or drop it first"),
         (("predict", "m.spider", ratings, "--out", "no/p.csv"), "its folder must exist"),
         (("fit", ".", *FIT), "unknown format"),
         (("fit", ratings, "--value", "rating"), "a new model needs --modes and --value"),
@@ -1076,7 +1076,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("fit", ratings, *FIT, "--rank", "0"), "rank"),
         (("fit", ratings, *FIT, "--rank", "1,2,3"), "rank"),
         (("fit", ratings, *FIT, "--rank", "two"), "--rank takes numbers"),
-        (("fit", ratings, *FIT, "--checkpoint-every", "soon"), "a time is given like 30s"),
+        (("fit", ratings, *FIT, "--checkpoint-every", "soon"), "a time looks like 30s"),
         (("fit", ratings, *FIT, "--binary"), "is not 0 or 1"),
         (("fit", ratings, *FIT, "--binary", "--scaling", "1,2"), "--scaling is for continuous values"),
         (("fit", ratings, *FIT, "--binary", "--clip", "3"), "--clip is for continuous values"),
@@ -1097,7 +1097,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", ratings), "are the same file"),
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", "text.txt"), "not a file of"),
         (("predict", "m.spider", ratings, "--on-bad", "file", "--rejects", "m.spider"), "are the same file"),
-        (("predict", "m.spider", "low.csv", "--interval", "0.9"), "has a column 'low' already"),
+        (("predict", "m.spider", "low.csv", "--interval", "0.9"), "already has a column 'low'"),
         (("predict", "m.spider", ratings, "--interval", "0"), "a probability between 0 and 1"),
         (("predict", "m.spider", ratings, "--interval", "90"), "a probability between 0 and 1"),
         (("predict", "m.spider", ratings, "--interval", "nan"), "a probability between 0 and 1"),

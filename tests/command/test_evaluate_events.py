@@ -61,11 +61,14 @@ def test_events_of_a_file_are_ranked(spider, plays):
         (("--modes", "user,song", "--value", "when", "--over", "song"), "--over needs --events"),
         (
             ("--modes", "user,song", "--events", "--over", "shop"),
-            "--over shop: name one of the modes user, song",
+            "--over shop: choose one of the modes user, song",
         ),
-        (("--events", "--over", "song"), "a file needs --modes, the names"),
-        (("--modes", "user,song", "--events", "--over", "song", "--binary"), "leave out --value, --binary"),
-        (("--modes", "user,song", "--events", "--over", "song", "--test", "0.1"), "--test is not for events"),
+        (("--events", "--over", "song"), "a file needs --modes to name"),
+        (("--modes", "user,song", "--events", "--over", "song", "--binary"), "omit --value, --binary"),
+        (
+            ("--modes", "user,song", "--events", "--over", "song", "--test", "0.1"),
+            "--test does not apply to the events",
+        ),
     ],
 )
 def test_options_of_a_file_that_do_not_fit(spider, plays, arguments, reason):
@@ -90,11 +93,11 @@ def test_bad_rows_of_a_file_of_events_are_counted(spider, tmp_path):
     code, out, err = spider(*file, *how, "--json")
     assert code == 0, err
     assert json.loads(out)["bad_rows"] == 7
-    assert "bad rows, left out" in spider(*file, *how)[1]
+    assert "bad rows, skipped" in spider(*file, *how)[1]
 
 
 @pytest.mark.parametrize(
-    ("modes", "reason"), [("user,song", "no event can be ranked"), ("song", "needs a second mode")]
+    ("modes", "reason"), [("user,song", "no event can be ranked"), ("song", "needs two modes")]
 )
 def test_events_that_cannot_be_ranked_are_refused(spider, tmp_path, modes, reason):
     """Each user has one event."""

@@ -181,11 +181,11 @@ def test_bad_rows_stop_or_are_left_out(spider, tmp_path):
     assert reasons == [
         "rating 'high' is not a number",
         "when is missing",
-        "when 2024-01-01 is a time without a zone, where other rows have a number",
+        "when 2024-01-01 is a time without a zone, but other rows have a number",
         "when 'noon' is neither a number nor an ISO timestamp",
         "when nan is not finite",
     ]
-    assert "bad rows, left out" in spider(*arguments, "--on-bad", "skip")[1]
+    assert "bad rows, skipped" in spider(*arguments, "--on-bad", "skip")[1]
 
 
 def equal(n, value="1"):
@@ -195,7 +195,7 @@ def equal(n, value="1"):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything: at least 50"),
+        (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything; at least 50"),
         (("header.csv", *COLUMNS), "header.csv: 0 good rows"),
         (("equal.csv", *COLUMNS), "rating is 1 in all 60 rows, so there is nothing to predict"),
         (("none.csv", *COLUMNS), "none.csv: No such file"),
@@ -204,7 +204,7 @@ def equal(n, value="1"):
         (("equal.csv", *COLUMNS, "--time", "when"), "no column 'when' (there are: user, movie, rating)"),
         (("equal.csv", *COLUMNS, "--test", "1.5"), "--test takes a share between 0 and 1"),
         (("equal.csv", *COLUMNS, "--test", "0.1", "--protocol", "prequential"), "every entry is a test"),
-        (("equal.csv", *COLUMNS, "--plot", "out.txt"), "use the ending .png"),
+        (("equal.csv", *COLUMNS, "--plot", "out.txt"), "use one of the extensions .png"),
         (("equal.csv", *COLUMNS, "--plot", "nowhere/out.png"), "its folder must exist"),
         (("equal.png", *COLUMNS, "--plot", "equal.png"), "are the same file"),
         (("synthetic", "--time", "when"), "--time is for files"),
@@ -281,4 +281,4 @@ def test_how_a_file_is_written_missing_ids_and_bins(spider, tmp_path):
     assert skipped["score"] == wanted["score"]
     binned = record_of(spider("r.csv", *COLUMNS, *FAST, "--bin", "user=width:5", "--json"))
     assert binned["nodes"]["user"] == 4
-    assert "bins are for a mode" in spider("r.csv", *COLUMNS, "--bin", "rating=width:5")[2]
+    assert "bins need a mode" in spider("r.csv", *COLUMNS, "--bin", "rating=width:5")[2]

@@ -80,7 +80,7 @@ def test_rows_are_learned_in_pieces_that_do_not_show(folder, spider, monkeypatch
     (folder / "plays.csv").write_text("\n".join(["user,song", *lines]) + "\n")
     how = (*EVENTS, *SMALL, "--on-bad", "skip", "--json")
     whole = json.loads(spider("fit", "plays.csv", *how, "--model", "whole.spider")[1])
-    monkeypatch.setattr("spidertensor.cli.run.AT_ONCE", 300)
+    monkeypatch.setattr("spidertensor.cli.run.BLOCK_ENTRIES", 300)
     parts = json.loads(spider("fit", "plays.csv", *how, "--model", "parts.spider")[1])
     assert whole["bad_rows"] == parts["bad_rows"] == 1
     assert whole["row"] == parts["row"]
@@ -122,9 +122,9 @@ def test_predictions_have_no_value(folder, spider):
     ("options", "reason"),
     [
         (("--modes", "user,song", "--events"), "--events needs --over"),
-        (("--modes", "user,song", "--over", "song", "--value", "song"), "need --events beside them"),
-        ((*EVENTS, "--value", "x"), "leave out --value"),
-        ((*EVENTS, "--binary"), "leave out --value, --binary and --counts"),
+        (("--modes", "user,song", "--over", "song", "--value", "song"), "need --events"),
+        ((*EVENTS, "--value", "x"), "omit --value"),
+        ((*EVENTS, "--binary"), "omit --value, --binary and --counts"),
         ((*EVENTS, "--scaling", "0,1"), "not with --events"),
         (("--modes", "user,song", "--events", "--over", "shop"), "no mode 'shop'"),
         ((*EVENTS, "--negatives", "0"), "negatives must be a whole number"),
@@ -140,7 +140,7 @@ def test_options_that_do_not_fit(folder, fails, options, reason):
 def test_a_model_of_values_takes_no_events(folder, spider, fails):
     (folder / "a.csv").write_text("user,song,n\n" + "".join(f"{i % 5},{i % 7},{i % 3}\n" for i in range(50)))
     spider("fit", "a.csv", "--modes", "user,song", "--value", "n", *SMALL[:2])
-    assert "learns values, not --events" in fails("fit", "a.csv", "--resume", "--events")
+    assert "learns values, so --events" in fails("fit", "a.csv", "--resume", "--events")
 
 
 def test_modes_are_told_by_their_names(folder, spider, fails):
@@ -153,14 +153,14 @@ def test_modes_are_told_by_their_names(folder, spider, fails):
     said = fails("fit", "plays.csv", "--model", "plays.spider", "--resume", "--events", "--over", "user")
     assert "has negatives_over ['song'], the command says ['user']" in said
     said = fails("fit", "plays.csv", "--model", "plays.spider", "--add", "--negatives", "4")
-    assert "--negatives and --remember-seen need --events beside them" in said
+    assert "--negatives and --remember-seen need --events" in said
 
 
 def test_what_the_scores_of_events_are_means_of(folder, spider):
     written(folder / "plays.csv", plays())
     said = " ".join(spider("fit", "plays.csv", *EVENTS, *SMALL)[1].split())
     assert "per event and its draws" in said
-    assert "(per event or draw, each predicted before it was learned)" in said
+    assert "(each event or draw predicted before it was learned)" in said
 
 
 def test_a_column_of_labels_beside_events_is_noted(folder, spider):

@@ -146,11 +146,11 @@ def test_the_command_says_what_is_missing(ratings, folder, spider, fails):
     before = Path("ratings.spider").read_bytes()
     Path("latin.txt").write_bytes(b"caf\xe9\n")
     for arguments, reason in (
-        (("3",), "--mode is one of: user, movie"),
-        (("3", "--mode", "film"), "--mode is one of: user, movie, not 'film'"),
-        (("--mode", "user"), "which ids are to be forgotten?"),
+        (("3",), "--mode must be one of: user, movie"),
+        (("3", "--mode", "film"), "--mode must be one of: user, movie, not 'film'"),
+        (("--mode", "user"), "no ids to forget"),
         (("--mode", "user", "--ids", "nowhere.txt"), "nowhere.txt: No such file"),
-        (("--mode", "user", "--ids", "latin.txt"), "latin.txt: is not text in UTF-8"),
+        (("--mode", "user", "--ids", "latin.txt"), "latin.txt: not UTF-8 text"),
     ):
         assert reason in fails("forget", "ratings.spider", *arguments)
     with held("ratings.spider"):

@@ -144,9 +144,9 @@ def test_a_model_keeps_what_a_missing_id_is(folder, spider, fails):
     assert model.n_entries_ == 400
     np.testing.assert_array_equal(model.factors()[1].mean, whole.factors()[1].mean)
     (folder / "p.csv").write_text("user,movie\nZoë1,\n")
-    assert "0 of them with an id that the model has not seen" in spider("predict", "a.spider", "p.csv")
+    assert "0 of them with an unseen id" in spider("predict", "a.spider", "p.csv")
     assert "movie is missing" in fails("predict", "a.spider", "p.csv", "--missing-id", "error")
-    assert "1 row without an id left out" in spider("predict", "a.spider", "p.csv", "--missing-id", "skip")
+    assert "1 row without an id skipped" in spider("predict", "a.spider", "p.csv", "--missing-id", "skip")
     assert json.loads(spider("info", "a.spider", "--json"))["position"]["missing_id"] == "own"
 
 
@@ -253,7 +253,7 @@ def test_quoted_decimal_commas_may_stand_between_commas(folder):
         (("a.csv", "--bin", "price=deciles"), "--bin price: bins are quantiles:20 (2 to 10,000), width:0.5"),
         (("a.csv", "--bin", "price=edges:5,1"), "not 'edges:5,1'"),
         (("a.csv", "--bin", "price=width:0"), "not 'width:0'"),
-        (("a.csv", "--bin", "rating=width:1"), "--bin rating: bins are for a mode: name it in --modes, too"),
+        (("a.csv", "--bin", "rating=width:1"), "--bin rating: bins need a mode; name it in --modes as well"),
     ],
 )
 def test_impossible_options_are_refused_before_anything_is_read(fails, arguments, message):
@@ -341,7 +341,7 @@ def test_a_zip_is_never_unpacked_at_once(folder, monkeypatch):
 def test_predictions_are_not_written_to_a_zip(folder, spider, fails):
     (folder / "a.csv").write_text(text_of(rows(50)))
     spider("fit", "a.csv", *FIT)
-    assert "a zip is only read" in fails("predict", "a.spider", "a.csv", "--out", "p.zip")
+    assert "zip files can only be read" in fails("predict", "a.spider", "a.csv", "--out", "p.zip")
 
 
 # --- bins ---
@@ -435,7 +435,7 @@ def test_the_bins_of_a_model_stay(folder, monkeypatch, spider, fails):
     assert "quantiles:5, 4 edges" in spider("info", "a.spider")
     (folder / "p.csv").write_text("user,price\n1,0.01\n1,44\n")
     out = spider("predict", "a.spider", "p.csv")
-    assert "0 of them with an id that the model has not seen" in out
+    assert "0 of them with an unseen id" in out
     low, high = (float(line.split(",")[2]) for line in out.splitlines()[1:3])
     assert low == pytest.approx(-1, abs=0.5)
     assert high == pytest.approx(2, abs=0.5)
@@ -452,7 +452,7 @@ def test_a_pipe_says_from_how_many_numbers_its_quantiles_are(folder, monkeypatch
     with open(end) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         out = spider("fit", "-", *BINS, "--bin", "price=quantiles:4", "--model", "a.spider")
-    assert "note: column price: the quantiles are those of the first 100 numbers" in out
+    assert "note: column price: quantiles are based on only 100 numbers" in out
 
 
 def test_a_number_that_is_none_is_a_bad_row_or_a_missing_id(folder):

@@ -61,14 +61,14 @@ def test_rollback_goes_back_and_resume_learns_the_rows_again(run, spider, fails)
     whole = Path("m.spider").read_bytes()
     code, out, _ = spider("rollback", "m.spider")
     assert (code, n_entries("m.spider")) == (0, 100)
-    assert "back at version 1 of " in out
-    assert "100 entries, row 101 of ratings.csv; what was there is version 2" in out
+    assert "restored version 1 of " in out
+    assert "100 entries, row 101 of ratings.csv; the replaced model is version 2" in out
     run(250, "--resume", "--keep", "5")
     assert Path("m.spider").read_bytes() == whole
     assert [n_entries(f"m.spider.kept-{n}") for n in numbers()] == [100, 250, 100]
     assert json.loads(spider("rollback", "m.spider", "--to", "1", "--json")[1])["replaced"] == 2
     assert (n_entries("m.spider"), numbers()) == (100, [1, 2, 3])
-    assert "no version 9, there are: 1, 2, 3" in fails("rollback", "m.spider", "--to", "9")
+    assert "no version 9, only: 1, 2, 3" in fails("rollback", "m.spider", "--to", "9")
 
 
 def test_a_second_rollback_undoes_the_first(run, spider):
@@ -89,11 +89,11 @@ def test_force_keeps_the_model_that_it_replaces(run, spider):
 
 def test_nothing_to_go_back_to(run, spider, fails):
     run(50)
-    assert "no earlier version is kept: spider fit --keep N" in fails("rollback", "m.spider")
-    assert "no earlier version is kept" in spider("rollback", "m.spider", "--list")[1]
+    assert "no earlier versions; spider fit --keep N" in fails("rollback", "m.spider")
+    assert "no earlier versions" in spider("rollback", "m.spider", "--list")[1]
     assert "only one of" in fails("rollback", "m.spider", "--list", "--to", "1")
     os.link("m.spider", "m.spider.kept-1")
-    assert "is the only version that is kept" in fails("rollback", "m.spider")
+    assert "no other version is kept" in fails("rollback", "m.spider")
     Path("m.spider").unlink()  # removed by mistake
     assert json.loads(spider("rollback", "m.spider", "--json")[1])["replaced"] is None
     assert n_entries("m.spider") == 50

@@ -95,7 +95,7 @@ def test_where_there_are_no_locks_a_note_says_so(ratings, folder, spider, monkey
     code, _, err = spider("fit", "ratings.csv", *FIT, "--quiet")
     reason = "Read-only file system" if where == "open" else "No locks available"
     assert (code, err) == (
-        0, f"note: ratings.spider cannot be locked ({reason}): let no other command write it meanwhile\n",
+        0, f"note: ratings.spider cannot be locked ({reason}); make sure that no other command writes it\n",
     )  # fmt: skip
 
 
@@ -263,9 +263,8 @@ def test_rows_of_a_quiet_pipe_are_learned_and_saved(folder, name):
         eventually(lambda end=end: n_entries("m.spider") == end)
     _, err = child.communicate("".join([lines[46][4:], *lines[47:]]).encode(), timeout=300)
     assert (child.returncode, n_entries("m.spider")) == (0, 60)
-    note = (
-        "note: - is quiet, so the scale is that of its first 40 values: if they may mislead, pass --scaling"
-    )
+    note = "note: - is quiet, so the scale is estimated from its first 40 values: if they are not "
+    note += "representative, use --scaling"
     assert note in err.decode()
     model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
     for part in (rows[:40], rows[40:]):

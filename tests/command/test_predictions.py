@@ -64,16 +64,16 @@ def test_resume_goes_on_where_the_model_does(ratings, spider, fails):
     assert spider(*more, "--predictions", "p.csv")[0] == 0  # the rows behind the rollback come once more
     assert Path("p.csv").read_bytes() == whole
     Path("p.csv").write_bytes(whole[:-1])
-    assert "p.csv: is not the file of predictions that the model goes on" in fails(
+    assert "p.csv: not the predictions file that this model continues" in fails(
         *more, "--predictions", "p.csv"
     )
     Path("p.csv").write_bytes(b"x" * len(whole))
-    assert "is not the file of predictions" in fails(*more, "--predictions", "p.csv")
+    assert "not the predictions file" in fails(*more, "--predictions", "p.csv")
     Path("p.csv").unlink()
-    assert "is not the file of predictions" in fails(*more, "--predictions", "p.csv")
+    assert "not the predictions file" in fails(*more, "--predictions", "p.csv")
     assert spider(*more)[0] == 0  # without predictions: from here on a file would have a gap
     Path("p.csv").write_bytes(whole)
-    assert "p.csv exists and does not go on where the model does" in fails(*more, "--predictions", "p.csv")
+    assert "p.csv exists and does not belong to this run" in fails(*more, "--predictions", "p.csv")
     assert Path("p.csv").read_bytes() == whole
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(ratings,
     assert "p.csv exists" in fails("fit", ratings, *FIT, *WRITE, "p.csv")
     Path("mine.csv").write_text("row,user\n")
     for option in ("--force", "--resume"):
-        assert "mine.csv: not a file of these predictions" in fails(
+        assert "mine.csv: not a predictions file of this model" in fails(
             "fit", ratings, *FIT, *WRITE, "mine.csv", option
         )
     assert Path("mine.csv").read_text() == "row,user\n"
@@ -113,7 +113,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(ratings,
 
 def test_files_that_cannot_be_appended_to_are_refused(ratings, fails, folder):
     for name in ("p.parquet", "p.csv.gz", "p.jsonl.zst"):
-        assert "they can be csv, tsv or jsonl" in fails("fit", ratings, *FIT, *WRITE, name)
+        assert "must be csv, tsv or jsonl" in fails("fit", ratings, *FIT, *WRITE, name)
     assert "unknown format" in fails("fit", ratings, *FIT, *WRITE, "p.txt")
     assert "are the same file" in fails("fit", ratings, *FIT, *WRITE, "ratings.csv")
     (folder / "mean.csv").write_text("user,mean,rating\n1,2,3\n")

@@ -75,7 +75,7 @@ def test_several_modes_from_a_file_and_csv_to_standard_output(spider, tmp_path):
     many = model().recommend_many({"user": ["u1", "nobody"], "category": ["c1", "c2"]}, "product", 2)
     assert [row["product"] for row in rows] == [str(each.id) for best in many for each in best]
     assert all(float(row["low"]) < float(row["mean"]) < float(row["high"]) for row in rows)
-    assert "note: 1 of 2 rows with an id that was never seen: predicted from the prior" in err
+    assert "note: 1 of 2 rows with an unseen id: predicted from the prior" in err
     part = spider("--given-file", "both.csv", "--given", "category=c1", "-n", 2)[1]
     assert {row["category"] for row in csv.DictReader(part.splitlines())} == {"c1"}
 
@@ -87,7 +87,7 @@ def test_candidates_and_exclusions_from_files(spider, tmp_path):
     )
     assert code == 0
     assert {each["id"] for each in json.loads(out)["nodes"]} == {3, 5, 7, 999}
-    assert "note: 1 of 4 candidates with an id that was never seen" in err
+    assert "note: 1 of 4 candidates with an unseen id" in err
     best = wanted(["u1", "u2"], 2)
     (tmp_path / "seen.csv").write_text(f"when,product,user\n1,{best[0][2]},u1\n2,{best[2][2]},u1\n")
     arguments = ("--given-file", "users.csv", "--candidates", "products.csv", "-n", 2)
@@ -203,7 +203,7 @@ def test_rows_are_ranked_in_parts_with_what_is_given_for_all(spider, tmp_path, m
     assert [(row["user"], row["category"], row["rank"]) for row in rows] == [
         (f"u{n}", "c1", rank) for n in range(5) for rank in "12"
     ]
-    monkeypatch.setattr(command, "AT_ONCE", 2)
+    monkeypatch.setattr(command, "BLOCK_ROWS", 2)
     assert spider("--given-file", "five.csv", "--given", "category=c1", "-n", 2) == whole
 
 

@@ -52,7 +52,7 @@ def test_two_labels_are_learned_as_0_and_1(two, plain, spider):
     before = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
     assert [row["rating"] for row in before] == [str(row[2]) for row in named(two)]
     assert json.loads(spider("info", "a.spider", "--json")[1])["labels"] == two
-    assert f"{two[1]!r} is the positive one" in spider("info", "a.spider")[1]
+    assert f"{two[1]!r} (positive)" in spider("info", "a.spider")[1]
 
 
 def test_json_and_parquet_have_types(plain, spider):
@@ -107,7 +107,7 @@ def test_a_file_with_one_of_the_labels_only(spider):
 
 def test_what_to_do_about_text_labels_is_said(fails, spider):
     Path("a.csv").write_text(csv_text(named(["no", "yes"])))
-    assert "labels other than 0 and 1 are named with --labels no,yes" in fails("fit", "a.csv", *BINARY)
+    assert "for labels other than 0 and 1, use --labels no,yes" in fails("fit", "a.csv", *BINARY)
     assert "--labels is for --binary" in fails("fit", "a.csv", *FIT, "--labels", "no,yes")
     for wrong in ("yes", "no,yes,maybe", "yes,yes", ""):
         assert "--labels takes two different labels" in fails("fit", "a.csv", *BINARY, "--labels", wrong)

@@ -408,7 +408,7 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
         (("--follow", "binned.spider"), "has binned modes, which cannot be served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),
         ((), "use one of --model, --follow and --demo"),
-        (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "give a token with --token-file"),
+        (("--model", "m.spider", *RATINGS, "--host", "0.0.0.0"), "set a token with --token-file"),
         (("--model", "m.spider", *RATINGS, "--token-file", "short"), "a token is one line of 16"),
         (("--model", "m.spider", *RATINGS, "--token-file", "none"), "none: No such file"),
         (("--model", "m.spider", "--modes", "a,a", "--value", "v"), "named twice"),

@@ -21,7 +21,7 @@ def test_arrays_of_few_bytes(tmp_path, n):
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_arrays_around_the_size_that_is_read_at_once(tmp_path, monkeypatch, extra):
-    monkeypatch.setattr(checkpoint, "_CHUNK", 64)
+    monkeypatch.setattr(checkpoint, "_CHUNK_BYTES", 64)
     array = np.arange(128 + extra, dtype=np.uint8)
     save(tmp_path / "a", {"model/a": array}, {"model": {}})
     assert np.array_equal(load(tmp_path / "a").arrays["model/a"], array)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spidertensor.evaluation import floors, last_out, ranking_metrics
-from spidertensor.evaluation.last_out import as_they_come, prequential_ranks, rank_held, split_last
+from spidertensor.evaluation.last_out import numbers_by_arrival, prequential_ranks, rank_held, split_last
 from spidertensor.evaluation.popularity import popularity
 from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider.likelihoods import PROBIT
@@ -195,7 +195,7 @@ def oracle(truth: set[tuple[int, ...]]) -> Method:
 def test_who_knows_the_future_finds_everything_and_a_constant_nothing():
     stream = random_events(300, (10, 60))
     split = split_last(stream, 1)
-    numbers = as_they_come(split.train.index[:, 1], 60)
+    numbers = numbers_by_arrival(split.train.index[:, 1], 60)
     knows = oracle({(user, int(numbers[node])) for user, node in stream.index.tolist()})
     full, sampled = last_out.last_out(knows, stream, over=1, n_nodes=60)
     assert (full["test"], sampled["test"]) == ("full", "sampled")
@@ -224,7 +224,7 @@ def test_last_out_scores_popularity_as_a_slow_count_does():
 
 
 def test_nodes_are_numbered_as_they_come():
-    assert as_they_come(np.array([4, 1, 4, 0]), 6).tolist() == [2, 1, 3, 4, 0, 5]
+    assert numbers_by_arrival(np.array([4, 1, 4, 0]), 6).tolist() == [2, 1, 3, 4, 0, 5]
 
 
 # --- prequentially

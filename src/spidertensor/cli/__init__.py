@@ -1,6 +1,6 @@
 """The command `spider`: parse, call, print. Heavy packages are imported when a command runs.
 
-A new command: its file, and its name in COMMANDS.
+To add a command, write its file and add its name to COMMANDS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spidertensor.cli.output import say
 if TYPE_CHECKING:
     from spidertensor.evaluation.methods import Catalogue
 
-# Each in a file of its own, in the order of `spider --help`.
+# One file each, in the order of `spider --help`.
 COMMANDS = (
     "fit", "predict", "recommend", "rollback", "info", "serve", "forget", "evaluate", "demo", "warmup",
     "docs",
@@ -34,7 +34,7 @@ for _name in moved.COMMANDS:
 @app.callback(invoke_without_command=True)
 def spider(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Streaming Bayesian deep tensor factorization: learn from a stream of entries, predict with uncertainty.
 
@@ -52,7 +52,7 @@ def spider(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit with its code. An error is one line, and code 2."""
+    """Run the command and exit with its code; errors print one line and exit with code 2."""
     given = sys.argv[1:] if arguments is None else arguments
     program.run(app, "spider", program.Call(given, _catalogue, moved.forward))
 

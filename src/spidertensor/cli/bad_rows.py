@@ -1,4 +1,4 @@
-"""Rows that cannot be used: stop, leave them out, or write them to a file."""
+"""Handling of rows that cannot be used: stop, skip them, or write them to a file."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ OnBadOption = Annotated[
     OnBad,
     typer.Option(
         metavar="raise|skip|file",
-        help="What to do with a bad row: stop, skip it, or skip it and write it to --rejects.",
+        help="On a bad row: stop, skip it, or skip it and write it to --rejects.",
     ),
 ]
 Rejects = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="File for bad rows as JSON lines. By default next to the output.",
+        help="File for bad rows, as JSON lines. Defaults to a file next to the output.",
     ),
 ]
 
 
 class BadRows:
-    """What happens to bad rows. A file of them is not changed before the first chunk has been read."""
+    """Applies the --on-bad policy. The rejects file stays untouched until the first chunk has been read."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class BadRows:
         replace: bool = False,
         dead_letters: Stream | None = None,
     ) -> None:
-        """An existing file is appended to.
+        """Append to `path` if it exists.
 
-        after:        on a resume, rows after this one are removed from its end, because they are read again
-        replace:      it is emptied first
-        dead_letters: bad rows are sent there, too; after a kill, those that are read again once more
+        after:        on resume, remove rejects after this row, because these rows will be read again
+        replace:      empty the file first
+        dead_letters: also send bad rows to this stream; after a kill, rows read again are sent again
         """
         self._letters: Sender | None = None if dead_letters is None else dead_letters.sender()
         if self._letters is not None and policy == OnBad.RAISE:
@@ -66,28 +66,28 @@ class BadRows:
         self.count = 0
         self._ready = policy != OnBad.FILE
         if not self._ready:
-            self._kept()  # fails now if the file holds anything else
+            self._kept()  # fails if the file contains anything else
 
     def take(self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None = None) -> None:
-        """place: of messages, where in the broker the one of a number is"""
+        """Handle the bad rows of a chunk. place: maps a message number to its location in the broker"""
         if not self._ready:
             self._prepare()
             self._ready = True
         if not bad:
             return
         if self.policy == OnBad.RAISE:
-            refuse(self.source, bad, " (to go on without bad rows: --on-bad skip or file)")
+            refuse(self.source, bad, " (to skip bad rows, use --on-bad skip or file)")
         records = self.records(bad, place)
         if self._letters is not None:
             self._letters.send(records)
         self.count += len(bad)
         if self.policy == OnBad.FILE:
             with naming(self.path), self.path.open("ab") as file:
-                # in one piece: two processes that append do not mix their lines
+                # one write, so that lines of two appending processes do not mix
                 file.write(b"".join(record + b"\n" for record in records))
 
     def records(self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None) -> list[bytes]:
-        """Bad rows as lines of the file, and as letters."""
+        """JSON lines for the file and for dead letters."""
         return [json.dumps(self._record(each, place), default=str).encode() for each in bad]
 
     def _record(self, bad: BadRow, place: Callable[[int], str | None] | None) -> dict[str, Any]:
@@ -108,14 +108,14 @@ class BadRows:
             file.write(kept)
 
     def _kept(self) -> bytes:
-        """The lines of the file that stay. A kill may have cut the last line: that one is removed."""
+        """The lines to keep, without a last line that was cut off by a kill."""
         *lines, rest = self.path.read_bytes().split(b"\n") if self.path.is_file() else [b""]
         if _is_rejected(rest):
             lines.append(rest)
             rest = b""
         start = b'{"source": '
         if not (all(map(_is_rejected, lines)) and (rest.startswith(start) or start.startswith(rest))):
-            raise CommandError(f"{self.path}: not a file of rejected rows: name another with --rejects")
+            raise CommandError(f"{self.path}: not a file of rejected rows; choose another one with --rejects")
         if self.replace:
             return b""
         while lines and self.after is not None and self._is_read_again(json.loads(lines[-1])):
@@ -128,7 +128,7 @@ class BadRows:
 
 
 def refuse(source: Source | Stream, bad: Sequence[BadRow], remedy: str = "") -> None:
-    """The first of some bad rows as an error, if there are any."""
+    """Raise an error for the first bad row, if any."""
     if bad:
         raise CommandError(f"{source.name} {source.format.unit} {bad[0].row}: {bad[0].reason}{remedy}")
 

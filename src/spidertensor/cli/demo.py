@@ -15,7 +15,7 @@ def demo(
     ),
     entries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after N entries.")] = None,
 ) -> None:
-    """Learn a year of flights and watch the predictions of delays."""
+    """Learn a year of flights and watch delay predictions improve."""
     from rich.console import Console
 
     from spidertensor.demo import race

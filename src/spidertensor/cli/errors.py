@@ -1,4 +1,4 @@
-"""Errors of the command, and faults of the library in its words."""
+"""Command errors, and library faults worded for the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class CommandError(Exception):
-    """What the user has to know, in one line; exit code 2."""
+    """A one-line message for the user; exit code 2."""
 
 
 def worded(fault: Fault) -> str:
-    """The reason as it is, with the options of the command as the remedy."""
+    """The reason, with a remedy in terms of command options."""
     return fault.text(remedies.for_command(fault))

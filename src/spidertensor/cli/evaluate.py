@@ -1,4 +1,4 @@
-"""`spider evaluate`: how well a method does on a file of yours, or on a data set."""
+"""`spider evaluate`: score a method on your file or on a data set."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input. Or "
-        "flights or synthetic, the streams of the demo.",
+        help="A csv, tsv, jsonl (optionally .gz, .zst or .zip) or parquet file; - for standard input; or a "
+        "demo stream: flights or synthetic.",
     ),
 ]
 PICTURES = (".png", ".svg", ".pdf")
-POINTS = {"prequential": 60, "held-out": 20}  # of a curve in the picture; a point held out is a whole test
-BATCHES = 4  # at least, for a point: the last of a stream, which may be short, must not stand out
+POINTS = {"prequential": 60, "held-out": 20}  # per curve of the plot; each held-out point is a full test
+POINT_BATCHES = 4  # minimum per point, so that a short last batch does not stand out
 
 
 class Protocol(StrEnum):
@@ -43,8 +43,9 @@ class Protocol(StrEnum):
 class Plan(NamedTuple):
     """How to evaluate.
 
-    test:    a published test set; share: of the entries otherwise, drawn at random or, in_time, the last
-    points:  of a curve to draw, at most; 1: none is drawn
+    test:    name of a published test set
+    share:   otherwise, the share of entries to test: drawn at random or, if in_time, the last ones
+    points:  maximum number of curve points; 1 if nothing is drawn
     """
 
     protocol: Protocol
@@ -58,56 +59,56 @@ class Plan(NamedTuple):
 def evaluate(
     context: typer.Context,
     data: Data,
-    modes: Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")] = None,
+    modes: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="The id columns, such as user,movie.")
+    ] = None,
     value: Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")] = None,
-    binary: Annotated[
-        bool, typer.Option("--binary", help="Values are 0 or 1: score the probabilities.")
-    ] = False,
+    binary: Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; score probabilities.")] = False,
     counts: Annotated[
-        bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: score the rates.")
+        bool, typer.Option("--counts", help="Values are counts (0, 1, ...); score rates.")
     ] = False,
     events: Annotated[
-        bool, typer.Option("--events", help="Rows are events, without a value: rank what comes next.")
+        bool, typer.Option("--events", help="Rows are events without a value; rank what comes next.")
     ] = False,
     over: Annotated[
-        str | None, typer.Option(metavar="MODE", help="With --events: the mode that is ranked: song.")
+        str | None, typer.Option(metavar="MODE", help="With --events: the mode to rank, such as song.")
     ] = None,
     time: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Order the rows by this column, numbers or ISO timestamps, not by their place in the file.",
+            help="Sort rows by this column (numbers or ISO timestamps). By default, keep the file order.",
         ),
     ] = None,
     protocol: Annotated[
         Protocol | None,
         typer.Option(
             metavar="prequential|held-out|last-out",
-            help="Predict each entry before it is learned, in order (default for a file); or learn, then "
-            "test (default for a data set); or, of events, hold out the last one of each user and rank it.",
+            help="Predict each entry before learning it (default for files); learn, then test (default for "
+            "data sets); or, for events, hold out and rank each user's last one.",
         ),
     ] = None,
     test: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE|NAME",
-            help="Held out: the share of the entries to test, 0.1 by default, drawn at random, or with "
-            "--time the last ones. Or the name of a published test of a data set.",
+            help="For held-out: the share of entries to test (default 0.1), drawn at random, or with --time "
+            "the last ones; or the name of a published test of a data set.",
         ),
     ] = None,
     method: Annotated[
         str, typer.Option(metavar="NAME", help="One of `spider-study methods`.", hidden=True)
     ] = "spider",
-    rank: Annotated[int, typer.Option(metavar="N", min=1, help="Length of a node's factors.")] = 8,
+    rank: Annotated[int, typer.Option(metavar="N", min=1, help="Number of factors per node.")] = 8,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries per batch.")] = 256,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of the split, the order and the starting weights.")
+        int, typer.Option(metavar="N", min=0, help="Seed for the split, the order and the initial weights.")
     ] = 0,
     engine: Annotated[
         options.Engine,
         typer.Option(
             metavar="sequential|vectorized",
-            help="For the spider methods: entry by entry, compiled; or a batch at once with JAX.",
+            help="For spider methods: compiled, entry by entry; or JAX, batch by batch.",
         ),
     ] = options.Engine.SEQUENTIAL,
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
@@ -121,8 +122,8 @@ def evaluate(
         options.MissingId,
         typer.Option(
             metavar="error|skip|own",
-            help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids "
-            "of a mode are one node of their own.",
+            help="On a missing id: treat the row as bad; skip it; or treat all missing ids of a mode as one "
+            "node.",
         ),
     ] = options.MissingId.ERROR,
     bin: options.BinRules = None,  # noqa: A002
@@ -130,13 +131,13 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw a picture, png, svg or pdf: the error along the way beside the baselines, and how "
-            "much the intervals cover.",
+            help="Plot the error over time next to the baselines, and the coverage of intervals, to a png, "
+            "svg or pdf.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score the model on a file, beside baselines.
+    """Score the model on a file and compare it with baselines.
 
     \b
     spider evaluate ratings.csv --modes user,movie --value rating
@@ -145,7 +146,7 @@ def evaluate(
     spider evaluate flights --protocol prequential --plot flights.png
     spider evaluate plays.csv --modes user,song --events --over song --time when
 
-    Nothing is written but what --plot and --rejects name. The file is kept in memory. The first tenth of a
+    Writes only the files of --plot and --rejects. The whole file is held in memory. The first tenth of a
     stream is learned but not scored.
     """
 
@@ -161,11 +162,11 @@ def evaluate(
     if call.forward and method not in methods:
         call.forward(call.arguments, f"{method!r} is not one of the methods {', '.join(methods)}")
     if method not in methods:
-        raise CommandError(f"unknown method {method!r}: choose one of {', '.join(methods)}")
+        raise CommandError(f"unknown method {method!r}; choose one of {', '.join(methods)}")
     if counts and not methods[method].counts:
-        able = [name for name, named in methods.items() if named.counts]
-        raise CommandError(f"{method} does not learn counts: choose one of {', '.join(able)}")
-    with_engines = [name for name, named in methods.items() if "engine" in named.settings]
+        able = [name for name, entry in methods.items() if entry.counts]
+        raise CommandError(f"{method} cannot learn counts; choose one of {', '.join(able)}")
+    with_engines = [name for name, entry in methods.items() if "engine" in entry.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
     if binary and counts:
@@ -187,7 +188,7 @@ def evaluate(
             _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
         if test is not None or plot is not None:
             raise CommandError(
-                f"--{'plot' if test is None else 'test'} is not for events, as {data} has them"
+                f"--{'plot' if test is None else 'test'} does not apply to the events of {data}"
             )
         _check_files(None, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
         record = ranked_events.evaluate_events(
@@ -225,7 +226,7 @@ def evaluate(
     for name in catalogue.floors:
         static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
         able = methods[name].counts or not loaded.likelihood.counts
-        if name not in rows and able and not static:  # a static floor has no prequential score
+        if name not in rows and able and not static:  # static floors have no prequential score
             rows[name] = _rows(loaded, methods[name], plan)
     last = {name: each[-1] for name, each in rows.items()}
     shown = ("score", "log_density")
@@ -265,7 +266,7 @@ def _plan(
     if protocol is None:
         protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
     if share is not None and protocol == Protocol.PREQUENTIAL:
-        raise CommandError("--test is for --protocol held-out: prequential, every entry is a test")
+        raise CommandError("--test is for --protocol held-out; with prequential, every entry is a test")
     points = POINTS[protocol.value] if drawn else 1
     return Plan(protocol, "paper" if share or not test else test, share, in_time, points, settings)
 
@@ -273,27 +274,27 @@ def _plan(
 def _check_no_columns(data: str, **given: str | None) -> None:
     for name, text in given.items():
         if text is not None:
-            raise CommandError(f"--{name} is for files: {data} is not the name of one")
+            raise CommandError(f"--{name} is for files, and {data} is not a file")
 
 
 def _check_events(
     data: str, events: bool, over: str | None, value: str | None, *, own: bool, values: bool
 ) -> None:
     if events and not own:
-        raise CommandError(f"--events is for files: {data} is not the name of one")
+        raise CommandError(f"--events is for files, and {data} is not a file")
     if events and (value is not None or values):
-        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
+        raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     if events and over is None:
-        raise CommandError("--events needs --over, the mode that is ranked: --over song")
+        raise CommandError("--events needs --over, the mode to rank, such as --over song")
     if over is not None and not events:
-        raise CommandError("--over needs --events beside it")
+        raise CommandError("--over needs --events")
 
 
 def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
-    """Before anything is read or learned."""
+    """Check output files before anything is read or learned."""
     if plot is not None:
         if plot.suffix.lower() not in PICTURES:
-            raise CommandError(f"--plot {plot}: use the ending {', '.join(PICTURES)}")
+            raise CommandError(f"--plot {plot}: use one of the extensions {', '.join(PICTURES)}")
         if find_spec("matplotlib") is None:
             raise CommandError("--plot needs matplotlib: pip install 'spidertensor[plot]'")
     written = {"--plot": plot, "--rejects": rejects}
@@ -315,25 +316,25 @@ def _own_file(
     missing: str,
     rules: list[str] | None,
 ) -> tuple[Dataset, dict[str, Any]]:
-    """A file as a data set, and what the record says about it."""
-    from spidertensor.evaluation.own_file import of_file
+    """Load a file as a data set, with its facts for the record."""
+    from spidertensor.evaluation.own_file import load_file
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
 
     if modes is None or (value is None and over is None):
         needed = "--modes" if over else "--modes and --value"
-        raise CommandError(f"{source.name}: a file needs {needed}, the names of its columns")
+        raise CommandError(f"{source.name}: a file needs {needed} to name its columns")
     names, of_mode = options.words(modes), options.bin_rules(rules) or {}
     if over is not None and over not in names:
-        raise CommandError(f"--over {over}: name one of the modes {', '.join(names)}")
+        raise CommandError(f"--over {over}: choose one of the modes {', '.join(names)}")
     if unknown := [name for name in of_mode if name not in names]:
-        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+        raise CommandError(f"--bin {unknown[0]}: bins need a mode; name it in --modes as well")
     if over is not None and len(names) < 2:
-        raise CommandError("ranking needs a second mode: whose events they are, and what is ranked")
+        raise CommandError("ranking needs two modes: one that has events, and one to rank")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
     likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
-        loaded = of_file(
+        loaded = load_file(
             source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
             missing=missing, bins=bins, events_over=over,
         )  # fmt: skip
@@ -361,26 +362,26 @@ def _rows(
         method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
-    compiling = "; the first time it compiles for about 15 s" if name.startswith("spider") else ""
+    compiling = "; the first run compiles for about 15 s" if name.startswith("spider") else ""
     with output.bar(f"{name} learns {dataset.name}{compiling}") as progress:
         if plan.protocol == Protocol.HELD_OUT:
             train, test = _split(dataset, plan)
             method = _watched(method, len(train.value), progress)
             return list(protocols.held_out(method, train, test, at=_points(plan, train), **how))
         if method.unit == "all":
-            raise CommandError(f"{name} sees all entries at once: it has no prequential score")
+            raise CommandError(f"{name} needs all entries at once, so it has no prequential score")
         stream = dataset.in_time_order()
         method = _watched(method, len(stream.value), progress)
         return list(protocols.prequential(method, stream, at=_points(plan, stream), **how))
 
 
 def _points(plan: Plan, entries: Batch) -> int:
-    return max(min(plan.points, len(entries.value) // (BATCHES * plan.settings["batch_size"])), 1)
+    return max(min(plan.points, len(entries.value) // (POINT_BATCHES * plan.settings["batch_size"])), 1)
 
 
 def _split(dataset: Dataset, plan: Plan) -> Any:
     if plan.share and dataset.tests:
-        raise CommandError(f"{dataset.name} has published tests: --test takes {' or '.join(dataset.tests)}")
+        raise CommandError(f"{dataset.name} has published tests; --test takes {' or '.join(dataset.tests)}")
     share = {} if plan.share is None else {"share": plan.share}
     seed = plan.settings["seed"]
     train, test = dataset.split_in_time(**share) if plan.in_time else dataset.split(seed, plan.test, **share)
@@ -390,7 +391,7 @@ def _split(dataset: Dataset, plan: Plan) -> Any:
 
 
 def _watched(method: Method, n_entries: int, progress: Any) -> Method:
-    """The same method, which tells how much of the entries it has learned."""
+    """The same method, reporting the share of entries learned so far."""
     learned = 0
 
     def update(state: Any, batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What `spider evaluate` shows of a record of scores."""
+"""Output of `spider evaluate`: a record of scores as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show(record: dict[str, Any]) -> None:
     output.print_table(title, ["", metric, "log density"], rows)
     nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
     shown = {
-        "bad rows, left out": ("bad_rows", ",d"),
+        "bad rows, skipped": ("bad_rows", ",d"),
         "learning rate, tuned on this data set": ("learning_rate", "g"),
         "log loss": ("log_loss", ".4f"),
         "calibration error": ("calibration_error", ".4f"),
@@ -41,7 +41,7 @@ def show(record: dict[str, Any]) -> None:
 
 
 def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of plain intervals and, where the method has them, of calibrated ones."""
+    """Coverage of plain and, if the method has them, calibrated intervals."""
     shown = {
         "coverage of 50 % intervals": ("{}_50",),
         "coverage of 90 % intervals": ("{}_90",),
@@ -50,10 +50,10 @@ def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
     pairs = []
     for label, keys in shown.items():
         texts = []
-        for kind, said in (("coverage", ""), ("calibrated", "calibrated ")):
+        for kind, prefix in (("coverage", ""), ("calibrated", "calibrated ")):
             shares = [record[key.format(kind)] for key in keys]
             if None not in shares:
-                texts.append(said + " to ".join(f"{share:.1%}" for share in shares))
+                texts.append(prefix + " to ".join(f"{share:.1%}" for share in shares))
         if texts:
             pairs.append((label, ", ".join(texts)))
     return pairs

@@ -1,4 +1,4 @@
-"""The options of a model of events: rows that say what happened, without a value."""
+"""Options for models of events: rows that say what happened, without a value."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ if TYPE_CHECKING:
     from spidertensor.faults import SpiderWarning
     from spidertensor.sources import Source
 
-MODES = frozenset({"negatives_over", "remember_seen"})  # settings that are modes
+MODES = frozenset({"negatives_over", "remember_seen"})  # settings whose values are modes
 
 Events = Annotated[
-    bool, typer.Option("--events", help="Rows are events, without a value; what did not happen is drawn.")
+    bool,
+    typer.Option(
+        "--events", help="Rows are events without a value; nodes that did not occur are drawn at random."
+    ),
 ]
 Over = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="With --events: the mode that is drawn and ranked: song; or several, which take turns.",
+        help="With --events: the mode to draw and rank, such as song; or several, which take turns.",
     ),
 ]
 Negatives = Annotated[
     int | None,
-    typer.Option(metavar="N", help="With --events: how many are drawn after each. [default: 8]"),
+    typer.Option(metavar="N", help="With --events: draws per event. [default: 8]"),
 ]
 RememberSeen = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="With --events: never recommend to a node of this mode, such as the user, what it had.",
+        help="With --events: never recommend what a node of this mode (such as user) already had.",
     ),
 ]
 
@@ -42,7 +45,7 @@ RememberSeen = Annotated[
 def settings(
     events: bool, over: str | None, negatives: int | None, remember_seen: str | None, *, new: bool
 ) -> dict[str, Any]:
-    """The options as parameters of SpiderClassifier. new: the model does not exist yet"""
+    """Options as parameters of SpiderClassifier. new: whether the model does not exist yet"""
     given = {
         "negatives": negatives,
         "negatives_over": None if over is None else tuple(options.words(over)),
@@ -51,17 +54,17 @@ def settings(
     given = {name: value for name, value in given.items() if value is not None}
     if not events:
         if given:
-            raise CommandError("--over, --negatives and --remember-seen need --events beside them")
+            raise CommandError("--over, --negatives and --remember-seen need --events")
         return {}
     if new and over is None:
-        raise CommandError("--events needs --over, the mode whose nodes are drawn: --over product")
+        raise CommandError("--events needs --over, the mode to draw nodes from, such as --over product")
     from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow
 
     return ({"negatives": NEGATIVES} if new else {}) | given
 
 
 def unlearned_labels(source: Source, modes: Sequence[str]) -> SpiderWarning | None:
-    """A note, if a file has a column that looks like labels: --events would take its zeros for events."""
+    """Warn if a column looks like labels, because --events would learn its zeros as events."""
     from spidertensor import sources
     from spidertensor.faults import SpiderWarning
 
@@ -72,14 +75,14 @@ def unlearned_labels(source: Source, modes: Sequence[str]) -> SpiderWarning | No
     rows = rows if isinstance(rows, list) else rows.to_pylist()
     for name in dict.fromkeys(name for row in rows for name in row if name not in modes):
         if {str(row.get(name)) for row in rows} in ({"0", "1"}, {"False", "True"}):
-            reason = f"column {name} has 0 and 1, and --events does not look at it: every row is an event"
-            remedy = f"if a 0 did not happen, learn it with --value {name} --binary"
+            reason = f"column {name} has 0 and 1, but --events ignores it: every row is an event"
+            remedy = f"if 0 means that it did not happen, use --value {name} --binary"
             return SpiderWarning(reason, kind="labels", remedy=remedy)
     return None
 
 
-def named(settings: dict[str, Any], modes: Sequence[str]) -> dict[str, Any]:
-    """The settings of a model with modes by their names, for those who read them."""
+def with_mode_names(settings: dict[str, Any], modes: Sequence[str]) -> dict[str, Any]:
+    """Settings with modes as names, for display."""
     found = dict(settings)
     for name in MODES.intersection(found):
         value = found[name]
@@ -90,13 +93,13 @@ def named(settings: dict[str, Any], modes: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def numbered(settings: dict[str, Any], modes: Sequence[str]) -> dict[str, Any]:
-    """The same with modes by their numbers, as a model file has them."""
-    named = {name: settings[name] for name in MODES.intersection(settings)}
-    for name, value in named.items():
+def with_mode_numbers(settings: dict[str, Any], modes: Sequence[str]) -> dict[str, Any]:
+    """Settings with modes as numbers, as in a model file."""
+    found = {name: settings[name] for name in MODES.intersection(settings)}
+    for name, value in found.items():
         words = value if isinstance(value, tuple) else (value,)
         if unknown := [word for word in words if word not in modes]:
             raise CommandError(f"no mode {unknown[0]!r}: the model has {', '.join(modes)}")
         numbers = tuple(modes.index(word) for word in words)
-        named[name] = numbers if isinstance(value, tuple) else numbers[0]
-    return settings | named
+        found[name] = numbers if isinstance(value, tuple) else numbers[0]
+    return settings | found

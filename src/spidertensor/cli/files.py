@@ -1,4 +1,4 @@
-"""The files of a command: models, custom networks, and checks of what will be written."""
+"""Files of a command: models, custom networks, and checks of output files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load_model(path: Path, network: str | None) -> Estimator:
     from spidertensor.estimator import load
 
     try:
-        return load(path, None if network is None else named_network(network))
+        return load(path, None if network is None else network_by_name(network))
     except ModuleNotFoundError as error:  # JAX is not installed
         raise CommandError(str(error)) from None
 
 
-def named_network(text: str) -> CustomNetwork:
-    """What --network names. Importing a module runs it, so the name never comes from a file."""
+def network_by_name(text: str) -> CustomNetwork:
+    """Import the network of --network. Importing runs the module, so never take its name from a file."""
     from spidertensor import CustomNetwork
 
     module, _, name = text.partition(":")
@@ -58,8 +58,10 @@ def named_network(text: str) -> CustomNetwork:
 
 
 def missing_id(model: Estimator) -> str:
-    """What a missing id is to a prediction: a node of its own if it was one when the model was fitted. Rows
-    are not left out unless the user says so, for someone may count on one prediction for each row."""
+    """Default of --missing-id for predictions: "own" if the model was fitted so, else "error".
+
+    Never "skip": callers may count on one prediction per row.
+    """
     match model.position_:
         case {"missing_id": "own"}:
             return "own"
@@ -67,7 +69,7 @@ def missing_id(model: Estimator) -> str:
 
 
 def parse_id(model: Estimator, mode: int, text: str) -> Any:
-    """The id that a text on the command line means: a number is its bin in a mode of bins."""
+    """Parse an id from the command line; in a binned mode, a number becomes its bin."""
     import numpy as np  # imported late: slow
 
     from spidertensor.learner.position import bins
@@ -83,19 +85,19 @@ def parse_id(model: Estimator, mode: int, text: str) -> Any:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """No other command writes this model meanwhile; where there can be no lock, that is noted."""
+    """Lock a model against writes by other commands; print a note if it cannot be locked."""
     from spidertensor.file_lock import held
 
     with held(path) as impossible:
         if impossible:
             output.note(
-                f"note: {path} cannot be locked ({impossible}): let no other command write it meanwhile"
+                f"note: {path} cannot be locked ({impossible}); make sure that no other command writes it"
             )
         yield
 
 
 def check_apart(files: dict[str, Path | str | None]) -> None:
-    """No two files of a command may be the same file."""
+    """Raise an error if two files of a command are the same."""
     there = [(name, Path(path)) for name, path in files.items() if path is not None]
     for (name, path), (other, beside) in combinations(there, 2):
         both = path.exists() and beside.exists()
@@ -104,7 +106,7 @@ def check_apart(files: dict[str, Path | str | None]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Fail now, and not after hours of learning."""
+    """Fail now rather than after hours of learning."""
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise CommandError(f"{path}: No such file or directory: its folder must exist")

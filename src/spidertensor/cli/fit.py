@@ -1,4 +1,4 @@
-"""`spider fit`: learn a source, and stop and go on without losing or repeating a row."""
+"""`spider fit`: learn a source; can stop and continue without losing or repeating a row."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
 
-Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns: user,movie.")]
+Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns, such as user,movie.")]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
-Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 and 1: predict probabilities.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
 Counts = Annotated[
-    bool, typer.Option("--counts", help="Values are counts, 0, 1, 2 ...: predict rates, never below 0.")
+    bool, typer.Option("--counts", help="Values are counts (0, 1, ...); predict rates, never below 0.")
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
-        metavar="NO,YES", help="With --binary: the two labels, if not 0 and 1, the positive one last."
+        metavar="NO,YES", help="With --binary: the two labels, positive last, if they are not 0 and 1."
     ),
 ]
 Model = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The model file. By default SOURCE with the ending .spider."),
+    typer.Option(metavar="FILE", help="The model file. Defaults to SOURCE with the extension .spider."),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue where the model stopped; start a new one if there is none.",
+        help="Continue where the model stopped, or start a new one.",
     ),
 ]
 Add = Annotated[bool, typer.Option("--add", help="Learn all of SOURCE on top of an existing model.")]
 Again = Annotated[
-    bool, typer.Option("--again", help="With --add: even if the model has learned this file already.")
+    bool, typer.Option("--again", help="With --add: learn the file even if the model has already learned it.")
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace an existing model and its file of rejected rows.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing model and its rejects file.")]
 Every = Annotated[str, typer.Option(metavar="TIME", help="Time between saves: 30s, 5m, 1h or never.")]
 Keep = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Versions to keep of the model, from before the last N runs.")
+    int, typer.Option(metavar="N", min=0, help="Keep the model as it was before each of the last N runs.")
 ]
 PredictionsFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="csv, tsv or jsonl file for what was predicted for each row just before it was learned.",
+        help="Write the prediction made for each row just before learning it: csv, tsv or jsonl.",
     ),
 ]
 Rank = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Length of a node's factors: 8, or per mode: 8,4."),
+    typer.Option(metavar="N", help="Number of factors per node: 8, or per mode: 8,4."),
 ]
-Hidden = Annotated[str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers: 50,50.")]
+Hidden = Annotated[
+    str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers, such as 50,50.")
+]
 Activation = Annotated[
     str | None, typer.Option(metavar="NAME", help="relu, tanh, sigmoid, softplus or gelu.")
 ]
@@ -69,7 +69,7 @@ OnEngine = Annotated[
     typer.Option(
         "--engine",
         metavar="sequential|vectorized",
-        help="Entry by entry, compiled (default); or a batch at once with JAX (default with --network).",
+        help="Compiled, entry by entry (default); or JAX, batch by batch (default with --network).",
     ),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="Use the settings of the paper.")]
@@ -77,21 +77,19 @@ MaxNodes = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="Nodes that a mode may have: 100000, or per mode: 100000,none. A new id takes the place of the "
-        "node longest unseen. By default there is no limit.",
+        help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest. "
+        "No limit by default.",
     ),
 ]
 Clip = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="Learn a wild value as if it were so many standard deviations from its prediction: 4 by "
-        "default; none.",
+        help="Learn outliers as if they were at most N standard deviations from their prediction (default "
+        "4), or none.",
     ),
 ]
-BatchSize = Annotated[
-    int | None, typer.Option(metavar="N", help="Entries between two refinements of the prior.")
-]
+BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -173,13 +171,13 @@ def fit(
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
 
-    Rows are learned in their order, in one pass and in constant memory. Ctrl-C saves and stops; the same
-    command with --resume continues with the first row that was not learned. Beside the score stand two
+    Rows are learned in order, in one pass and in constant memory. Ctrl-C saves and stops; the same
+    command with --resume continues with the first row not yet learned. The score is shown next to two
     floors: the mean of the values so far, and one number per node. Notes on standard error
-    say what looks wrong.
+    point out what looks wrong.
 
-    More about files in docs/your-data.md, about --binary, --counts and --events in docs/which-values.md,
-    about streams in docs/streams.md, about --workers in docs/cluster.md.
+    See docs/your-data.md for files, docs/which-values.md for --binary, --counts and --events,
+    docs/streams.md for streams, and docs/cluster.md for --workers.
     """
     if resume + add + force > 1:
         raise CommandError("use only one of --resume, --add and --force")
@@ -207,14 +205,14 @@ def fit(
     if quiet:
         logging.getLogger("spidertensor").setLevel(logging.WARNING)
     if network is not None and (hidden is not None or activation is not None):
-        raise CommandError("--network takes the place of --hidden and --activation")
+        raise CommandError("--network replaces --hidden and --activation")
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
     settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
     if counts:
         settings["likelihood"] = "count"
     if events and (value is not None or binary or counts):
-        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
+        raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     settings |= event_options.settings(
         events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))
     )
@@ -223,7 +221,7 @@ def fit(
     if max_nodes is not None:
         settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
-    # imported late: slow, and mistakes above are found at once
+    # slow imports, after the quick checks above
     from spidertensor.cli import fit_loop, run_start, text_labels
     from spidertensor.cli.same_settings import check_same
 
@@ -234,18 +232,18 @@ def fit(
     kind = {"binary": binary, "classes": text_labels.parsed(labels), "paper": paper, "rules": rules}
     with files.locked(path):
         if not (resume or add or force):
-            _check_new(path)  # again: another command may have written it until now
+            _check_new(path)  # checked again under the lock
         if add and not path.exists():
             raise CommandError(f"{path}: no such model to add to")
         if (resume and path.exists()) or add:
             run = run_start.resume(path, opened, value, add=add, again=again, network=network)
             if events and not run.learner.estimator.learns_events:
-                raise CommandError(f"{path} learns values, not --events")
-            settings = event_options.numbered(settings, run.learner.modes)
+                raise CommandError(f"{path} learns values, so --events does not apply")
+            settings = event_options.with_mode_numbers(settings, run.learner.modes)
             check_same(run.learner, names, value, **kind, **settings)
         else:
             if network is not None:
-                settings["network"] = files.named_network(network)
+                settings["network"] = files.network_by_name(network)
             run = run_start.start(path, opened, names, value, **kind, **settings)
         run.missing, run.keep = missing_id or run.missing, keep
         if predictions is not None:
@@ -264,7 +262,7 @@ def fit(
 def _check_new(path: Path) -> None:
     if path.exists():
         raise CommandError(
-            f"{path} exists: use --resume to continue it, --add to add to it, --force to replace it"
+            f"{path} exists: use --resume to continue, --add to add to it, or --force to replace it"
         )
 
 
@@ -279,7 +277,7 @@ def _settings(
     batch_size: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    """The options that were given, as parameters of an estimator."""
+    """The given options as estimator parameters."""
     ranks = None if rank is None else options.numbers("--rank", rank)
     settings = {
         "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
@@ -301,7 +299,7 @@ def _max_nodes(text: str) -> int | tuple[int | None, ...] | None:
     except ValueError:
         limits = []
     if not limits:
-        raise CommandError(f"--max-nodes takes a number, or a number or none for each mode, not {text!r}")
+        raise CommandError(f"--max-nodes takes a number, or for each mode a number or none, not {text!r}")
     return limits[0] if len(limits) == 1 else tuple(limits)
 
 

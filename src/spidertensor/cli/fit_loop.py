@@ -1,4 +1,4 @@
-"""The loop of `spider fit`: read a chunk, learn it, save now and then, stop at a signal."""
+"""The loop of `spider fit`: read a chunk, learn it, save periodically, stop on a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spidertensor.sources import Chunk
 
 
 def learn_source(run: Run, rejected: BadRows, *, every: float, quiet: bool, as_json: bool) -> int:
-    """Learn up to the end or a signal, save, print a summary; returns the exit code."""
+    """Learn until the end or a signal, save, and print a summary. Returns the exit code."""
     try:
         return _run(run, rejected, every=every, quiet=quiet, as_json=as_json)
     finally:
@@ -52,11 +52,11 @@ def _run(run: Run, rejected: BadRows, *, every: float, quiet: bool, as_json: boo
 
 
 def _save_on_the_way_out(run: Run) -> None:
-    """A failure here is only noted: the user has to see the error that came first."""
+    """Save after an error. If that fails too, only print a note, so that the first error is reported."""
     try:
         run.save()
     except Exception as error:
-        output.note(f"could not save {run.learner.path} ({error})")
+        output.note(f"could not save {run.learner.path}: {error}")
     else:
         output.note(f"saved {run.learner.path} after {run.place}; continue with --resume")
 
@@ -80,7 +80,7 @@ def _learn_all(run: Run, rejected: BadRows, every: float, signals: Signals, prog
 
 
 def _learn(run: Run, chunk: Chunk, rejected: BadRows, *, reading: float) -> None:
-    """Learn a chunk and note the time that it took."""
+    """Learn a chunk and record the time it took."""
     times, before, began = run.times, run.entries, perf_counter()
     run.learn(chunk, rejected)
     times.reading += reading

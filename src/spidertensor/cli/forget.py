@@ -1,4 +1,4 @@
-"""`spider forget`: remove nodes from a model, as a deletion request asks for."""
+"""`spider forget`: remove nodes from a model, for example after a deletion request."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from spidertensor.cli import files, kept, options, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.writing import naming
 
-SHOWN = 5  # unknown ids that a note names
+MAX_SHOWN = 5  # unknown ids listed in a note
 
 
 def forget(
     model: options.ModelFile,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids to forget.")] = None,
-    mode: Annotated[str, typer.Option(metavar="NAME", help="The mode that the ids belong to.")] = "",
+    mode: Annotated[str, typer.Option(metavar="NAME", help="The mode of the ids.")] = "",
     ids_file: Annotated[
-        Path | None, typer.Option("--ids", metavar="FILE", help="A text file of more ids, one on each line.")
+        Path | None, typer.Option("--ids", metavar="FILE", help="A text file of ids, one per line.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove nodes from a model: their ids and their factors.
+    """Remove nodes (their ids and factors) from a model.
 
-    They are unknown from then on. What the weights of the network and the factors of other nodes have learned
-    from their rows stays in the model. The rows themselves were never in it, but they are where they came
-    from, and perhaps in the file of rejected rows, in the file of predictions, in the journal of a server
-    that was killed, and in copies of the model, such as those that fit --keep makes.
+    The model no longer knows these ids. What the network weights and the factors of other nodes learned
+    from their rows stays. The model never contains the rows themselves, but they may still be in
+    the source, in the rejects file, in the predictions file, in the journal of a server
+    that was killed, and in copies of the model such as those of fit --keep.
 
-    An id that the model does not know is noted and changes nothing. Put -- before ids that begin with a dash.
+    Unknown ids only print a note. Put -- before ids that begin with a dash.
 
     \b
     spider forget ratings.spider --mode user 17 42
@@ -38,14 +38,16 @@ def forget(
     """
     texts = [*(ids or []), *([] if ids_file is None else _lines(ids_file))]
     if not texts:
-        raise CommandError("which ids are to be forgotten? Name them, or use --ids FILE")
+        raise CommandError("no ids to forget: list them, or use --ids FILE")
     from spidertensor.estimator import look
 
     with files.locked(model):
-        estimator = look(model)  # nothing has to run: neither JAX nor a custom network is needed
+        estimator = look(model)  # needs neither JAX nor a custom network
         names = estimator.mode_names_
         if mode not in names:
-            raise CommandError(f"--mode is one of: {', '.join(names)}" + (f", not {mode!r}" if mode else ""))
+            raise CommandError(
+                f"--mode must be one of: {', '.join(names)}" + (f", not {mode!r}" if mode else "")
+            )
         number = names.index(mode)
         parsed = estimator._parse_ids(number, texts)
         entry = [[raw if place == number else 0 for place in range(len(names))] for raw in parsed]
@@ -61,8 +63,8 @@ def forget(
         output.print_json(record | {"nodes": estimator.n_nodes_[number]})
         return
     if unknown:
-        more = f" and {len(unknown) - SHOWN:,} more" if len(unknown) > SHOWN else ""
-        output.note(f"note: {model} has no {mode} {', '.join(unknown[:SHOWN])}{more}")
+        more = f" and {len(unknown) - MAX_SHOWN:,} more" if len(unknown) > MAX_SHOWN else ""
+        output.note(f"note: {model} has no {mode} {', '.join(unknown[:MAX_SHOWN])}{more}")
     output.say(f"{model}: forgot {output.counted(forgotten, 'node')} of {mode}")
 
 
@@ -71,6 +73,6 @@ def _lines(path: Path) -> list[str]:
         try:
             text = path.read_text("utf-8-sig")
         except UnicodeDecodeError:
-            raise CommandError(f"{path}: is not text in UTF-8") from None
+            raise CommandError(f"{path}: not UTF-8 text") from None
     lines = (line.removesuffix("\r") for line in text.split("\n"))
     return [line for line in lines if line]

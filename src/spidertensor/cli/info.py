@@ -1,4 +1,4 @@
-"""`spider info`: what a model has learned."""
+"""`spider info`: show what a model has learned."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def info(
 ) -> None:
     """Show what a model has learned, and where it stopped.
 
-    The members of a committee are shown with the settings that they have of their own, their weights in
-    predictions, and the log evidence per entry that each would have alone; what is said of layers is true of
-    the one that leads. A custom network is shown by its name and shapes; --network only checks whether a
+    Committee members are shown with their own settings, their weights in predictions, and the log
+    evidence per entry that each would have alone; layers are those of the leading member.
+    A custom network is shown by name and shapes; --network only checks whether a
     network fits.
 
     \b
@@ -44,22 +44,19 @@ def info(
         output.print_json(record)
         return
     noise = record["noise"]
+    settings = event_options.with_mode_names(record["settings"], estimator.mode_names_)
     layers = enumerate(record["inclusion"], 1)
     output.print_pairs(
         f"{model}: {record['kind']}",
         [
             ("entries", f"{entries:,}"),
             *((f"nodes of {name}", f"{nodes:,}") for name, nodes in record["modes"].items()),
-            *(
-                []
-                if classes is None
-                else [("labels", f"{classes[0]!r}, and {classes[1]!r} is the positive one")]
-            ),
+            *([] if classes is None else [("labels", f"{classes[0]!r} and {classes[1]!r} (positive)")]),
             *([] if noise is None else [estimator.likelihood_.noise_in_words(noise)]),
             ("evidence", output.evidence(record["log_evidence"], estimator)),
             *output.pairs_of_counts(record),
-            *((f"layer {layer}", f"{share:.1%} of the weights are in use") for layer, share in layers),
-            ("settings", output.named(event_options.named(record["settings"], estimator.mode_names_))),
+            *((f"layer {layer}", f"{share:.1%} of weights in use") for layer, share in layers),
+            ("settings", output.settings_text(settings)),
             *((f"bins of {mode}", rule) for mode, rule in _bins(estimator)),
             ("position", _place(record["position"])),
         ],
@@ -72,7 +69,7 @@ def info(
 def _print_members(members: list[dict[str, Any]]) -> None:
     rows = [
         [
-            output.named(member["own"]) or "none: the settings above",
+            output.settings_text(member["own"]) or "none: the settings above",
             f"{member['weight']:.3f}",
             f"{member['log_evidence']:.4f}",
             "leads" if member["leading"] else "",
@@ -85,8 +82,8 @@ def _print_members(members: list[dict[str, Any]]) -> None:
 def _bins(estimator: Any) -> list[tuple[str, str]]:
     from spidertensor.learner.position import bins
 
-    named = zip(estimator.mode_names_, bins(estimator), strict=True)
-    return [(mode, f"{each.rule}, {len(each.edges or ())} edges") for mode, each in named if each]
+    by_mode = zip(estimator.mode_names_, bins(estimator), strict=True)
+    return [(mode, f"{each.rule}, {len(each.edges or ())} edges") for mode, each in by_mode if each]
 
 
 def _place(position: Any) -> str:

@@ -1,8 +1,7 @@
-"""Earlier versions of a model, beside it: NAME.kept-1, NAME.kept-2 ..., the latest with the highest number.
+"""Earlier versions of a model, next to it: NAME.kept-1, NAME.kept-2, ...; the highest number is the latest.
 
-A version keeps its number, so what `spider rollback --list` has shown stays true. At every
-instant there is a whole model under its own name: a version is a second name of the file (a hard link), made
-before the file is replaced.
+Versions keep their numbers, so the output of `spider rollback --list` stays valid. A version is a hard link
+to the model, made before the model is replaced, so a complete model always exists under its own name.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from spidertensor.writing import replacing
 
-_DIGEST = 32  # bytes at the end of a model file: its checksum, by which two versions are compared
+_DIGEST_BYTES = 32  # checksum at the end of a model file, used to compare versions
 
 
 def versions(path: Path) -> dict[int, Path]:
-    """The versions that are kept of a model, by their numbers, in their order."""
+    """Kept versions of a model by number, in ascending order."""
     model = Path(os.path.realpath(path))
     name = re.compile(re.escape(model.name) + r"\.kept-([1-9][0-9]{0,8})")
     found = {int(match[1]): each for each in model.parent.iterdir() if (match := name.fullmatch(each.name))}
@@ -26,9 +25,9 @@ def versions(path: Path) -> dict[int, Path]:
 
 
 def before_run(path: Path, most: int) -> None:
-    """Keep the model, which a run is about to replace, and the `most` latest versions in all.
+    """Keep the model that a run is about to replace, and delete all but the `most` latest versions.
 
-    Not twice: a run that was killed before it could replace the model has kept it already.
+    Skipped if a run that was killed before replacing the model has already kept it.
     """
     if not path.is_file():
         return
@@ -40,12 +39,12 @@ def before_run(path: Path, most: int) -> None:
 
 
 def go_back(path: Path, version: Path) -> int | None:
-    """Make a version the model again; returns the number under which the model that was there is kept."""
+    """Restore a version. Returns the number under which the replaced model is kept."""
     number = None
     if path.is_file():
         known = versions(path)
         number = next((n for n, each in known.items() if same(path, each)), None) or _keep(path, known)
-    # A copy, not a link: whoever writes into the model, such as cp, must not change the version.
+    # A copy, not a link: writing into the model in place (as cp does) must not change the version.
     with replacing(path) as handle, version.open("rb") as file:
         shutil.copyfileobj(file, handle)
     return number
@@ -58,7 +57,7 @@ def same(one: Path, other: Path) -> bool:
 def _digest(path: Path) -> tuple[int, bytes]:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - _DIGEST, 0))
+        file.seek(max(size - _DIGEST_BYTES, 0))
         return size, file.read()
 
 
@@ -67,7 +66,7 @@ def _keep(path: Path, known: dict[int, Path]) -> int:
     kept = model.with_name(f"{model.name}.kept-{number}")
     try:
         os.link(model, kept)
-    except FileExistsError:  # another process, where there are no locks: nothing may be overwritten
+    except FileExistsError:  # written by another process where locks are unavailable: never overwrite it
         raise
     except OSError:  # a file system without hard links
         with replacing(kept) as handle, model.open("rb") as file:

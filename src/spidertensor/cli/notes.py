@@ -1,4 +1,4 @@
-"""What a command has to tell beside its result: a line each on standard error, and a list for --json."""
+"""Notes next to a command's result: lines on standard error, and a list for --json."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from spidertensor.learner.warned import warned
 
 
 class Notes:
-    """The notes of one run. Each kind is told once: an endless stream must not fill a log."""
+    """The notes of one run. Each kind is printed once, so that an endless stream does not fill a log."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, Any], dict[str, str]] = {}
-        self._others: set[tuple[str, str]] = set()  # warnings of other packages
+        self._records: dict[tuple[str, Any], dict[str, str]] = {}
+        self._others: set[tuple[str, str]] = set()  # (class, text) of warnings of other packages
 
     def tell(self, note: Fault) -> None:
         key = (note.kind, note.column)
-        if key not in self._told:
+        if key not in self._records:
             text = worded(note)
-            self._told[key] = {"kind": note.kind, "text": text, "remedy": for_command(note)}
+            self._records[key] = {"kind": note.kind, "text": text, "remedy": for_command(note)}
             output.note(f"note: {text}")
 
     @contextmanager
     def of_warnings(self) -> Iterator[None]:
-        """Tells what the library warns of; nothing if it raises an error in the end."""
+        """Print warnings of the library as notes, unless the block raises."""
         with warned() as found:
             yield
         self.tell_warnings(found)
@@ -44,4 +44,4 @@ class Notes:
 
     @property
     def records(self) -> list[dict[str, str]]:
-        return list(self._told.values())
+        return list(self._records.values())

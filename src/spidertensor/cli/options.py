@@ -1,4 +1,4 @@
-"""Options that several commands have, and the texts that options take."""
+"""Options shared by several commands, and parsing of their values."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Engine(StrEnum):
     VECTORIZED = "vectorized"
 
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file of spider fit.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by spider fit.")]
 SourceName = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A file: csv, tsv, jsonl (each also .gz, .zst or .zip) or parquet; - is standard input.",
+        help="A csv, tsv, jsonl (optionally .gz, .zst or .zip) or parquet file; - for standard input.",
     ),
 ]
 Format = Annotated[
@@ -41,32 +41,34 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="Format, if the file extension is missing: csv.gz. Standard input is csv by default.",
+        help="Format if the file has no extension, such as csv.gz. Standard input defaults to csv.",
     ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="Column names, if a csv or tsv has no header: user,movie,rating."),
+    typer.Option(
+        metavar="NAMES", help="Column names of a csv or tsv without a header, such as user,movie,rating."
+    ),
 ]
 Delimiter = Annotated[
     str | None,
-    typer.Option(metavar="CHAR", help="What separates the columns of a csv: ';', '|' or tab."),
+    typer.Option(metavar="CHAR", help="Column separator of a csv: ';', '|' or tab."),
 ]
 Encoding = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Encoding of the text: latin-1, cp1252, utf-16. By default utf-8."),
+    typer.Option(metavar="NAME", help="Text encoding, such as latin-1, cp1252 or utf-16. Default: utf-8."),
 ]
 Decimal = Annotated[
     str | None,
-    typer.Option(metavar="CHAR", help="The decimal mark of a csv: , if 2.5 is written 2,5."),
+    typer.Option(metavar="CHAR", help="Decimal mark of a csv: , if 2.5 is written 2,5."),
 ]
 MissingIds = Annotated[
     MissingId | None,
     typer.Option(
         "--missing-id",
         metavar="error|skip|own",
-        help="What to do with a row that lacks an id: it is a bad row; leave it out; or all missing ids of a "
-        "mode are one node of their own. By default what the model was fitted with, at first error.",
+        help="On a missing id: treat the row as bad; skip it; or treat all missing ids of a mode as one "
+        "node. Defaults to the choice the model was fitted with, or error for a new model.",
     ),
 ]
 BinRules = Annotated[
@@ -74,7 +76,7 @@ BinRules = Annotated[
     typer.Option(
         "--bin",
         metavar="MODE=RULE",
-        help="Make bins of a column of numbers: price=quantiles:20 (of the first 10,000), price=width:0.5 or "
+        help="Bin a numeric column: price=quantiles:20 (of the first 10,000 numbers), price=width:0.5 or "
         "price=edges:1,5,10. Repeat for other modes.",
     ),
 ]
@@ -82,29 +84,29 @@ Scaling = Annotated[
     str | None,
     typer.Option(
         metavar="SHIFT,SCALE",
-        help="Shift and scale of the values: 3.5,1.1. By default from the first values.",
+        help="Shift and scale of the values, such as 3.5,1.1. By default estimated from the first values.",
     ),
 ]
 Memory = Annotated[
     float | None,
     typer.Option(
-        metavar="N", help="Not RAM: a node forgets over so many entries of its own; by default never."
+        metavar="N", help="Forget each node's past gradually, over N of its own entries. Off by default."
     ),
 ]
 Committee = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Models that learn side by side and predict together: 4 by default. 1 learns faster.",
+        help="Models that learn side by side and predict together. Default: 4; 1 is faster.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the starting weights.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for the initial weights.")]
 NetworkName = Annotated[
     str | None,
     typer.Option(
         "--network",
         metavar="MODULE:NAME",
-        help="A CustomNetwork of yours: NAME in MODULE, looked up in this folder first. Runs the module.",
+        help="Your CustomNetwork: NAME in MODULE, looked up in this folder first. Runs the module.",
     ),
 ]
 Interval = Annotated[
@@ -112,7 +114,7 @@ Interval = Annotated[
     typer.Option(
         "--interval",
         metavar="COVERAGE",
-        help="Add low and high, between which an observation lies with this probability: 0.9.",
+        help="Add low and high; an observation lies between them with this probability, such as 0.9.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -126,7 +128,7 @@ def source(
     encoding: str | None,
     decimal: str | None,
 ) -> Source:
-    """SOURCE, as the options say that it is written."""
+    """SOURCE with its format options."""
     from spidertensor import sources  # imported late: slow
 
     names = None if columns is None else words(columns)
@@ -137,14 +139,16 @@ def source(
 
 
 def bin_rules(texts: list[str] | None) -> dict[str, str] | None:
-    """The rules of --bin by their modes; None if there are none."""
+    """The rules of --bin by mode, or None."""
     from spidertensor.sources import Bins, SourceError
 
     rules: dict[str, str] = {}
     for text in texts or ():
         name, equals, rule = text.partition("=")
         if not equals or name in rules:
-            raise CommandError(f"--bin takes MODE=RULE once for a mode: price=quantiles:20, not {text!r}")
+            raise CommandError(
+                f"--bin takes MODE=RULE, once per mode, such as price=quantiles:20, not {text!r}"
+            )
         try:
             Bins(rule)
         except SourceError as error:
@@ -166,14 +170,14 @@ def numbers(option: str, text: str, kind: type = int) -> list[Any]:
 
 
 def check_interval(coverage: float | None, model: Path, likelihood: Likelihood) -> None:
-    """Whether a model can tell intervals of this coverage, which is None if none were asked for."""
+    """Raise an error if the model cannot give intervals of this coverage. None: none requested"""
     if coverage is None:
         return
     if not 0 < coverage < 1:
         raise CommandError(f"--interval takes a probability between 0 and 1, such as 0.9, not {coverage:g}")
     if not likelihood.intervals:
         raise CommandError(
-            f"{model} predicts a {likelihood.mean_name}, which has no interval: leave out --interval"
+            f"{model} predicts a {likelihood.mean_name}, which has no interval; omit --interval"
         )
 
 
@@ -183,5 +187,5 @@ def seconds(text: str) -> float:
     if text.strip() == "never":
         return math.inf
     if not match:
-        raise CommandError(f"a time is given like 30s, 5m, 1h or never, not {text!r}")
+        raise CommandError(f"a time looks like 30s, 5m, 1h or never, not {text!r}")
     return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[match[2]]

@@ -1,7 +1,7 @@
 """Printing: tables and JSON to standard output, notes and progress to standard error.
 
-Everything that a command prints goes through this file. Names and ids come from files and data of anybody, so
-control characters are shown as escapes (`\\x1b`): a terminal must not obey them.
+All output of a command goes through this file. Names and ids may come from untrusted files, so control
+characters are printed as escapes (`\\x1b`) that a terminal does not interpret.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
 
-# Control characters, among them ESC and the line ends; marks that turn the direction of writing; and halves
-# of surrogate pairs, which cannot be printed at all.
+# Control characters, including ESC and line ends; marks that change the writing direction; and lone
+# surrogates, which cannot be printed.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 METRICS = {"rmse": "RMSE", "auc": "AUC", "log_loss": "log loss"}
 
@@ -27,7 +27,7 @@ def counted(n: int, noun: str, plural: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """For JSON: Python's numbers for NumPy's, and None for NaN and infinity."""
+    """Convert for JSON: NumPy numbers to Python numbers, NaN and infinity to None."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -42,12 +42,12 @@ def plain(value: Any) -> Any:
 
 
 def safe(text: str) -> str:
-    """A text that a terminal shows and does not obey: "\\x1b[2J" for the characters that clear a screen."""
+    """Escape characters that a terminal would interpret, such as those that clear the screen."""
     return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def shown(raw: Any) -> str:
-    """An id as text. Python refuses to write out an int of thousands of digits."""
+    """An id as text; hex if it has too many digits for Python's str()."""
     try:
         return str(raw)
     except ValueError:
@@ -55,7 +55,7 @@ def shown(raw: Any) -> str:
 
 
 class Terminal:
-    """Standard output as a file for rows of data: as they are for a file or a pipe, `safe` for a terminal."""
+    """Standard output as a file: unchanged text to a file or a pipe, `safe` text to a terminal."""
 
     def write(self, text: str) -> None:
         if sys.stdout.isatty():
@@ -64,17 +64,17 @@ class Terminal:
 
 
 def say(*lines: str) -> None:
-    """To standard output, at once: where `spider serve` listens is read from a file or a pipe too."""
+    """Print lines to standard output at once: a reader of a pipe may wait for the address of `spider serve`."""
     for line in lines:
         print(safe(line), flush=True)
 
 
 def print_json(record: Any) -> None:
-    print(json.dumps(plain(record), default=str))  # ASCII, with escapes of its own
+    print(json.dumps(plain(record), default=str))  # ASCII: JSON escapes the rest
 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """A name and a text on each line."""
+    """Print a name and a text per line."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -86,7 +86,7 @@ def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first column is text, the others are numbers."""
+    """Print a table whose first column is text and the others numbers."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -107,7 +107,7 @@ def _print(title: str, table: Any) -> None:
 
 
 def working(text: str) -> AbstractContextManager[Any]:
-    """A moving line on a terminal while a command works."""
+    """Show a spinner while a command works, if on a terminal."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -117,7 +117,7 @@ def working(text: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def bar(text: str) -> Iterator[Callable[[float | None], None]]:
-    """A bar on a terminal while a command works: call what it gives with the share that is done, if known."""
+    """Show a progress bar, if on a terminal. Call the yielded function with the share done, or None."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn
@@ -126,9 +126,9 @@ def bar(text: str) -> Iterator[Callable[[float | None], None]]:
     columns = (BarColumn(20), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}"))
     shown = 0.0
 
-    def tell(share: float | None) -> None:
+    def update(share: float | None) -> None:
         nonlocal shown
-        if share is not None and perf_counter() - shown > 0.1:  # seconds: showing it is slower than a batch
+        if share is not None and perf_counter() - shown > 0.1:  # seconds; drawing takes longer than a batch
             shown = perf_counter()
             progress.update(task, total=1.0, completed=min(share, 1.0))
 
@@ -137,7 +137,7 @@ def bar(text: str) -> Iterator[Callable[[float | None], None]]:
         return
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(escape(safe(text)), total=None)
-        yield tell
+        yield update
 
 
 def note(text: str) -> None:
@@ -145,12 +145,12 @@ def note(text: str) -> None:
 
 
 def members_of(model: Any) -> list[dict[str, Any]]:
-    """The models of the committee: what each has of its own, its weight, and its evidence per entry."""
+    """Committee members: their own settings, weight, and log evidence per entry."""
     members, entries = model.members_, max(model.n_entries_, 1)
     leading = max(members, key=lambda member: member.weight)
     return [
         {
-            "own": dict(sorted(member.own.items())),  # as a file has them
+            "own": dict(sorted(member.own.items())),  # in the order of a model file
             "weight": member.weight,
             "log_evidence": member.log_evidence / entries,
             "leading": member is leading,
@@ -159,17 +159,17 @@ def members_of(model: Any) -> list[dict[str, Any]]:
     ]
 
 
-def named(settings: dict[str, Any]) -> str:
+def settings_text(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={setting}" for name, setting in settings.items())
 
 
 def evidence(per_entry: float, model: Any) -> str:
-    """Of an event it is that of the event and of all that was drawn after it."""
+    """Log evidence as text; for events, it includes their draws."""
     return f"{per_entry:.4f} per {'event and its draws' if model.learns_events else 'entry'}"
 
 
 def counts_of(model: Any) -> dict[str, Any]:
-    """What a model did not learn, not in full, or gave up; clipped and followed: None for binary values."""
+    """Counts of what was not learned, clipped or evicted. clipped, followed: None for binary values"""
     return {
         "rejected": model.n_rejected_,
         "refused": model.n_refused_,
@@ -180,14 +180,14 @@ def counts_of(model: Any) -> dict[str, Any]:
 
 
 def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """The counts that are not 0, in words."""
-    said = {
-        "clipped": ("entry", "entries", "with a residual that was clipped"),
+    """Describe the counts that are not 0."""
+    phrases = {
+        "clipped": ("entry", "entries", "with a clipped residual"),
         "refused": ("entry", "entries", "whose values could not be learned"),
         "rejected": ("update", "updates", "of single elements"),
     }
     pairs = []
-    for name, (one, many, what) in said.items():
+    for name, (one, many, what) in phrases.items():
         if record[name]:
             pairs.append((name, f"{counted(record[name], one, many)} {what}"))
     times = {name: n for name, n in (record["followed"] or {}).items() if n}

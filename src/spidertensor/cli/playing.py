@@ -1,4 +1,4 @@
-"""The stream of `spider serve --demo`: a year of flights, sent to the server as any client would."""
+"""The client of `spider serve --demo`: sends a year of flights to the server."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from spidertensor.cli import output
 from spidertensor.demo import load
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 
-ROWS = 100  # of a request
-PER_SECOND = 2500  # entries: a year takes two minutes
+REQUEST_ROWS = 100
+ENTRIES_PER_S = 2500  # a year takes two minutes
 
 
 def stream() -> Dataset:
-    """The flights, or a synthetic stream if they are not here."""
+    """The flights, or a synthetic stream if they are not installed."""
     try:
         return load("flights")
     except DatasetError:
-        output.note("note: the flights are not here (pip install 'spidertensor[demo]'): a synthetic stream")
+        output.note("note: using synthetic data; for flights, pip install 'spidertensor[demo]'")
         return load("synthetic")
 
 
 def start(url: str, dataset: Dataset) -> None:
-    """Send the entries in a thread that ends with the process."""
+    """Send the entries from a daemon thread."""
     threading.Thread(target=_play, args=(url, dataset), daemon=True).start()
 
 
@@ -44,21 +44,24 @@ def _play(url: str, dataset: Dataset) -> None:
                 break
             except urllib.error.HTTPError as error:
                 if error.code not in (429, 503):
-                    output.note(f"note: the demo has stopped: {error.read().decode()}")
+                    output.note(f"note: the demo stopped: {error.read().decode()}")
                     return
                 time.sleep(0.2)
             except OSError:  # the server has stopped
                 return
-        sent += ROWS
-        time.sleep(max(0.0, began + sent / PER_SECOND - time.monotonic()))
-    output.note("note: the year is over; the server goes on answering")
+        sent += REQUEST_ROWS
+        time.sleep(max(0.0, began + sent / ENTRIES_PER_S - time.monotonic()))
+    output.note("note: all flights were sent; the server keeps answering")
 
 
 def _bodies(dataset: Dataset) -> Iterator[bytes]:
     entries = dataset.in_time_order() if dataset.time_order is not None else dataset.train
     names = [*dataset.modes, dataset.value_name]
-    for start in range(0, len(entries.value), ROWS):
-        index, value = entries.index[start : start + ROWS], entries.value[start : start + ROWS]
+    for start in range(0, len(entries.value), REQUEST_ROWS):
+        index, value = (
+            entries.index[start : start + REQUEST_ROWS],
+            entries.value[start : start + REQUEST_ROWS],
+        )
         columns: list[list[Any]] = [
             dataset.labels[mode][index[:, mode]].tolist() if dataset.labels else index[:, mode].tolist()
             for mode in range(index.shape[1])

@@ -1,4 +1,4 @@
-"""`spider predict`: the rows of a source with predictions beside them."""
+"""`spider predict`: add predictions to the rows of a source."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Output file: csv, tsv, jsonl (each also .gz or .zst) or parquet. By default csv to standard "
+        help="Output file: csv, tsv, jsonl (optionally .gz or .zst) or parquet. By default, csv to standard "
         "output.",
     ),
 ]
 Modes = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="The id columns, if SOURCE names them differently: user,movie."),
+    typer.Option(
+        metavar="NAMES", help="The id columns, such as user,movie, if SOURCE names them differently."
+    ),
 ]
 
 
@@ -49,14 +51,14 @@ def predict(
 ) -> None:
     """Add predictions to the rows of a source.
 
-    The new columns are mean and std, or probability for a model of binary values (probability_of_yes if its
-    labels are not 0 and 1). mean is the expected value,
-    std the standard deviation of an observation around it. --interval adds low and high: calibrated by how
-    far the latest entries lay from what was predicted for them, so not at equal distances from the mean. An
-    id that the model has not seen is predicted from the prior; how many rows have one is printed at the end.
-    If most ids of a column were never seen, a note says why, where that is known: text here and integers in
-    the model, other leading zeros, case or spaces, columns in another order.
-    Bins of numbers are those of the model. Rows that lack an id are left out only with --missing-id skip.
+    The new columns are mean and std, or probability for binary values (probability_of_yes for
+    labels other than 0 and 1). mean is the expected value, and
+    std the standard deviation of an observation around it. --interval adds low and high, calibrated on the
+    errors of recent predictions, so they are not symmetric around the mean. Ids that
+    the model has not seen are predicted from the prior; the number of such rows is printed at the end.
+    If most ids of a column were never seen, a note gives the reason if it is known: text instead of
+    integers, different leading zeros, case or spaces, or columns in another order.
+    Binned columns use the model's bins. Rows without an id are skipped only with --missing-id skip.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet
@@ -71,9 +73,9 @@ def predict(
     options.check_interval(interval, model, estimator.likelihood_)
     names = estimator.mode_names_ if modes is None else options.words(modes)
     if len(names) != len(estimator.mode_names_):
-        raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, --modes names {len(names)}")
+        raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, but --modes names {len(names)}")
     opened = options.source(source, format, columns, delimiter, encoding, decimal)
-    out = None if out == Path("-") else out  # - is standard output, as it is standard input for SOURCE
+    out = None if out == Path("-") else out  # - is standard output
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
     targets = {"--out": out, "--rejects": rejects if on_bad == OnBad.FILE else None}
     files.check_apart({"MODEL": model, "SOURCE": opened.path, **targets})
@@ -125,10 +127,10 @@ def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[s
 
 
 def _summary(n: int, unseen: int, skipped: int, rejected: BadRows) -> str:
-    text = f"{output.counted(n, 'row')} predicted, {unseen:,} of them with an id that the model has not seen"
+    text = f"{output.counted(n, 'row')} predicted, {unseen:,} of them with an unseen id"
     if skipped:
-        text += f", {output.counted(skipped, 'row')} without an id left out"
+        text += f", {output.counted(skipped, 'row')} without an id skipped"
     if rejected.count:
-        text += f", {output.counted(rejected.count, 'bad row')} left out"
+        text += f", {output.counted(rejected.count, 'bad row')} skipped"
         text += f" and written to {rejected.path}" if rejected.policy == OnBad.FILE else ""
     return text

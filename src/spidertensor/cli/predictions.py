@@ -1,8 +1,8 @@
-"""`spider fit --predictions`: what was predicted for each row just before it was learned.
+"""`spider fit --predictions`: write the prediction made for each row just before it was learned.
 
-The rows that a checkpoint has learned are on disk before the checkpoint is, and the checkpoint says how many
-bytes they take. So a run that goes on from a checkpoint cuts the file there, and no row is missing or twice,
-however the run before it ended.
+Predictions are on disk before the checkpoint that covers them, and the checkpoint stores their size in
+bytes. A resumed run truncates the file to that size, so no row is missing or duplicated, however the previous
+run ended.
 """
 
 from __future__ import annotations
@@ -26,29 +26,35 @@ from spidertensor.writing import naming
 
 
 class Predictions:
-    """A file that rows are appended to: row, ids, value, and mean, std and below or a probability."""
+    """An append-only file with row, ids, value, and mean, std and below, or a probability."""
 
     def __init__(
         self, path: Path, names: Sequence[str], likelihood: Likelihood, *, size: int | None, replace: bool
     ) -> None:
-        """names: of the modes and the value, if there is one; size: of the file at the checkpoint that the
-        run goes on from; replace: a file of predictions may be there, and its rows will come again"""
+        """Open the file and truncate it to `size`.
+
+        names:   of the modes and, if there is one, the value
+        size:    bytes at the checkpoint to resume from
+        replace: whether to overwrite an existing predictions file
+        """
         self.path, self.names, self.likelihood, self.failed = path, list(names), likelihood, False
         target = source_by_name(str(path))
         self.kind = target.format.name
         if target.compression is not None or self.kind not in (*DELIMITERS, "jsonl"):
-            raise CommandError(f"{path}: predictions are appended to, so they can be csv, tsv or jsonl")
+            raise CommandError(f"{path}: predictions must be csv, tsv or jsonl without compression")
         self.columns = ["row", *self.names, *self._new_names()]
         if twice := {name for name in self.columns if self.columns.count(name) > 1}:
-            raise CommandError(f"{path}: two columns would be called {min(twice)!r}: rename that of SOURCE")
+            raise CommandError(
+                f"{path}: two columns would be called {min(twice)!r}; rename the one in SOURCE"
+            )
         if size is not None:
             self._check_goes_on(size)
         elif path.exists() and not replace:
             raise CommandError(
-                f"{path} exists and does not go on where the model does: name another file, or remove it"
+                f"{path} exists and does not belong to this run; choose another file, or remove it"
             )
         elif path.exists() and not self._is_ours():
-            raise CommandError(f"{path}: not a file of these predictions: name another one")
+            raise CommandError(f"{path}: not a predictions file of this model; choose another file")
         with naming(path):
             self.file = path.open("r+b" if size else "wb")
             self.size = self.file.seek(size or 0)
@@ -58,23 +64,23 @@ class Predictions:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        with contextlib.suppress(OSError):  # what a checkpoint counts is on disk already
+        with contextlib.suppress(OSError):  # what a checkpoint covers is already on disk
             self.file.close()
 
     def add(self, rows: Any, columns: Sequence[Any], update: Update) -> None:
-        """columns: those of `names`"""
+        """Append predictions. columns: in the order of `names`"""
         lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in (rows, *columns)]
         records = [dict(zip(self.columns, each, strict=False)) for each in zip(*lists, strict=True)]
         text = io.StringIO(newline="")
         rows_writer(text, self.kind, header=not self.size)(records, self._new(update))
         data = text.getvalue().encode("utf-8", "backslashreplace")
-        self.failed = True  # until all of it is written: no checkpoint may count half of it
+        self.failed = True  # until everything is written, so that no checkpoint covers half of it
         with naming(self.path):
             self.file.write(data)
         self.failed, self.size = False, self.size + len(data)
 
     def flush(self) -> int:
-        """Everything is on disk when this returns, which says how many bytes that is."""
+        """Write everything to disk and return the size in bytes."""
         if self.failed:
             raise CommandError(f"{self.path}: could not be written")
         with naming(self.path):
@@ -89,7 +95,7 @@ class Predictions:
         if update.below is None:
             return {self.likelihood.mean_name: self.likelihood.expected(update.mean, update.var)}
         below = update.below
-        if self.kind == "jsonl":  # which has no NaN: an entry that was refused
+        if self.kind == "jsonl":  # JSON has no NaN, which marks refused entries
             below = np.array([None if math.isnan(each) else each for each in below.tolist()], object)
         mean, std = self.likelihood.expected(*update[:2]), self.likelihood.std(*update[:3])
         return {"mean": mean, "std": std, "below": below}
@@ -103,7 +109,7 @@ class Predictions:
                 whole = file.read(1) == b"\n"
         if not whole:
             raise CommandError(
-                f"{self.path}: is not the file of predictions that the model goes on with, or was changed"
+                f"{self.path}: not the predictions file that this model continues, or it was changed"
             )
 
     def _is_ours(self) -> bool:

@@ -1,6 +1,6 @@
-"""A command made of files with a function each: parse, call, print; an error is one line.
+"""Framework for commands with one file per subcommand, and errors on one line.
 
-`spider` is one, the study's `spider-study` another.
+Used by `spider` and by the study's `spider-study`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """What a command can ask of its context.
+    """The context object of a command.
 
-    arguments: as they were typed
+    arguments: the command line as typed
     catalogue: the methods and data sets that this program knows by name
-    forward:   run another program with these arguments, for what has moved there, or say what is unknown
-               here; None: nothing has moved
+    forward:   run another program with these arguments, for what moved there, or say what is unknown here;
+               None if nothing moved
     """
 
     arguments: Sequence[str]
@@ -50,10 +50,10 @@ def empty_app(name: str) -> typer.Typer:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose --help shows its options in groups, and its arguments as one writes them.
+    """A command whose --help groups its options, and shows arguments as they are typed.
 
-    groups: the names of options by the title they stand under; the others come last, under "Options"
-    shown:  an option that the function hides, and this program shows
+    groups: option names by title; the remaining options come last, under "Options"
+    shown:  a hidden option of the function that this program shows
     """
 
     groups: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -75,7 +75,7 @@ class GroupedCommand(TyperCommand):
 
 
 def sections(command: Any) -> dict[str, list[Any]]:
-    """The parameters of a command that --help shows, by the title of their group."""
+    """The visible parameters of a command by group title."""
     shown = {each.name: each for each in command.params if not getattr(each, "hidden", False)}
     arguments = [each for each in shown.values() if isinstance(each, TyperArgument)]
     found = {"Arguments": arguments}
@@ -94,7 +94,7 @@ def _record(parameter: Any, ctx: Any) -> tuple[str, str]:
 
 
 def usage(command: Any) -> list[str]:
-    """What is written behind the name of a command."""
+    """The usage line after the command name."""
     arguments = [each for each in command.params if isinstance(each, TyperArgument)]
     names = {each: argument_name(each) for each in arguments}
     return ["[OPTIONS]", *(name if each.required else f"[{name}]" for each, name in names.items())]
@@ -105,7 +105,7 @@ def argument_name(argument: TyperArgument) -> str:
 
 
 def register(app: typer.Typer, package: str, name: str, *, shown: str | None = None) -> None:
-    """A command is the function, or the Typer group, with the name of its module."""
+    """Add a command: the function, or Typer group, named like its module."""
     module = import_module(f"{package}.{name}")
     command = getattr(module, name)
     if isinstance(command, typer.Typer):
@@ -117,23 +117,23 @@ def register(app: typer.Typer, package: str, name: str, *, shown: str | None = N
 
 
 def _help(function: Callable[..., None]) -> str:
-    """Each paragraph on one line, to be wrapped by the terminal; examples, after a \\b, stay as they are."""
+    """Help text with one line per paragraph; examples, marked by \\b, stay as they are."""
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs)
 
 
 def run(app: typer.Typer, name: str, call: Call, known_errors: tuple[type[Exception], ...] = ()) -> None:
-    """Run the command and exit with its code. An error is one line, and code 2.
+    """Run the command and exit with its code; errors print one line and exit with code 2.
 
-    known_errors: their text is for the user, as that of a CommandError is
+    known_errors: further errors whose text is a message for the user
     """
     _show_log()
     try:
         code = app(call.arguments, prog_name=name, standalone_mode=False, obj=call)
-        sys.stdout.flush()  # here, where a full disk is still an error of this command
+        sys.stdout.flush()  # here, so that a full disk is reported as an error of this command
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # `spider predict ... | head`: the reader has stopped reading
+    except BrokenPipeError:  # `spider predict ... | head`: the reader stopped reading
         _drop_output()
         code = 141
     except Exception as error:
@@ -151,7 +151,7 @@ class _ToStderr(logging.Handler):
 
 
 def _show_log() -> None:
-    """What the package logs, such as that it compiles kernels, is a line on standard error."""
+    """Print log messages of the package (such as compiling kernels) to standard error."""
     log = logging.getLogger("spidertensor")
     log.setLevel(logging.INFO)
     if not any(isinstance(each, _ToStderr) for each in log.handlers):
@@ -159,8 +159,8 @@ def _show_log() -> None:
 
 
 def _message(error: Exception) -> str | None:
-    """What to tell the user; None for an internal error."""
-    if hasattr(error, "format_message"):  # an error of the command line, from typer or click
+    """The message for the user; None for an internal error."""
+    if hasattr(error, "format_message"):  # a usage error from typer or click
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         return error.format_message().rstrip(".") + hint  # pyright: ignore[reportAttributeAccessIssue]
@@ -178,7 +178,7 @@ def _message(error: Exception) -> str | None:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether standard output is what could not be written: such an error of another file has its name."""
+    """Whether writing standard output failed; errors of other files carry a file name."""
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     if full:
         _drop_output()
@@ -186,6 +186,6 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _drop_output() -> None:
-    """Else the flush at exit fails again, with a message of Python's."""
-    with contextlib.suppress(OSError):  # not a file: a program that calls `main` has put something else there
+    """Redirect standard output to null, so that the flush at exit does not fail again."""
+    with contextlib.suppress(OSError):  # replaced by something that is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

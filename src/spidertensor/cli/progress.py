@@ -1,4 +1,4 @@
-"""Progress of `spider fit`: a bar on a terminal, else a line now and then; and the summary at the end."""
+"""Progress of `spider fit` (a bar on a terminal, else periodic lines) and its final summary."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from spidertensor.cli import output
 from spidertensor.cli.run import Run
 from spidertensor.learner.floors import FLOORS
 
-LINE_EVERY = 10.0  # seconds
+LINE_EVERY_S = 10.0
 
 
 class Progress:
     def __init__(self, run: Run, *, shown: bool) -> None:
         self.run = run
-        self.began = self.told = perf_counter()
+        self.began = self.printed = perf_counter()
         self.plain = shown and not sys.stderr.isatty()
         self.bar: Any = None
         if shown and not self.plain:
@@ -47,8 +47,8 @@ class Progress:
         if self.bar:
             done = {} if share is None else {"total": 1.0, "completed": share}
             self.bar.update(self.task, description=self._text(), **done)
-        elif self.plain and perf_counter() - self.told > LINE_EVERY:
-            self.told = perf_counter()
+        elif self.plain and perf_counter() - self.printed > LINE_EVERY_S:
+            self.printed = perf_counter()
             output.note(self._text())
 
     def _text(self) -> str:
@@ -62,7 +62,7 @@ class Progress:
         return f"{run.entries:,} entries  {speed:,.0f}/s  {score}  {evidence}{bad}{self._stream()}"
 
     def _stream(self) -> str:
-        """How a stream is doing: how fast its messages come, and how many wait."""
+        """Arrival rate and lag of a stream."""
         opened = self.run.opened
         if opened is None:
             return ""
@@ -113,17 +113,17 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
     score = "nothing new to learn"
     if now:
         metric = output.METRICS[record["metric"]]
-        each = "per event or draw, each" if model.learns_events else "each entry"
+        each = "each event or draw" if model.learns_events else "each entry"
         score = f"{metric} {record['score']:.4f} ({each} predicted before it was learned)"
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
-    spent = f"reading {parts['reading']}, the first rows (and compiling) {parts['starting']}"
+    spent = f"reading {parts['reading']}, first rows and compiling {parts['starting']}"
     if record["entries_per_second"]:
-        spent += f", the others {parts['learning']}: {record['entries_per_second']:,.0f} entries/s"
+        spent += f", other rows {parts['learning']}: {record['entries_per_second']:,.0f} entries/s"
     return [
         ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
         ("bad rows", f"{record['bad_rows']:,}"),
-        *([("left out", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
+        *([("skipped", f"{record['skipped_rows']:,} without an id")] if record["skipped_rows"] else []),
         *((f"nodes of {mode}", f"{n:,}") for mode, n in record["nodes"].items()),
         *([] if noise is None else [model.likelihood_.noise_in_words(noise)]),
         ("evidence", output.evidence(record["log_evidence"], model)),
@@ -151,13 +151,13 @@ def _last_part(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _coverage(share: float | None) -> list[tuple[str, str]]:
-    return [] if share is None else [("intervals", f"those of 90% held {share:.1%} of the values")]
+    return [] if share is None else [("intervals", f"90% intervals contained {share:.1%} of the values")]
 
 
 def _leading(members: list[dict[str, Any]]) -> list[tuple[str, str]]:
     if len(members) == 1:
         return []
     number, member = next((n, each) for n, each in enumerate(members, 1) if each["leading"])
-    own = f" ({output.named(member['own'])})" if member["own"] else ""
+    own = f" ({output.settings_text(member['own'])})" if member["own"] else ""
     text = f"member {number} of {len(members)}{own} leads with weight {member['weight']:.3f}"
     return [("committee", text)]

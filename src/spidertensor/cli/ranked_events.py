@@ -1,4 +1,4 @@
-"""What `spider evaluate` does with a data set or a file of events: it ranks nodes, beside popularity."""
+"""`spider evaluate` on events: rank nodes, and compare with popularity."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def evaluate_events(
     settings: dict[str, Any],
     engine: options.Engine,
 ) -> dict[str, Any]:
-    """The record of a method on a data set or file of events.
+    """Evaluate a method on events and return its record.
 
-    load:     the data, and what the record says about the file they are from
+    load:     returns the data, and facts about its file for the record
     settings: rank, batch_size and seed
     """
     from spidertensor.evaluation.popularity import popularity
@@ -38,13 +38,13 @@ def evaluate_events(
     protocol = protocol or PROTOCOLS[0]
     if protocol not in PROTOCOLS:
         choices = " or ".join(PROTOCOLS)
-        raise CommandError(f"{name} has events and no values to predict: --protocol takes {choices}")
+        raise CommandError(f"{name} has events and no values; --protocol takes {choices}")
     if not methods[method].events:
         able = ", ".join(each for each, entry in methods.items() if entry.events)
-        raise CommandError(f"{method} learns nothing from events alone: choose one of {able}")
-    data, of_file = load()
+        raise CommandError(f"{method} cannot learn from events alone; choose one of {able}")
+    data, file_facts = load()
     if protocol == "prequential" and data.time_order is None:
-        raise CommandError(f"the time of the events of {name} is not known: it has no prequential ranks")
+        raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
     chosen = {"method": method, "engine": engine.value, **settings}
     try:
         built, _ = methods[method].for_run(data, chosen)
@@ -57,13 +57,13 @@ def evaluate_events(
     full = ranked[method]["full"]
     if not full["n_scored"]:
         raise CommandError(
-            f"{name}: no event can be ranked: a {data.modes[0]} needs two events, and there has to be "
-            f"a {data.events_over} that it has not had"
+            f"{name}: no event can be ranked: a {data.modes[0]} needs at least two events, "
+            f"and a {data.events_over} without an event"
         )
     about = ("n_entries", "n_scored", "skipped", "seconds", "entries_per_second", "ranking_seconds")
     return {
         "dataset": name,
-        **of_file,
+        **file_facts,
         **chosen,
         "protocol": protocol,
         "over": data.events_over,
@@ -80,7 +80,7 @@ def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> di
     from spidertensor.evaluation.last_out import last_out, prequential_ranks
 
     over, seed = data.modes.index(data.events_over), settings["seed"]
-    if data.time_order is None:  # then the last event of a user is one of them at random
+    if data.time_order is None:  # no times: hold out a random event of each user
         events = take(data.train, np.random.default_rng(seed).permutation(len(data.train.value)))
     else:
         events = data.in_time_order()
@@ -97,16 +97,16 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(data: Any, protocol: str) -> list[str]:
-    from spidertensor.evaluation.last_out import EVERY
+    from spidertensor.evaluation.last_out import EVERY_EVENTS
 
     notes = []
     if protocol == "prequential":
-        notes.append(f"every {EVERY}th event is ranked before it is learned, but in the first tenth none is")
+        notes.append(f"after the first tenth, every {EVERY_EVENTS}th event is ranked before it is learned")
     else:
-        notes.append("sampled ranks flatter: compare methods by the full ranking")
+        notes.append("sampled ranks look too good; compare methods by the full ranking")
     if data.time_order is None:
         user = data.modes[0]
-        notes.append(f"the time of the events is not known: of each {user} one drawn by seed is held out")
+        notes.append(f"the events have no times: one random event of each {user} is held out")
     return notes
 
 
@@ -129,5 +129,5 @@ def show(record: dict[str, Any]) -> None:
         ("events per second", f"{record['entries_per_second']:,.0f}"),
     ]
     if record.get("bad_rows"):
-        pairs.append(("bad rows, left out", f"{record['bad_rows']:,}"))
+        pairs.append(("bad rows, skipped", f"{record['bad_rows']:,}"))
     output.print_pairs("", [*pairs, *(("note", note) for note in record["notes"])])

@@ -1,4 +1,4 @@
-"""`spider recommend`: the best nodes of a mode."""
+"""`spider recommend`: rank the nodes of a mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spidertensor.estimator.loading import Estimator
     from spidertensor.estimator.recommend import Recommendation
 
-AT_ONCE = 256  # rows of --given-file between two writes
+BLOCK_ROWS = 256  # rows of --given-file per write
 
 
 class Explore(StrEnum):
@@ -31,14 +31,16 @@ def recommend(
     over: Annotated[str, typer.Option(metavar="MODE", help="The mode to rank.")],
     given: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODE=ID", help="The id of a mode: user=42. Repeat for every mode but one."),
+        typer.Option(
+            metavar="MODE=ID",
+            help="The id of a mode, such as user=42. Repeat for every mode but the ranked one.",
+        ),
     ] = None,
     given_file: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank for each row of a file, whose columns have the ids of the modes that --given does not "
-            "name.",
+            help="Rank once for each row of this file, whose columns are the modes missing from --given.",
         ),
     ] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
@@ -46,15 +48,15 @@ def recommend(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank only the ids in this file. Other modes that it has columns of are those of the "
-            "candidate: the category of a product.",
+            help="Rank only the ids in this file. Columns of other modes belong to the candidate, such as "
+            "the category of a product.",
         ),
     ] = None,
     exclude: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Leave out the ids in this file: for all, or with a column such as user for that user only.",
+            help="Leave out the ids in this file: for everyone, or only for the user in a column user.",
         ),
     ] = None,
     explore: Annotated[
@@ -70,8 +72,8 @@ def recommend(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the ranking: csv, tsv, jsonl (each also .gz or .zst) or parquet. With --given-file "
-            "by default csv to standard output.",
+            help="Output file: csv, tsv, jsonl (optionally .gz or .zst) or parquet. With --given-file, csv "
+            "to standard output by default.",
         ),
     ] = None,
     spreadsheet_safe: writers.SpreadsheetSafe = False,
@@ -80,9 +82,10 @@ def recommend(
 ) -> None:
     """Rank the nodes of one mode, best first, with uncertainty.
 
-    std is that of the expected value; the std of spider predict also has the noise of an observation. For
-    binary values the first column is a probability, and std is that of the f behind it. --interval adds low
-    and high of an observation, as in spider predict. Ids that were never seen are predicted from the prior.
+    std is the uncertainty of the expected value, without the observation noise that spider predict
+    includes. For binary values the first column is a probability, and std is that of its latent value f.
+    --interval adds low and high of an observation, as in spider predict. Unseen ids are predicted from the
+    prior.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5
@@ -99,7 +102,7 @@ def recommend(
     fixed = _given(given or [], over, names, model)
     to_file = given_file is not None or out is not None
     if as_json and to_file:
-        raise CommandError("--json is for one ranking on standard output: use --out FILE.jsonl")
+        raise CommandError("--json is for one ranking on standard output; use --out FILE.jsonl")
     if spreadsheet_safe and not to_file:
         raise CommandError("--spreadsheet-safe is for --out and --given-file")
     out = None if out == Path("-") else out
@@ -123,7 +126,7 @@ def recommend(
         how["exclude"] = tables.read_ids("--exclude", exclude, estimator, [over], [*fixed, *rest])
     if given_file is not None:
         if not rest:
-            raise CommandError("--given-file has nothing to tell: all other modes are given")
+            raise CommandError("--given-file is not needed: all other modes are given")
         rows = tables.read_ids("--given-file", given_file, estimator, rest)
         _note_unseen(notes, estimator, rows, "row")
         _write(notes, estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
@@ -143,11 +146,11 @@ def recommend(
         "remember_seen", False
     ) is not False
     if not ranked and not left_out:
-        raise CommandError(f"{model} knows no {over}: all were forgotten")
+        raise CommandError(f"{model} has no {over} left: all were forgotten")
     if not ranked:
         notes.tell(
             SpiderWarning(
-                "nothing is left to recommend: all candidates are excluded or were had", kind="none left"
+                "nothing left to recommend: all candidates are excluded or already seen", kind="none left"
             )
         )
     records = [dict(zip(_columns(estimator, interval), each, strict=False)) for each in ranked]
@@ -171,7 +174,7 @@ def _write(
     *,
     spreadsheet_safe: bool,
 ) -> None:
-    """A line for each recommendation: the ids given, its rank, its own id, and the numbers."""
+    """Write a line per recommendation: the given ids, its rank, its id, and the numbers."""
     import numpy as np
 
     names, rng = estimator.mode_names_, np.random.default_rng(seed)
@@ -181,9 +184,9 @@ def _write(
         output.bar(f"ranking {over} for {output.counted(n_rows, 'row')}") as progress,
         writers.written(out, spreadsheet_safe=spreadsheet_safe) as write,
     ):
-        for start in range(0, n_rows, AT_ONCE):
-            part = {name: column[start : start + AT_ONCE].tolist() for name, column in rows.items()}
-            size = min(AT_ONCE, n_rows - start)
+        for start in range(0, n_rows, BLOCK_ROWS):
+            part = {name: column[start : start + BLOCK_ROWS].tolist() for name, column in rows.items()}
+            size = min(BLOCK_ROWS, n_rows - start)
             part |= {name: [raw] * size for name, raw in fixed.items()}
             with notes.of_warnings():
                 ranked = estimator.recommend_many(
@@ -205,7 +208,7 @@ def _lines(
     records, numbers = [], []
     for row, best in enumerate(ranked):
         given = {name: part[name][row] for name in names if name in part}
-        # a missing id is written as a missing one, which fits into a column of any type
+        # write a missing id as null, which fits a column of any type
         ids = {name: None if raw == MISSING_ID else raw for name, raw in given.items()}
         for rank, each in enumerate(best, 1):
             rank_column = {} if "rank" in names else {"rank": rank}
@@ -220,7 +223,7 @@ def _columns(estimator: Estimator, interval: float | None) -> list[str]:
 
 
 def _numbered(ids: dict[str, Any], names: list[str]) -> dict[str | int, Any]:
-    """By the number of the mode: a model that was fitted without names has none to know them by."""
+    """Ids by mode number, because models fitted without names do not know the names."""
     return {names.index(name): each for name, each in ids.items()}
 
 
@@ -234,7 +237,7 @@ def _note_unseen(notes: Notes, estimator: Estimator, ids: dict[str, Any], noun: 
     unseen = tables.unseen(estimator, ids)
     if unseen.any():
         known = f"{int(unseen.sum()):,} of {output.counted(len(unseen), noun)}"
-        reason = f"{known} with an id that was never seen: predicted from the prior"
+        reason = f"{known} with an unseen id: predicted from the prior"
         notes.tell(SpiderWarning(reason, kind=f"unseen {noun}s"))
 
 
@@ -265,7 +268,7 @@ def _show(
 
 
 def _given(texts: list[str], over: str, names: list[str], model: Path) -> dict[str, str]:
-    """The ids of --given by their modes."""
+    """The ids of --given by mode."""
     fixed: dict[str, str] = {}
     for text in texts:
         name, equals, raw = text.partition("=")

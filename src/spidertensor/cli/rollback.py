@@ -1,4 +1,4 @@
-"""`spider rollback`: go back to a model as it was before a run of spider fit."""
+"""`spider rollback`: restore a model from before a run of spider fit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 To = Annotated[
     int | None,
     typer.Option(
-        "--to", metavar="N", min=1, help="The version. By default the latest that is not the model."
+        "--to", metavar="N", min=1, help="The version. Defaults to the latest that differs from the model."
     ),
 ]
-List = Annotated[bool, typer.Option("--list", help="Only show which versions there are.")]
+List = Annotated[bool, typer.Option("--list", help="Only list the versions.")]
 
 
 def rollback(
     model: options.ModelFile, to: To = None, list_: List = False, as_json: options.AsJson = False
 ) -> None:
-    """Make an earlier version the model again.
+    """Restore an earlier version of a model.
 
-    spider fit --keep 5 keeps the model as it was before each run, beside it: MODEL.kept-1, MODEL.kept-2 and
-    so on, the highest number being the latest. The position goes back as well, so spider fit --resume learns
-    the later rows again. The model that was there is kept, too: a second rollback undoes the first.
+    spider fit --keep 5 keeps the model as it was before each run: MODEL.kept-1, MODEL.kept-2 and
+    so on; the highest number is the latest. The position is restored as well, so spider fit --resume learns
+    the later rows again. The replaced model is kept, too: a second rollback undoes the first.
 
     \b
     spider rollback ratings.spider --list
@@ -53,22 +53,22 @@ def rollback(
             to = max(others, default=None)
         if to is None or to not in versions:
             raise CommandError(_missing(model, to, versions))
-        record = _about(to, versions[to], look(versions[to]))  # a damaged file fails here
+        record = _about(to, versions[to], look(versions[to]))  # fails if the file is damaged
         replaced = kept.go_back(model, versions[to])
     record |= {"model": str(model), "replaced": replaced}
     if as_json:
         output.print_json(record)
         return
-    there = "" if replaced is None else f"; what was there is version {replaced}"
-    output.say(f"{model}: back at version {to} of {record['saved']}, {_learned(record)}{there}")
+    there = "" if replaced is None else f"; the replaced model is version {replaced}"
+    output.say(f"{model}: restored version {to} of {record['saved']}, {_learned(record)}{there}")
 
 
 def _missing(model: Path, to: int | None, versions: dict[int, Path]) -> str:
     if not versions:
-        return f"{model}: no earlier version is kept: spider fit --keep N keeps them"
+        return f"{model}: no earlier versions; spider fit --keep N keeps them"
     if to is None:
-        return f"{model}: is the only version that is kept"
-    return f"{model}: no version {to}, there are: {', '.join(map(str, versions))}"
+        return f"{model}: no other version is kept"
+    return f"{model}: no version {to}, only: {', '.join(map(str, versions))}"
 
 
 def _about(number: int, path: Path, estimator: Estimator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run of `spider fit`: a learner, a source, and what becomes of its rows."""
+"""A run of `spider fit`: a learner, a source, and the fate of its rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from spidertensor.learner.learner import Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.bins import QUANTILE_NUMBERS
 
-MANY_BAD = 0.05  # share of the rows
-AT_ONCE = 65_536  # entries learned between two looks at signals, where each row is several
-QUIET_S = 1.0  # seconds without a row, after which a pipe is quiet
+MANY_BAD_SHARE = 0.05  # of the rows
+BLOCK_ENTRIES = 65_536  # learned between checks for signals, if each row is several entries
+QUIET_S = 1.0  # time without a row after which a pipe counts as quiet
 
 
 @dataclass
 class Times:
-    """Seconds; the first chunk, for which kernels are compiled, counts as `starting`."""
+    """Seconds spent. The first chunk, which includes compiling, counts as `starting`."""
 
     reading: float = 0.0
     starting: float = 0.0
@@ -41,18 +41,18 @@ class Times:
 
 @dataclass
 class Run:
-    """new: the model begins with this run"""
+    """State of one run. new: whether this run created the model"""
 
     learner: Learner
     source: Source | Stream
     new: bool = True
-    missing: str = "error"  # what a missing id is: sources.read
-    keep: int = 0  # versions to keep of the model: see kept.py
-    predicted: int | None = None  # bytes of the file of predictions at the checkpoint that it goes on from
+    missing: str = "error"  # treatment of missing ids: see sources.read
+    keep: int = 0  # versions of the model to keep: see kept.py
+    predicted: int | None = None  # bytes of the predictions file at the checkpoint to resume from
     predictions: Predictions | None = None
-    rounds: Rounds | None = None  # of several workers
+    rounds: Rounds | None = None  # if there are several workers
     opened: OpenStream | None = field(init=False, default=None)
-    skipped: int = field(init=False, default=0)  # rows that were left out because an id is missing
+    skipped: int = field(init=False, default=0)  # rows without an id
     bad: int = field(init=False, default=0)  # bad rows of this run
     times: Times = field(init=False, default_factory=Times)
     notes: Notes = field(init=False, default_factory=Notes)
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def entries(self) -> int:
-        """Those of this run."""
+        """Entries learned in this run."""
         return self.learner.scores.entries
 
     @property
@@ -93,11 +93,11 @@ class Run:
             chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
         if self.new:
             chunks = joined_first(chunks, learner.estimator.batch_size, self._note_first)
-        # The position in a stream is known where its chunks end, so these also end rounds.
+        # A stream's position is known only at the end of a chunk, so its chunks also end rounds.
         if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
             return in_rounds(chunks, self._in_whole_rounds, lambda: entries_needed(learner.estimator))
         if learner.rule is not None and not isinstance(self.source, Stream):
-            return in_pieces(chunks, max(1, AT_ONCE // (1 + learner.rule.negatives)))
+            return in_pieces(chunks, max(1, BLOCK_ENTRIES // (1 + learner.rule.negatives)))
         return chunks
 
     def _in_whole_rounds(self, n: int) -> int:
@@ -105,20 +105,20 @@ class Run:
         return self.rounds.whole(self.learner.entries, n)
 
     def _note_first(self, n: int, quiet: bool) -> None:
-        """A pipe that is quiet gives fewer rows, and fewer numbers, than there would be without a pause."""
+        """Note if the scale or quantiles come from few rows, because the pipe went quiet."""
         estimator = self.learner.estimator
         if quiet and estimator.likelihood_.scaled and estimator.get_params().get("scaling") is None:
             values = output.counted(n, "value")
-            reason = f"{self.source.name} is quiet, so the scale is that of its first {values}"
-            remedy = "if they may mislead, pass --scaling SHIFT,SCALE"
+            reason = f"{self.source.name} is quiet, so the scale is estimated from its first {values}"
+            remedy = "if they are not representative, use --scaling SHIFT,SCALE"
             self.notes.tell(SpiderWarning(reason, kind="quiet", remedy=remedy))
         for name, each in zip(self.learner.modes, self.learner.bins, strict=True):
             if self.source.path is None and each and 0 < each.taken < QUANTILE_NUMBERS:
-                reason = f"the quantiles are those of the first {output.counted(each.taken, 'number')}"
+                reason = f"quantiles are based on only {output.counted(each.taken, 'number')}"
                 self.notes.tell(SpiderWarning(reason, kind="few quantiles", column=name))
 
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
-        """All of a chunk or, after an error, nothing of it."""
+        """Learn a whole chunk or, if an error is raised, nothing of it."""
         learner, before, learned = self.learner, rejected.count, None
         self._reject(chunk, rejected)
         if len(chunk.rows):
@@ -129,11 +129,11 @@ class Run:
 
             try:
                 learned = learner.learn(chunk.columns, chunk.values, refuse)
-            except (ValueError, ModuleNotFoundError) as error:  # an impossible setting, or no JAX
+            except (ValueError, ModuleNotFoundError) as error:  # an invalid setting, or no JAX
                 if isinstance(error, Fault):
                     raise
                 raise CommandError(str(error)) from None
-        # before anything else can fail: from here on the chunk counts as learned
+        # first of all, because the chunk now counts as learned
         bad = rejected.count - before
         learner.position["bad"] += bad
         learner.position |= {"row": chunk.end, "last": chunk.last, "stream": chunk.position}
@@ -155,18 +155,18 @@ class Run:
             zero_one = estimator.likelihood_.binary and not estimator.learns_events
             if not zero_one or self.learner.classes is not None:
                 raise
-            raise CommandError(f"{error}; labels other than 0 and 1 are named with --labels no,yes") from None
+            raise CommandError(f"{error}; for labels other than 0 and 1, use --labels no,yes") from None
 
     def note_the_end(self) -> None:
-        """What can only be said, or is only sure, when all rows are learned."""
+        """Notes that need all rows to be learned."""
         with self.notes.of_warnings():
             self.learner.estimator._warn_at_end()
         for each in self.last_part.notes():
             self.notes.tell(each)
         rows = self.bad + self.entries
-        if self.bad > MANY_BAD * rows:
-            reason = f"{self.bad / rows:.0%} of {output.counted(rows, 'row')} were bad and left out"
-            remedy = "--on-bad file writes them to a file, each with the reason"
+        if self.bad > MANY_BAD_SHARE * rows:
+            reason = f"{self.bad / rows:.0%} of {output.counted(rows, 'row')} were bad and skipped"
+            remedy = "--on-bad file writes them to a file with the reasons"
             self.notes.tell(SpiderWarning(reason, kind="bad rows", remedy=remedy))
 
     def open_predictions(self, path: Path, *, replace: bool) -> None:
@@ -194,7 +194,7 @@ class Run:
 
 
 def _bad_rows(chunk: Chunk, error: EntryError, names: list[str]) -> list[BadRow]:
-    """The rows of a chunk that the model has refused."""
+    """The rows of a chunk that the model refused."""
     assert chunk.values is not None
     bad = []
     for place in error.rows:

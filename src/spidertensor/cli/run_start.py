@@ -1,4 +1,4 @@
-"""A run of `spider fit` at its start: with a new model, or with one that exists."""
+"""Start of a run of `spider fit`, with a new or an existing model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> Run:
-    """A new model. rules: those of bins, by the names of modes"""
+    """A run with a new model. rules: of bins, by mode name"""
     events = "negatives" in settings
     if modes is None or (value is None and not events):
         raise CommandError("a new model needs --modes and --value, or --events for rows without a value")
@@ -43,7 +43,7 @@ def start(
     own = None if classes is None or are_zero_one(classes) else classes
     rules = rules or {}
     if unknown := [name for name in rules if name not in modes]:
-        raise CommandError(f"--bin {unknown[0]}: bins are for a mode: name it in --modes, too")
+        raise CommandError(f"--bin {unknown[0]}: bins need a mode; name it in --modes as well")
     bins = [Bins(rules[name]) if name in rules else None for name in modes]
     learner = Learner(estimator, path, modes, value, bins=bins, classes=own)
     learner.position = position.at_start(source, value, standing(learner, source).all_text, [])
@@ -56,13 +56,14 @@ def start(
 def resume(
     path: Path, source: Source | Stream, value: str | None, *, add: bool, again: bool, network: str | None
 ) -> Run:
-    """The model of an earlier run, to go on with `source`.
+    """A run that continues an existing model with `source`.
 
-    add: learn the source from its start; again: even if the model knows it
+    add:   learn the source from its start
+    again: even if the model has already learned it
     """
     estimator = files.load_model(path, network)
     if not add and position.checked(estimator.position_, len(estimator.mode_names_)) is None:
-        raise CommandError(f"{path}: was not made by spider fit: use --add to learn a source on top of it")
+        raise CommandError(f"{path}: not made by spider fit; use --add to learn a source on top of it")
     learner = reopened(estimator, path, value)
     check_value(learner)
     found = standing(learner, source)
@@ -70,18 +71,18 @@ def resume(
         position.check_new(found.place, path, source)
     if not add and found.place is None:
         raise CommandError(
-            f"{path}: has learned another source ({found.known[0]['source']}): "
+            f"{path}: has learned another source ({found.known[0]['source']}); "
             f"use --add to learn {source.name} on top of it"
         )
     known, missing = learner.position, position.missing_id(found.stored)
     learner.position = position.at_start(source, learner.value, found.all_text, found.before, missing)
     if "service" in known:
-        learner.position["service"] = known["service"]  # a server finds its journal and its answers by it
+        learner.position["service"] = known["service"]  # a server needs it to find its journal and answers
     run = Run(learner, source, new=False, missing=missing)
     if not add and found.place is not None:
         learner.position |= {name: found.place[name] for name in ("row", "bad", "last", "stream")}
         if (name := found.other_name(source)) is not None:
-            output.note(f"note: {path} was learned from {name}, and goes on with {source.name}")
+            output.note(f"note: {path} was learned from {name} and continues with {source.name}")
         if found.stored is not None and found.is_latest:
             run.predicted = position.predicted(found.stored)
     return run

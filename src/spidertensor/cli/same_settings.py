@@ -1,4 +1,4 @@
-"""Options that describe a model, beside the model that exists."""
+"""Check of model options against an existing model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_same(
     rules: dict[str, str] | None = None,
     **settings: Any,
 ) -> None:
-    """Options that are given must agree with the model."""
+    """Raise an error if a given option differs from the model."""
     estimator = learner.estimator
     facts = {
         "modes": learner.modes,
@@ -43,8 +43,8 @@ def check_same(
     }  # fmt: skip
     for name, wanted in {**options, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
-            has = event_options.named({name: facts.get(name)}, learner.modes)[name]
-            wanted = event_options.named({name: wanted}, learner.modes)[name]
+            has = event_options.with_mode_names({name: facts.get(name)}, learner.modes)[name]
+            wanted = event_options.with_mode_names({name: wanted}, learner.modes)[name]
             raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
 
 

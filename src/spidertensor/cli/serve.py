@@ -1,4 +1,4 @@
-"""`spider serve`: a model that learns from HTTP and answers beside it."""
+"""`spider serve`: a model that learns and predicts over HTTP."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ if TYPE_CHECKING:
     from spidertensor.service.server import Settings
     from spidertensor.sources import Stream
 
-Model = Annotated[Path | None, typer.Option(metavar="FILE", help="The model file: opened, or made.")]
+Model = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The model file; created if it does not exist.")
+]
 Modes = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="The id columns of a new model: user,movie.")
+    str | None, typer.Option(metavar="NAMES", help="The id columns of a new model, such as user,movie.")
 ]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
-Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1: predict probabilities.")]
-Counts = Annotated[bool, typer.Option("--counts", help="Values are counts: predict rates.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
+Counts = Annotated[bool, typer.Option("--counts", help="Values are counts; predict rates.")]
 Host = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Where to listen. Others than this machine need a token.")
+    str, typer.Option(metavar="ADDRESS", help="Address to listen on. Any but this machine needs a token.")
 ]
-Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes a free one.")]
+Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")]
 TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A file with the token that clients have to send.")
+    Path | None, typer.Option(metavar="FILE", help="A file with the token that clients must send.")
 ]
 Every = Annotated[
-    str, typer.Option(metavar="TIME|N", help="Save after this time (30s, 5m) or so many entries (100000).")
+    str, typer.Option(metavar="TIME|N", help="Save after this time (30s, 5m) or number of entries (100000).")
 ]
 Follow = Annotated[
     Path | None,
-    typer.Option(metavar="MODEL", help="Only predict, from a file that another process writes."),
+    typer.Option(metavar="MODEL", help="Only predict, from a model file that another process writes."),
 ]
 AllowOrigin = Annotated[
     list[str] | None,
-    typer.Option(metavar="ORIGIN", help="Pages of this origin may use the service: https://example.org."),
+    typer.Option(metavar="ORIGIN", help="Allow web pages of this origin, such as https://example.org."),
 ]
-MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Largest body of a request.")]
-MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Most rows of a request.")]
-MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait.")]
+MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Maximum size of a request body.")]
+MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum rows per request.")]
+MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of waiting requests.")]
 From = Annotated[
     str | None,
     typer.Option(
@@ -55,9 +57,9 @@ From = Annotated[
     ),
 ]
 Format = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="Of the messages of --from: json, csv, tsv, fields.")
+    str | None, typer.Option(metavar="FORMAT", help="Message format of --from: json, csv, tsv or fields.")
 ]
-Demo = Annotated[bool, typer.Option("--demo", help="Play a year of flights through a server, to watch.")]
+Demo = Annotated[bool, typer.Option("--demo", help="Serve a demo that learns a year of flights.")]
 
 
 def serve(
@@ -94,12 +96,12 @@ def serve(
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
-    With --from it also learns what comes in a stream, each message once. Bad messages stop nothing: they go
-    to the file --rejects, by default MODEL.rejects.jsonl, and with --dead-letter also to another stream.
+    With --from it also learns from a stream, each message once. Bad messages do not stop it: they go
+    to the --rejects file, by default MODEL.rejects.jsonl, and with --dead-letter also to another stream.
 
-    What is acknowledged is on the disk, in a journal beside the model, and survives a crash. SIGTERM and
-    Ctrl-C finish what is waiting and save. There is a page to watch at /, and the interface is described at
-    /openapi.json. Needs the extra serve: pip install 'spidertensor[serve]'.
+    Acknowledged entries are on disk, in a journal next to the model, and survive a crash. SIGTERM and
+    Ctrl-C finish waiting requests and save. There is a dashboard at /, and the API is described at
+    /openapi.json. Requires pip install 'spidertensor[serve]'.
 
     \b
     spider serve --model ratings.spider --modes user,movie --value rating
@@ -108,7 +110,7 @@ def serve(
     spider serve --model r.spider --host 0.0.0.0 --token-file token
     spider serve --demo
 
-    Other settings of a new model: make it with spider fit, then serve it.
+    For other settings, create the model with spider fit, then serve it.
     """
     if (model is not None) + (follow is not None) + demo != 1:
         raise CommandError("use one of --model, --follow and --demo")
@@ -118,7 +120,7 @@ def serve(
             "--format, --columns, --on-gap, --rejects, --dead-letter and --broker-config are for --from"
         )
     if from_ is not None and model is None:
-        raise CommandError("--from needs a model that learns: --model")
+        raise CommandError("--from needs --model, a model that learns")
     every = _every(checkpoint_every)
     given = {
         "scaling": None if scaling is None else options.numbers("--scaling", scaling, float),
@@ -128,7 +130,7 @@ def serve(
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
     if events and (value is not None or binary or counts):
-        raise CommandError("--events are rows without a value: leave out --value, --binary and --counts")
+        raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
     if binary and counts:
         raise CommandError("use only one of --binary and --counts")
@@ -145,7 +147,7 @@ def serve(
         raise CommandError(f"needs {error.name}: pip install 'spidertensor[serve]'") from None
     token = None if token_file is None else read_token(token_file)
     if token is None and not is_loopback(host):
-        raise CommandError(f"--host {host} can be reached from elsewhere: give a token with --token-file")
+        raise CommandError(f"--host {host} is reachable from other machines; set a token with --token-file")
     limits = Limits(body=max_body, rows=max_rows, queue=max_queue)
     settings = Settings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
     if demo:
@@ -161,8 +163,8 @@ def serve(
         files.check_apart({"--model": model, "--rejects": rejects})
         files.check_writable(model)
         with files.locked(model):
-            named = None if modes is None else options.words(modes)
-            served = _opened(model, named, value, binary, given, rejects)
+            names = None if modes is None else options.words(modes)
+            served = _opened(model, names, value, binary, given, rejects)
             try:
                 consumed = None
                 if from_ is not None:
@@ -176,13 +178,13 @@ def serve(
 
 
 def _demo(settings: Settings, given: dict[str, Any]) -> None:
-    """A model in a folder that is removed at the end, and a client that sends it the flights."""
+    """Serve a temporary model, and send it the flights."""
     from spidertensor.cli import playing
     from spidertensor.service.opening import NewModel, opened
     from spidertensor.service.server import run
 
     if settings.token is not None:
-        raise CommandError("--demo serves this machine only, without --token-file")
+        raise CommandError("--demo serves this machine only; omit --token-file")
     dataset = playing.stream()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{dataset.name}.spider"
@@ -196,7 +198,7 @@ def _demo(settings: Settings, given: dict[str, Any]) -> None:
 
 
 def _every(text: str) -> tuple[float, float]:
-    """Seconds and entries between two checkpoints; one of them is infinite."""
+    """Seconds and entries between checkpoints; one of them is infinite."""
     if text.strip().isdigit():
         return math.inf, max(1.0, float(text))
     return options.seconds(text), math.inf
@@ -220,19 +222,19 @@ def _opened(
 
     events = "negatives_over" in given
     if modes is not None:
-        given = event_options.numbered(given, modes)
+        given = event_options.with_mode_numbers(given, modes)
     kind = "SpiderClassifier" if binary or events else "SpiderRegressor"
     new = None if modes is None or (value is None and not events) else NewModel(kind, modes, value, given)
     if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
-        raise CommandError(f"{path}: no such model: a new one needs --modes and --value, or --events")
+        raise CommandError(f"{path}: no such model; a new one needs --modes and --value, or --events")
     if modes is not None and len({*modes, value}) != len(modes) + 1:
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
-    # Also without --from: the journal may have messages of a stream.
+    # Even without --from, because the journal may contain messages of a stream.
     served.rejects = Rejects(lambda stream, after: _rejects(rejects, stream, after))
     try:
         if modes is None:
-            given = event_options.numbered(given, served.learner.modes)
+            given = event_options.with_mode_numbers(given, served.learner.modes)
         check_same(served.learner, modes, value, binary=binary, paper=False, **given)
     except CommandError:
         served.close()
@@ -265,7 +267,7 @@ def _stream(
 def _consumed(
     served: JournaledLearner, stream: Stream, rejects: Path, letters: Stream | None
 ) -> ConsumedStream:
-    """The stream, opened where the model is with it; letters: where bad messages are sent."""
+    """Open the stream at the model's position. letters: the stream for bad messages"""
     from spidertensor import sources
     from spidertensor.learner import position
     from spidertensor.learner.opening import standing
@@ -276,18 +278,18 @@ def _consumed(
     found = standing(learner, stream, served.position_after_replay())
     if found.place is None and found.known and found.known[0]["stream"] is not None:
         raise CommandError(
-            f"{learner.path}: has learned another stream ({found.known[0]['source']}): to go on with "
-            f"{stream.name}, learn that on top of it first, with spider fit --add --until-end"
+            f"{learner.path}: has learned another stream ({found.known[0]['source']}); to continue with "
+            f"{stream.name}, first add it with spider fit --add --until-end"
         )
     if (name := found.other_name(stream)) is not None:
-        output.note(f"note: {learner.path} was learned from {name}, and goes on with {stream.name}")
+        output.note(f"note: {learner.path} was learned from {name} and continues with {stream.name}")
     start = found.place or {"row": 0, "bad": 0, "stream": None}
     files.check_writable(rejects)
-    _rejects(rejects, stream.name, start["row"])  # fails now if the file holds anything else
+    _rejects(rejects, stream.name, start["row"])  # fails if the file contains anything else
     about = position.at_start(stream, learner.value, found.all_text, found.before)
     about["bad"] = start["bad"]
     if found.is_latest:
-        del about["bad"]  # the model goes on counting by itself
+        del about["bad"]  # the model continues its own count
     how = {
         "likelihood": learner.estimator.likelihood_, "all_text": found.all_text, "position": start["stream"],
     }  # fmt: skip

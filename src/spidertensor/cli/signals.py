@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: stop without losing anything."""
+"""Handling of SIGINT and SIGTERM: stop without losing anything."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Stopped(Exception):
 
 
 class Signals:
-    """Stops at once while waiting for input, else after the current chunk.
+    """Stop at once while waiting for input, else after the current chunk.
 
-    A second signal has its usual effect; a model file is never half written.
+    A second signal has its usual effect; model files are never half written.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored: nohup, or a background job of a script
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup, or for a background job
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -44,7 +44,7 @@ class Signals:
         """The next chunk, or None after the last; a signal ends the wait."""
         self.waiting = True
         try:
-            if self.caught:  # since the last look, while the model was being saved: no input may ever come
+            if self.caught:  # caught while saving; do not wait for input that may never come
                 raise Stopped
             return next(chunks, None)
         finally:

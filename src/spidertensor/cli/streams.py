@@ -1,4 +1,4 @@
-"""The options of `spider fit` for streams in brokers."""
+"""Options for streams in brokers."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class OnGap(StrEnum):
 
 UntilEnd = Annotated[
     bool,
-    typer.Option("--until-end", help="Of a stream: stop at its current end instead of waiting for more."),
+    typer.Option("--until-end", help="Stop at the current end of a stream instead of waiting for more."),
 ]
 OnGapOption = Annotated[
     OnGap,
     typer.Option(
         metavar="raise|continue",
-        help="If messages of a stream were deleted before they were read: stop, or go on without them.",
+        help="If messages were deleted before they could be read: stop, or continue without them.",
     ),
 ]
 BrokerConfig = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Settings of the broker's client, such as passwords: lines of name=value, or .toml.",
+        help="Broker client settings such as passwords: lines of name=value, or .toml.",
     ),
 ]
 DeadLetter = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Skip bad messages and send them, with the reason, to this stream."),
+    typer.Option(metavar="URL", help="Skip bad messages and send them to this stream, with the reason."),
 ]
 
 
@@ -56,7 +56,7 @@ def opened(
     on_gap: OnGap,
     config: Path | None,
 ) -> Source | Stream:
-    """The source with this name: a URL, a file, or "-"."""
+    """The source of this name: a URL, a file, or "-"."""
     from spidertensor import sources
 
     if sources.is_url(name):
@@ -65,12 +65,12 @@ def opened(
         names = None if columns is None else options.words(columns)
         return sources.stream_at(name, format, names, config=config, on_gap=on_gap.value, until_end=until_end)
     if until_end or on_gap != OnGap.RAISE:
-        raise CommandError("--until-end and --on-gap are for streams, whose names are URLs")
+        raise CommandError("--until-end and --on-gap are for streams (URLs)")
     return options.source(name, format, columns, delimiter, encoding, decimal)
 
 
 def dead_letters(url: str | None, config: Path | None, source: Source | Stream) -> Stream | None:
-    """Where bad messages of the source are sent."""
+    """The stream for bad messages of the source, or None."""
     from spidertensor import sources
 
     if url is None:
@@ -78,6 +78,6 @@ def dead_letters(url: str | None, config: Path | None, source: Source | Stream) 
     if not sources.is_url(url):
         raise CommandError(f"--dead-letter takes the URL of a stream, not {url!r}")
     letters = sources.stream_at(url, "json", config=config)
-    if letters.name == source.name:  # each letter would be a bad message, and come back for ever
-        raise CommandError(f"--dead-letter {url}: is the stream that is read")
+    if letters.name == source.name:  # dead letters would be read as bad messages, in a loop
+        raise CommandError(f"--dead-letter {url}: must not be the stream being read")
     return letters

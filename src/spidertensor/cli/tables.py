@@ -1,4 +1,4 @@
-"""Tables of ids that a command reads whole: users, candidates, what not to recommend."""
+"""Tables of ids read into memory: users, candidates, exclusions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def read_ids(
     option: str, name: str, estimator: Estimator, needed: Sequence[str], allowed: Sequence[str] = ()
 ) -> dict[str, NDArray[Any]]:
-    """The ids in a file by mode: of the modes that are needed, and of those allowed where it has a column.
+    """Read ids by mode from a file: the needed modes, and those allowed modes that it has columns for.
 
-    Other columns are left alone. A bad row is an error.
+    Other columns are ignored. A bad row is an error.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def read_ids(
 
 
 def unseen(estimator: Estimator, ids: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """(n,) which rows have an id that the model has not learned."""
+    """(n,) whether a row has an id that the model has not learned."""
     import numpy as np
 
     from spidertensor.estimator.inputs import Columns

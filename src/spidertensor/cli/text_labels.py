@@ -10,7 +10,7 @@ from spidertensor.estimator.labels import Classes, are_classes
 
 
 def parsed(text: str | None) -> Classes | None:
-    """What --labels names: "no,yes", "1,2" or "false,true"; the second is the positive one."""
+    """Parse --labels, such as "no,yes", "1,2" or "false,true"; the second label is positive."""
     if text is None:
         return None
     words = options.words(text)
@@ -21,6 +21,6 @@ def parsed(text: str | None) -> Classes | None:
         labels = [int(word) for word in words]
     if not are_classes(labels):
         raise CommandError(
-            f"--labels takes two different labels, the positive one last: no,yes; not {text!r}"
+            f"--labels takes two different labels, positive last, such as no,yes, not {text!r}"
         )
     return labels[0], labels[1]

@@ -1,4 +1,4 @@
-"""`spider warmup`: compile the kernels ahead of time, so that a deployment's first entry does not wait."""
+"""`spider warmup`: compile the kernels before the first entry arrives."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from spidertensor.cli.errors import CommandError
 def warmup() -> None:
     """Compile the kernels ahead of time.
 
-    One compilation serves every number of modes and of layers, both kinds of values, learning and prediction.
+    One compilation covers any number of modes and layers, all kinds of values, learning and prediction.
 
     \b
     spider warmup
     NUMBA_CACHE_DIR=/var/cache/spider spider warmup
 
-    Those of the sequential engine are kept in the folder that NUMBA_CACHE_DIR names, else beside the
-    installed package, else in the user's cache folder. A folder that is read-only later is still read.
+    Kernels of the sequential engine are cached in NUMBA_CACHE_DIR, else next to the installed
+    package, else in the user's cache folder. The cache may be read-only later.
     """
     from spidertensor.spider.compiled import cache_folder, compilations
 
     folder = cache_folder()
     if folder is None:
-        raise CommandError("no folder for compiled kernels: set NUMBA_CACHE_DIR to one that can be written")
+        raise CommandError("no folder for compiled kernels: set NUMBA_CACHE_DIR to a writable folder")
     began, before = perf_counter(), compilations()
     _learn_and_predict()
     compiled = sorted(Counter(compilations()) - Counter(before))
@@ -35,8 +35,7 @@ def warmup() -> None:
 
 
 def _learn_and_predict() -> None:
-    """One entry, with the floors that spider fit shows beside the model; what committees of classifiers and
-    rankings of many candidates need besides."""
+    """Run every kernel once: model, floors of spider fit, classifier committees, rankings."""
     import numpy as np
 
     from spidertensor.evaluation import floors

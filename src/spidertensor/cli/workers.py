@@ -1,4 +1,4 @@
-"""`--workers`: several threads, or processes of a Ray cluster, learn one model."""
+"""`--workers`: learn one model in several threads, or in processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from spidertensor.cli.errors import CommandError
 
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Threads that learn; with --cluster, processes of Ray."),
+    typer.Option(metavar="N", min=1, help="Learning threads; with --cluster, Ray processes."),
 ]
 OnCluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
         metavar="ADDRESS",
-        help="With --workers: a Ray cluster, auto, host:port of its head, or local for one on this machine.",
+        help="With --workers: the Ray cluster: auto, host:port of its head, or local to start one.",
     ),
 ]
 Part = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="With --workers: entries that each learns before they exchange. 1024."
+        metavar="N", min=1, help="With --workers: entries that each learns between exchanges. [default: 1024]"
     ),
 ]
 
@@ -37,7 +37,7 @@ def check(workers: int | None, cluster: str | None, part: int | None) -> None:
 
 @contextmanager
 def placed(estimator: Any, workers: int | None, cluster: str | None, part: int | None) -> Iterator[Any]:
-    """Inside, the estimator learns by so many workers."""
+    """Let the estimator learn with `workers` workers inside the block."""
     if workers is None:
         yield None
         return
@@ -48,6 +48,6 @@ def placed(estimator: Any, workers: int | None, cluster: str | None, part: int |
         try:
             where = on_workers(estimator, workers=workers, address=cluster, part=part or PART)
             entered = stack.enter_context(where)
-        except (ValueError, ModuleNotFoundError) as error:  # an impossible setting, or no Ray
+        except (ValueError, ModuleNotFoundError) as error:  # an invalid setting, or no Ray
             raise CommandError(str(error)) from None
         yield entered

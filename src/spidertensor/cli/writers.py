@@ -1,4 +1,4 @@
-"""Tables to files: rows as a source keeps them (a pyarrow Table or a list of dicts), and new columns."""
+"""Write tables: rows of a source (a pyarrow Table or a list of dicts) with new columns."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ SpreadsheetSafe = Annotated[
     bool,
     typer.Option(
         "--spreadsheet-safe",
-        help="Write ' before a text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
+        help="Write ' before text that a spreadsheet would run as a formula (=, +, -, @ ...). Changes the "
         "data.",
     ),
 ]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-# What a spreadsheet may take for a formula: a text that begins like one, also in full-width characters, and
-# is not just a number.
+# Text that a spreadsheet may take for a formula, also in full-width characters; plain numbers excepted.
 _FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff20\uff0b\uff0d]|[+\-](?!\d+(\.\d+)?([eE][+-]?\d+)?\Z)")
 
 
 @contextmanager
 def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any]:
-    """A function that writes rows and columns beside them; the file gets its name when it is complete.
+    """Yield a function that writes rows with new columns; the file appears under its name when complete.
 
-    spreadsheet_safe: in csv and tsv, a ' stands before a text that a spreadsheet would take for a formula
+    spreadsheet_safe: in csv and tsv, write ' before text that looks like a formula
     """
     import pyarrow as pa
 
@@ -45,7 +44,7 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
         yield _csv_writer(output.Terminal(), DELIMITERS["csv"], spreadsheet_safe)
         return
     if out.suffix.lower() == ".zip":
-        raise CommandError(f"{out}: a zip is only read: write .gz or .zst")
+        raise CommandError(f"{out}: zip files can only be read; use .gz or .zst")
     target = source_by_name(str(out))
     kind = target.format.name
     if spreadsheet_safe and kind not in DELIMITERS:
@@ -66,9 +65,9 @@ def written(out: Path | None, *, spreadsheet_safe: bool = False) -> Iterator[Any
 
 
 def rows_writer(file: Any, kind: str, *, header: bool = True, names: Sequence[str] = ()) -> Any:
-    """A function that writes rows of csv, tsv or jsonl and columns beside them to an open text file.
+    """A function that writes rows with new columns as csv, tsv or jsonl to an open text file.
 
-    header: False if the file has it already; names: of the columns, if there may be no rows
+    header: False if the file already has one; names: of the columns, if there may be no rows
     """
     return (
         _json_writer(file) if kind == "jsonl" else _csv_writer(file, DELIMITERS[kind], False, header, names)
@@ -76,7 +75,7 @@ def rows_writer(file: Any, kind: str, *, header: bool = True, names: Sequence[st
 
 
 def no_rows(records: Any, names: list[str]) -> Any:
-    """A table without rows: with all its columns if they are known, else with those of `names`."""
+    """A table without rows, with all columns of `records` if known, else `names`."""
     import pyarrow as pa
 
     if isinstance(records, pa.Table):
@@ -88,24 +87,24 @@ def _names(records: Any, extra: dict[str, Any]) -> list[str]:
     names = list(records[0]) if isinstance(records, list) else list(records.column_names)
     for name in extra:
         if name in names:
-            raise CommandError(f"SOURCE has a column {name!r} already: rename or drop it first")
+            raise CommandError(f"SOURCE already has a column {name!r}; rename or drop it first")
     return names
 
 
 def _checked(records: Any, names: list[str]) -> None:
-    """A table has the columns of its first row: other columns of later rows would be lost."""
+    """Refuse columns that the first row lacks, because they would be lost."""
     if isinstance(records, list):
         known = set(names)
         for record in records:
             if more := record.keys() - known:
-                raise CommandError(
-                    f"a row has {min(more)!r}, which the first row does not have: write jsonl instead"
-                )
+                raise CommandError(f"a row has {min(more)!r}, which the first row lacks; write jsonl instead")
 
 
 class _Lines:
-    """Rows of a csv.writer whose lines end in \\r\\n, with \\n instead. Only with such ends does it quote a
-    lone \\r, which would else begin a new row."""
+    """Replaces \\r\\n at line ends by \\n.
+
+    csv.writer quotes a lone \\r, which would otherwise start a new row, only if its lines end in \\r\\n.
+    """
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -177,7 +176,7 @@ def _parquet_writer(handle: BinaryIO) -> Iterator[Any]:
             writers[0].write_table(table.select(writers[0].schema.names).cast(writers[0].schema))
         except (pa.ArrowException, KeyError) as error:
             raise CommandError(
-                f"the types of the rows differ ({str(error).splitlines()[0]}): write jsonl instead"
+                f"rows have different types ({str(error).splitlines()[0]}); write jsonl instead"
             ) from None
 
     try:

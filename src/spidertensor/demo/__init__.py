@@ -1,4 +1,4 @@
-"""Streams to try without data of one's own: a year of flights, and a synthetic one."""
+"""Demo streams: a year of flights, and a synthetic one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ INFOS: dict[str, Info] = {info.name: info for info in (flights.INFO, synthetic.I
 
 
 def load(name: str) -> Dataset:
-    """The stream with this name, of INFOS."""
+    """Load a stream by its name in INFOS."""
     if name == synthetic.INFO.name:
         return synthetic.synthetic()
     path = installed_file(flights.INFO)
     if path is None:
-        raise DatasetError(f"no file of {name}. Get it from {flights.INFO.source}.")
+        raise DatasetError(f"{name} is not installed. Get it from {flights.INFO.source}.")
     return read_dataset(flights.INFO, path, flights.read)

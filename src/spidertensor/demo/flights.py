@@ -14,7 +14,7 @@ MODES = ("carrier", "origin", "dest", "tailnum", "hour")
 
 
 def read(path: Path) -> Parts:
-    """Cancelled and diverted flights have no delay and are dropped."""
+    """Read the flights, without cancelled and diverted ones, which have no delay."""
     with open_zip(path) as archive, archive.open("flights.csv") as file:
         delay, year, month, day, time, *ids = columns(
             file, "arr_delay year month day sched_dep_time " + " ".join(MODES)

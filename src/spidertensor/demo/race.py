@@ -1,8 +1,8 @@
-"""The demo: a year of flights through SPIDER next to the floors, one pass, well under a minute.
+"""The demo: SPIDER and the floors learn a year of flights in one pass, in well under a minute.
 
 (carrier, origin, destination, plane, hour) -> arrival delay, every flight predicted before it is learned.
-What is left afterwards are a picture and a model file, and three commands to go on with. Without the flights
-a synthetic stream takes their place, without matplotlib there is no picture.
+Leaves a picture and a model file, and suggests three commands. Uses a synthetic stream if the flights are not
+installed, and draws no picture without matplotlib.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.writing import naming
 
-ROWS = 50  # over the stream: with all flights a window is about a week
-BATCH_SIZE = 1024  # entries per call, which changes nothing but the number of calls
-SHOWN = 3  # widest and narrowest predictions
+N_ROWS = 50  # over the stream: a window is about a week of flights
+BATCH_SIZE = 1024  # entries per call; does not change the result
+N_EXTREMES = 3  # widest and narrowest predictions shown
 SCORES = ("last\nwindow", "log\nevidence", "50 %\ncovers", "90 %\ncovers")  # columns after the RMSE
 
-SHORT = {"bias_var": "bias var", "multilinear_var": "pair var"}  # of prior variances, in a legend
+SHORT = {"bias_var": "bias var", "multilinear_var": "pair var"}  # legend names of prior variances
 
-SPIDER = "SPIDER"  # the estimator with its defaults, which is METHODS["spider"] on raw ids
+SPIDER = "SPIDER"  # the default estimator: METHODS["spider"] on raw ids
 
-Rows = dict[str, Row]  # of each method at the same place of the stream
+Rows = dict[str, Row]  # by method, at the same point of the stream
 
 
 class Words(NamedTuple):
-    """How the screen and the picture speak of a stream."""
+    """Wording for a stream on screen and in the picture."""
 
     entries: str
     unit: str
@@ -59,26 +59,25 @@ FLIGHTS = Words(
     "flights",
     "minutes",
     "Flights out of New York in 2013, in scheduled order: (carrier, origin, destination, plane, hour) -> "
-    "arrival delay, cut to -60..180 minutes. A delay is learned before the next scheduled flight is "
+    "arrival delay, clipped to -60..180 minutes. A delay is learned before the next scheduled flight is "
     "predicted, although that plane may not have landed yet.",
-    "Delays have a long tail, on some days more than on others: a Gaussian wide enough for it is too wide "
-    "for the rest, and over the year its 50 % intervals cover more than 50 %. The ends of calibrated "
-    "intervals follow how far the latest flights lay from their predictions: over the year these cover what "
-    "they say.",
+    "Delays have a long tail, longer on some days than on others. A Gaussian wide enough for it is too wide "
+    "for the rest, so over the year its 50 % intervals cover more than 50 %. Calibrated intervals follow the "
+    "errors of recent flights, and over the year they cover what they should.",
 )
 SYNTHETIC = Words(
     "entries",
     "",
     "A random network over random factors, with noise of standard deviation 0.3.",
-    "The noise is Gaussian, so 50 % intervals should cover 50 %. Over the whole stream those of SPIDER are a "
-    "little too wide, the calibrated ones are not.",
+    "The noise is Gaussian, so 50 % intervals should cover 50 %. Over the whole stream, SPIDER's plain "
+    "intervals are slightly too wide; the calibrated ones are not.",
 )
 
 
 def run(console: Console, out: Path, entries: int | None = None) -> None:
     """Print the demo to `console` and leave NAME.png and NAME.spider in the folder `out`.
 
-    entries: how many entries of the stream to learn, all by default
+    entries: number of entries to learn; all by default
     """
     dataset, words = _dataset(console)
     whole = dataset.in_time_order()
@@ -94,8 +93,8 @@ def run(console: Console, out: Path, entries: int | None = None) -> None:
     }
     history = []
     for rows in _watched(console, racers, stream, words):
-        # The passes run in step, so this is the model at that row. Its weights, because the state that the
-        # evaluation sees is an estimator and no committee.
+        # The passes run in step, so this is the model at that row. The evaluation sees an estimator instead
+        # of a committee, so member weights are added here.
         rows[SPIDER]["members"] = [member.weight for member in models[-1].members_]
         history.append(rows)
     model = models[-1]
@@ -115,8 +114,8 @@ def _dataset(console: Console) -> tuple[Dataset, Words]:
     except DatasetError:
         _print_line(
             console,
-            "The flights are not here (pip install 'spidertensor[demo]' brings them, and "
-            "`spider evaluate flights` says what is wrong): this is a synthetic stream.",
+            "The flights are not installed, so this is a synthetic stream. To get them: "
+            "pip install 'spidertensor[demo]' (`spider evaluate flights` shows what is wrong).",
         )
         return load("synthetic"), SYNTHETIC
 
@@ -124,8 +123,8 @@ def _dataset(console: Console) -> tuple[Dataset, Words]:
 def _spider(dataset: Dataset, models: list[SpiderRegressor]) -> Method:
     """The estimator as a Method, fed with raw ids so that the saved model knows them.
 
-    A started model is appended to `models`. The evaluator starts two, the first only to compile, and the
-    last is the one that learns the stream.
+    `init` appends each model to `models`. The evaluation creates two: the first only to compile, the
+    last to learn the stream.
     """
 
     def init(seed: int) -> SpiderRegressor:
@@ -142,7 +141,7 @@ def _spider(dataset: Dataset, models: list[SpiderRegressor]) -> Method:
 
 
 def _raw_ids(dataset: Dataset, index: NDArray[np.integer]) -> pa.Table:
-    """A synthetic node has no label: its row is its id."""
+    """Raw ids of entries; synthetic nodes have no labels, so their numbers are the ids."""
     columns = dict(zip(dataset.modes, index.T, strict=True))
     if dataset.labels:
         labels = zip(columns.items(), dataset.labels, strict=True)
@@ -151,17 +150,17 @@ def _raw_ids(dataset: Dataset, index: NDArray[np.integer]) -> pa.Table:
 
 
 def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: Words) -> Iterator[Rows]:
-    """The rows of all racers as the stream goes on, shown in a live table or as a line every tenth."""
+    """Yield the rows of all racers, shown in a live table, or as a line per tenth of the stream."""
     n = len(stream.value)
     passes = [
-        prequential(racer, stream, likelihood=GAUSSIAN, batch_size=BATCH_SIZE, at=ROWS)
+        prequential(racer, stream, likelihood=GAUSSIAN, batch_size=BATCH_SIZE, at=N_ROWS)
         for racer in racers.values()
     ]
     groups = (dict(zip(racers, group, strict=True)) for group in zip(*passes, strict=True))
-    starting = "Starting; the first time on a machine this compiles for ten to twenty seconds ..."
+    starting = "Starting; the first run on a machine compiles for ten to twenty seconds ..."
     with console.status(starting) if console.is_interactive else nullcontext():
         rows = first = next(groups)
-    tenths = 1  # told so far; nothing of the first tenth is scored
+    tenths = 1  # printed so far; the first tenth is not scored
     with Live(console=console, auto_refresh=False) if console.is_interactive else nullcontext() as live:
         for rows in chain([first], groups):
             learned = rows[SPIDER]["n_entries"]
@@ -177,7 +176,7 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
 
 
 def _table(rows: Rows, n: int, words: Words) -> Table:
-    speed = f"SPIDER learns {rows[SPIDER]['entries_per_second']:,.0f} per second, look-up of ids included"
+    speed = f"SPIDER learns {rows[SPIDER]['entries_per_second']:,.0f} per second, including id lookup"
     title = f"{rows[SPIDER]['n_entries']:,} of {n:,} {words.entries}\n{speed}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in ("", _with_unit("RMSE", words), *SCORES):
@@ -205,10 +204,10 @@ def _with_unit(column: str, words: Words) -> str:
 def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words) -> None:
     nodes = " x ".join(f"{n:,}" for n in model.n_nodes_)
     sentences = (
-        f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is left out of every score.",
-        f"Log evidence is the mean per entry; SPIDER's sum over the stream: {model.log_evidence_:,.0f}.",
+        f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is not scored.",
+        f"Log evidence is the mean per entry; SPIDER's total over the stream is {model.log_evidence_:,.0f}.",
         words.coverage,
-        f"Learning took {row['seconds']:.2f} seconds and met {nodes} nodes.",
+        f"Learning took {row['seconds']:.2f} seconds and found {nodes} nodes.",
     )
     console.print(" ".join(sentences), highlight=False)
 
@@ -217,35 +216,35 @@ def _print_leader(console: Console, model: SpiderRegressor) -> None:
     members = model.members_
     leader = max(members, key=lambda member: member.weight)
     name = _member_names(model)[members.index(leader)]
-    line = f"Of the {len(members)} models that predict together, the one with {name} leads, "
+    line = f"Of the {len(members)} committee members, the one with {name} leads, "
     console.print(f"{line}with a weight of {100 * leader.weight:.0f} %.", highlight=False)
 
 
 def _member_names(model: SpiderRegressor) -> list[str]:
-    """What each model has that others have not: "bias var 0.1, pair var 0.1, memory 1,000"."""
+    """Settings in which members differ, such as "bias var 0.1, pair var 0.1, memory 1,000"."""
     members, settings = model.members_, model.settings_
     differ = dict.fromkeys(name for member in members for name in member.own)
     names = []
     for member in members:
         own = {name: (settings | member.own)[name] for name in differ}
-        said = [f"{SHORT.get(name, name)} {value:,g}" for name, value in own.items() if value is not None]
-        names.append(", ".join(said))
+        parts = [f"{SHORT.get(name, name)} {value:,g}" for name, value in own.items() if value is not None]
+        names.append(", ".join(parts))
     return names
 
 
 def _extremes(
     dataset: Dataset, stream: Batch, prediction: Callable[[Any], Prediction], words: Words
 ) -> Table:
-    """What the model now expects of the entries it has seen, where it is least and most sure of that."""
+    """Current predictions for seen entries, where the model is least and most certain."""
     seen = np.unique(np.ravel_multi_index(tuple(stream.index.T), dataset.shape))
     index = np.stack(np.unravel_index(seen, dataset.shape), axis=1)
     mean, var, noise = prediction(index)
     order = np.argsort(var)
-    title = "The widest and the narrowest predictions of the model as it is now"
+    title = "The widest and narrowest predictions of the current model"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in (*dataset.modes, _with_unit("expected", words), "one\nobservation"):
         table.add_column(column, justify="left" if column in dataset.modes else "right", no_wrap=True)
-    for which in (order[: -SHOWN - 1 : -1], order[:SHOWN]):
+    for which in (order[: -N_EXTREMES - 1 : -1], order[:N_EXTREMES]):
         table.add_section()
         for entry, ids in zip(which, _raw_ids(dataset, index[which]).to_pylist(), strict=True):
             std, of_one = np.sqrt(var[entry]), np.sqrt(var[entry] + noise[entry])
@@ -261,7 +260,7 @@ def _save_picture(
     try:
         figure = overview(rows_by_method, entries=words.entries, unit=words.unit, members=names)
     except ModuleNotFoundError:
-        _print_line(console, "Picture: none, it needs matplotlib: pip install 'spidertensor[plot]'")
+        _print_line(console, "Picture: none; needs matplotlib: pip install 'spidertensor[plot]'")
         return
     with naming(path):
         figure.savefig(path, dpi=150)
@@ -273,12 +272,12 @@ def _print_next(console: Console, path: Path, dataset: Dataset, stream: Batch) -
     over = dataset.modes[-1]
     given = " ".join(f"--given {mode}={shlex.quote(str(ids[mode]))}" for mode in dataset.modes[:-1])
     model = shlex.quote(str(path))
-    console.print("Three commands to try next (recommend puts the highest expected value first):")
+    console.print("Three commands to try next (recommend ranks the highest expected value first):")
     _print_line(console, f"  spider info {model}")
     _print_line(console, f"  spider recommend {model} {given} --over {over} -n 5")
     _print_line(console, f"  spider evaluate {dataset.name} --protocol prequential")
 
 
 def _print_line(console: Console, line: str) -> None:
-    """One line however narrow the console is, and no part of a path taken for mark-up."""
+    """Print without wrapping, and without reading markup in paths."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""A stream from a known truth."""
+"""A synthetic stream with known truth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from spidertensor.evaluation.dataset import TEST_SHARE, Dataset, Info, as_batch
 from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT, Likelihood, check
 
-STEEPNESS = 3.0  # of the network: with small inputs tanh is a line, and f a sum of biases
+STEEPNESS = 3.0  # of the network: with small inputs tanh would be linear, and f a sum of biases
 
 INFO = Info(
     "synthetic",
@@ -26,11 +26,12 @@ def synthetic(
     drift: float | str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """A random network over random factors: value = f + noise N(0, 1), or whether that is positive; or a
-    count of mean exp(f + 1) and dispersion `noise`.
+    """A random network f over random factors.
 
-    f has mean 0 and standard deviation 1. A tenth more entries, at the end of the stream, are the test.
-    drift: a share of the stream, after which all factors are other ones; or "slow": they turn all the time
+    Gaussian: value = f + noise N(0, 1); binary: whether that is positive; counts: mean exp(f + 1) and
+    dispersion `noise`. f has mean 0 and standard deviation 1. A tenth more entries, after the end of the
+    stream, are the test.
+    drift: the share of the stream after which all factors change; or "slow" for continuous change
     """
     rng = np.random.default_rng(seed)
     n = n_entries + int(TEST_SHARE * n_entries)

@@ -1,4 +1,4 @@
-"""What the states of the baselines count."""
+"""Counters in the states of baselines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 class Counts(NamedTuple):
     nodes: NDArray[np.int64]  # per mode
     entries: NDArray[np.int64]
-    rejected: NDArray[np.int64]  # elements whose update was not made, as in an Update
+    rejected: NDArray[np.int64]  # elements whose update was rejected, as in Update
     refused: NDArray[np.int64]  # entries that were not learned
-    log_evidence: NDArray[np.float64]  # sum over the entries that were learned
+    log_evidence: NDArray[np.float64]  # sum over learned entries
 
     def with_nodes(self, n_nodes: NDArray[np.int64]) -> Counts:
         return self._replace(nodes=np.maximum(self.nodes, n_nodes))

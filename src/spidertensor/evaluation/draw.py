@@ -1,7 +1,7 @@
-"""Figures of the rows of `protocols`: every number drawn is in a row.
+"""Figures of the rows of `protocols`.
 
-Figures are made without pyplot, so there is no window, no backend to choose and no global state. Methods have
-the styles of the palette in the order given, and the first one stands out.
+Figures are made without pyplot: no window, no backend, no global state. Methods take the styles of the
+palette in order, and the first one stands out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE = (9.0, 3.7)  # inches: 900 pixels wide at 100 dots per inch
-SIZE_WITH_MEMBERS = (9.0, 5.0)
-# Of the curve of calibrated intervals: no line, since those of several methods lie on the diagonal.
+SIZE_INCHES = (9.0, 3.7)
+SIZE_WITH_MEMBERS_INCHES = (9.0, 5.0)
+# Style of calibrated intervals: markers only, because lines of several methods would overlap on the diagonal.
 HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
 
 Points = Sequence[Sequence[float]]  # pairs
@@ -35,14 +35,14 @@ def overview(
 ) -> Figure:
     """Running curves and calibration side by side, from the rows of one of `protocols`.
 
-    entries: what an entry is called; unit: of the values, none by default
-    members: what the models of the first method's committee are called; their weights are drawn below
+    entries: the plural noun for entries; unit: of the values
+    members: names of the first method's committee members, whose weights are drawn below
     """
     from matplotlib.figure import Figure
 
     name, rows = next(iter(rows_by_method.items()))
     heights = [2.6, 1] if members else [1]
-    figure = Figure(figsize=SIZE_WITH_MEMBERS if members else SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE_WITH_MEMBERS_INCHES if members else SIZE_INCHES, layout="constrained")
     panels = figure.subplots(len(heights), 2, width_ratios=[1.7, 1], height_ratios=heights, squeeze=False)
     curves, calibration = panels[0]
     draw_running_curves(curves, rows_by_method, entries=entries, unit=unit)
@@ -56,10 +56,10 @@ def overview(
         curves.set_xlabel("")
         weights.set_xlabel(escaped(f"{entries} learned so far"))
         weights.set_ylabel("weight")
-        weights.set_title(escaped(f"The models of {name}: weights in its predictions"), fontsize="medium")
+        weights.set_title(escaped(f"Weights of the members of {name}"), fontsize="medium")
         beside.set_axis_off()
         handles, labels = weights.get_legend_handles_labels()
-        beside.legend(  # from above, as the areas lie
+        beside.legend(  # top to bottom, like the areas
             handles[::-1], labels[::-1], loc="center left", frameon=False, fontsize="small"
         )
     return figure
@@ -68,9 +68,9 @@ def overview(
 def draw_running_curves(
     axes: Axes, rows_by_method: Mapping[str, Sequence[Row]], *, entries: str = "entries", unit: str = ""
 ) -> None:
-    """The score of each window between two rows; the legend has the score over all but the skipped ones.
+    """Draw the score of each window between rows; the legend shows the score over all scored entries.
 
-    Held out there are no windows: the curves are scores of the test set after so many entries.
+    For held-out rows, draw the score on the test set against the number of entries learned.
     """
     last = next(iter(rows_by_method.values()))[-1]
     metric = METRICS[last["metric"]].label
@@ -92,20 +92,20 @@ def draw_running_curves(
     axes.set_ylabel(escaped(f"{metric} {of_what}" + (f" ({unit})" if unit else "")))
     axes.set_title(title, fontsize="medium")
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the curves
+    axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
     axes.legend(loc="upper center", ncols=2, frameon=False, fontsize="small")
     tidy(axes)
 
 
 def draw_members(axes: Axes, points: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """The weights of a committee's models after so many entries, one upon the other: together they are 1.
+    """Draw the weights of committee members over time, stacked to 1.
 
-    points: rows, or points of the curve of a run, with `n_entries` and `members`
+    points: rows, or points of a run's curve, with `n_entries` and `members`
     """
     n_entries = [point["n_entries"] for point in points]
     weights = list(zip(*(point["members"] for point in points), strict=True))
     names = names or [f"model {number}" for number in range(1, len(weights) + 1)]
-    # tints of one colour: parts of a whole, and in order even without colours
+    # tints of one colour, which keep their order in greyscale
     lighter = 0.85 / max(len(weights) - 1, 1)
     tints = [(BLUE.color, 1 - number * lighter) for number in range(len(weights))]
     axes.stackplot(
@@ -124,7 +124,7 @@ def draw_calibration(
     curve: Curve,
     calibrated: Mapping[str, Points] = MappingProxyType({}),
 ) -> None:
-    """Observed against predicted shares: a well calibrated method lies on the diagonal."""
+    """Draw observed against predicted shares; a well calibrated method lies on the diagonal."""
     n = len(points_by_method)
     styles = {name: palette_style(number, n) for number, name in enumerate(points_by_method)}
     draw_reliability(axes, points_by_method, styles, curve, calibrated)
@@ -139,9 +139,9 @@ def draw_reliability(
     curve: Curve,
     calibrated: Mapping[str, Points] = MappingProxyType({}),
 ) -> None:
-    """The curves of `draw_calibration`, in these styles, without title and legend.
+    """Draw the curves of `draw_calibration` in these styles, without title and legend.
 
-    calibrated: of the methods that have calibrated intervals, the curves of these; they have hollow markers
+    calibrated: curves of calibrated intervals, for methods that have them; drawn with hollow markers
     """
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1.0, label="ideal")
     for name, points in points_by_method.items():
@@ -163,12 +163,12 @@ def _percent(share: float, place: float) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that is shown as it is: matplotlib takes text between two dollar signs for mathematics."""
+    """Escape dollar signs, which matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 
 
 def palette_style(number: int, n_methods: int, *, marker: bool = True) -> dict[str, Any]:
-    """The first method is drawn on top of the others."""
+    """Plot options of a method; the first method is drawn on top."""
     style = PALETTE[number % len(PALETTE)].options() | {"zorder": 2 + n_methods - number, "markersize": 3.5}
     return style if marker else style | {"marker": ""}
 

@@ -1,14 +1,14 @@
-"""Floors: a method that is no better has learned nothing. They take values in the user's units.
+"""Floors: simple methods that any useful method must beat. They take values in the user's units.
 
-    mean            one number for all entries: the mean so far, or the rate of ones so far; of counts also
-                    the dispersion so far
+    mean            one number for all entries: the mean or rate of ones so far; for counts also the
+                    dispersion so far
     biases          f = b + sum_k b^k_{i_k}, learned entry by entry
     static_biases   the same f, fitted to all entries at once
 
-Both kinds of biases share state and prediction. A bias has the prior N(0, unit / RIDGE), the common offset b
-an almost flat one (of counts the one of their level, 2.0 wide); `unit` is the noise variance of a gaussian
-and 1 for others. Variances are stored in
-that unit, so the scale of the values does not matter: this is ridge regression with penalty RIDGE.
+Both kinds of biases share state and prediction. A bias has the prior N(0, unit / RIDGE); the common offset b
+has an almost flat prior (for counts, the likelihood's `level_var`). `unit` is the noise variance for Gaussian
+values, else 1. Variances are stored in this unit, so the scale of the values does not matter: this is ridge
+regression with penalty RIDGE.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from spidertensor.spider.likelihoods.kernel import (
 from spidertensor.spider.likelihoods.quadrature import by_quadrature
 from spidertensor.spider.posterior import Gamma, Gaussian, with_room
 
-RIDGE = 5.0  # entries after which the bias of a node is half of their mean error
-OFFSET_VAR = 1e6  # so wide that the offset starts at the first value, wherever that is
+RIDGE = 5.0  # entries after which a node's bias is half of their mean error
+OFFSET_VAR = 1e6  # wide enough for the offset to start at the first value
 SWEEPS = 30  # of the static fit
 
 
 class MeanState(NamedTuple):
-    """Sums over the entries so far, of value - origin so that a large mean costs no digits."""
+    """Sums over entries so far, relative to `origin` so that a large mean costs no precision."""
 
     origin: NDArray[np.float64]  # the first value
     sums: NDArray[np.float64]  # of 1, value - origin and its square
@@ -48,17 +48,17 @@ class MeanState(NamedTuple):
 
 class BiasesState(NamedTuple):
     offset: Gaussian  # 0-d arrays; variances in units of the noise
-    nodes: tuple[Gaussian, ...]  # one per mode, with spare rows that hold the prior
+    nodes: tuple[Gaussian, ...]  # one per mode; spare rows hold the prior
     noise: Gamma
     counts: Counts
 
 
 def mean(likelihood: Likelihood) -> Method:
-    """The mean of the values so far and their variance as noise, or the rate of ones so far.
+    """Predict the mean of the values so far, with their variance as noise, or the rate of ones so far.
 
-    Before the first entry a gaussian has mean 0 and noise 1, which then weighs as much as one entry. A rate
-    starts at 1/2, as if a one and a zero had been seen; as a prediction it is the f with Phi(f) = rate. The
-    mean of counts starts at 1, as if one count of 1 had been seen.
+    Gaussian: starts with mean 0 and noise 1, which weigh as much as one entry. Binary: the rate
+    starts at 1/2, as if a one and a zero had been seen, and is predicted as the f with Phi(f) = rate. Counts:
+    the mean starts at 1, as if one count of 1 had been seen.
     """
     check(likelihood, LIKELIHOODS.values(), "the mean")
 
@@ -70,14 +70,14 @@ def mean(likelihood: Likelihood) -> Method:
         if good.any() and not state.sums[0]:
             state = state._replace(origin=np.array(batch.value[good][0]))
         away = np.where(good, batch.value, state.origin) - state.origin
-        # One running sum from the state onwards: how the calls are cut does not change a bit of it.
+        # One running sum starting from the state, so that the result does not depend on how calls are cut.
         steps = np.column_stack([good.astype(np.float64), away, away**2])
         sums = np.cumsum(np.vstack([state.sums, steps]), axis=0)
         before = _moments_prediction(likelihood, state.origin, sums[:-1])
         log_evidence = likelihood.log_evidence(batch.value, *before)
         refused = int((~good).sum())
         new = MeanState(state.origin, sums[-1].copy())
-        return new, Update(*before, log_evidence, rejected=refused, refused=refused)  # one element, the mean
+        return new, Update(*before, log_evidence, rejected=refused, refused=refused)  # one element: the mean
 
     def predict(state: MeanState, index: NDArray[np.integer]) -> Prediction:
         return _moments_prediction(likelihood, state.origin, np.tile(state.sums, (len(index), 1)))
@@ -93,7 +93,7 @@ def _moments_prediction(
 
 
 def biases(n_modes: int, likelihood: Likelihood) -> Method:
-    """Additive biases, entry by entry: assumed-density filtering as in the engine, on a linear f."""
+    """Additive biases, learned entry by entry with assumed-density filtering on a linear f."""
     code = check(likelihood, LIKELIHOODS.values(), "the biases").code
 
     def update(state: BiasesState, batch: Batch) -> tuple[BiasesState, Update]:
@@ -103,13 +103,15 @@ def biases(n_modes: int, likelihood: Likelihood) -> Method:
             return state, Update(*out, rejected=0)
         state = _grown(state, batch.index.max(axis=0) + 1)
         before = int(state.counts.rejected), int(state.counts.refused)
-        # The kernel gets all modes in one array: a tuple of arrays is compiled anew for each number of modes.
+        # One array for all modes: a tuple of arrays would be recompiled for each number of modes.
         columns = list(zip(state.nodes, batch.index.T, strict=True))
         place = np.stack([_places(rows, len(node.mean)) for node, rows in columns], axis=1)
         place = np.ascontiguousarray(place + len(batch.value) * np.arange(n_modes))
         mean = np.concatenate([node.mean[rows] for node, rows in columns])
         var = np.concatenate([node.var[rows] for node, rows in columns])
-        value = np.require(batch.value, np.float64, ["C", "W"])  # read-only values would be another type
+        value = np.require(
+            batch.value, np.float64, ["C", "W"]
+        )  # a read-only array would be another Numba type
         _learn(place, value, state.offset, mean, var, state.noise, state.counts, code, out)
         for (node, rows), where in zip(columns, place.T, strict=True):
             node.mean[rows], node.var[rows] = mean[where], var[where]
@@ -123,8 +125,8 @@ def biases(n_modes: int, likelihood: Likelihood) -> Method:
 def static_biases(n_modes: int, likelihood: Likelihood) -> Method:
     """Additive biases fitted to all entries of one update at once; another update starts over.
 
-    Alternating ridge regressions, one mode after the other. Binary values are fitted through the auxiliary
-    z = E[z | y, f] of the probit, renewed before every sweep (expectation-maximisation).
+    Alternates ridge regressions over the modes. Binary values are fitted by expectation-maximisation: the
+    probit's auxiliary z = E[z | y, f] is recomputed before every sweep.
     """
     check(likelihood, (GAUSSIAN, PROBIT), "the static biases")
     predict = _biases_predict(likelihood)
@@ -164,21 +166,21 @@ def _grown(state: BiasesState, n_nodes: NDArray[np.int64]) -> BiasesState:
     return state._replace(nodes=nodes, counts=state.counts.with_nodes(n_nodes))
 
 
-def start_afresh(state: BiasesState, reused: list[list[int]]) -> None:
-    """In place: these rows, per mode, are as they were before any entry."""
+def reset_nodes(state: BiasesState, reused: list[list[int]]) -> None:
+    """Reset these rows of each mode to the prior, in place."""
     for node, rows in zip(state.nodes, reused, strict=True):
         known = [row for row in rows if row < len(node.mean)]
         node.mean[known], node.var[known] = 0.0, 1 / RIDGE
 
 
 def without_nodes(state: BiasesState) -> BiasesState:
-    """What the biases know about all entries alike: the offset and the noise."""
+    """A state with only the offset and the noise."""
     none = _start(len(state.nodes))
     return state._replace(nodes=none.nodes, counts=state.counts._replace(nodes=none.counts.nodes))
 
 
 def _places(rows: NDArray[np.integer], n_nodes: int) -> NDArray[np.int64]:
-    """(n,) for each row a place in `rows` where it stands, the same for equal rows. Faster than np.unique."""
+    """(n,) a position of each row in `rows`, the same for equal rows. Faster than np.unique."""
     found = np.empty(n_nodes, np.int64)
     found[rows] = np.arange(len(rows))
     return found[rows]
@@ -186,10 +188,10 @@ def _places(rows: NDArray[np.integer], n_nodes: int) -> NDArray[np.int64]:
 
 @kernel(cache=True, nogil=True, error_model="numpy")
 def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
-    K, normal, scored = index.shape[1], is_normal(likelihood), learns_from_scores(likelihood)
+    n_modes, normal, scored = index.shape[1], is_normal(likelihood), learns_from_scores(likelihood)
     for n in range(index.shape[0]):
         alpha, beta = offset.mean[()], offset.var[()]
-        for k in range(K):
+        for k in range(n_modes):
             alpha += mean[index[n, k]]
             beta += var[index[n, k]]
         noise_var, score = 0.0, 0.0
@@ -199,25 +201,25 @@ def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
             noise_var = shared_noise(likelihood, noise)
         unit = noise_var if normal else 1.0
         if scored:
-            log_z, da, _, c, score = by_quadrature(likelihood, value[n], alpha, beta, noise_var)
+            log_z, da, _, curvature, score = by_quadrature(likelihood, value[n], alpha, beta, noise_var)
         else:
-            log_z, da, _, c = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
+            log_z, da, _, curvature = evidence(likelihood, value[n], alpha, unit * beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, unit * beta, noise_var, log_z
         counts.entries[()] += 1
         if not abs(log_z) < HUGE:  # a NaN fails too
-            counts.rejected[()] += 1 + K
+            counts.rejected[()] += 1 + n_modes
             counts.refused[()] += 1
             continue
         counts.log_evidence[()] += log_z
-        step, narrowing = unit * da, unit * c
+        step, narrowing = unit * da, unit * curvature
         offset.mean[()] += offset.var[()] * step
         offset.var[()] -= offset.var[()] ** 2 * narrowing
-        for k in range(K):
+        for k in range(n_modes):
             row = index[n, k]
             mean[row] += var[row] * step
             var[row] -= var[row] ** 2 * narrowing
         if normal:
-            # the exact conjugate step: an error that the biases explain by their own variance hardly counts
+            # the exact conjugate step: an error explained by the variance of the biases hardly counts
             noise.shape[()] += 0.5
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
         elif scored:
@@ -259,7 +261,7 @@ def _biases_predict(likelihood: Likelihood) -> Callable[[BiasesState, NDArray[np
         for k, node in enumerate(state.nodes):
             row = index[:, k]
             row = np.where((row >= 0) & (row < state.counts.nodes[k]), row, -1)
-            # one more element, the prior, stands for every unseen node
+            # an extra element, the prior, stands for unseen nodes
             mean += np.append(node.mean, 0.0)[row]
             var += np.append(node.var, 1 / RIDGE)[row]
         noise = likelihood.noise_var(*state.noise)

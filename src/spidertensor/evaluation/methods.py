@@ -1,8 +1,8 @@
-"""The methods that can be evaluated by name, with all that is known about each in one entry.
+"""The methods that can be evaluated by name, with all facts about a method in one entry.
 
     METHODS["spider"].build(rank, n_modes, likelihood, batch_size, **settings) -> Method
 
-The order of METHODS is the order in tables and legends. Here are the library's default and the floors.
+METHODS has the library's default and the floors, in the order of tables and legends.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from spidertensor.spider.likelihoods import Likelihood
 
 
 class Entry(NamedTuple):
-    """What is known about a method.
+    """Facts about a method.
 
     build:          rank, n_modes, likelihood, batch_size, **settings -> Method
     name:           in commands, experiment files and rows
     label:          in tables, figures and text
-    description:    one line for those who do not know it
+    description:    one line
     style:          of its lines in figures
     unit:           of its Method, with the default settings
-    role:           the paper's own method, a variant of it, a competitor of the paper, or a floor
-    counts:         has the likelihood of counts
-    scaled:         wants values of mean 0 and standard deviation 1, not raw ones
-    has_rank:       False: the rank changes nothing
-    has_batch_size: False: the batch size changes nothing
-    events:         learns from events alone, if told `negatives` and `negatives_over`
-    settings:       what else it can be told; each has a default
-    learning_rates: by data set, where there is one to tune
-    needs:          packages that it imports when it is built
+    role:           the paper's method, a variant of it, a competitor in the paper, or a floor
+    counts:         supports the count likelihood
+    scaled:         needs values with mean 0 and standard deviation 1
+    has_rank:       False if it ignores the rank
+    has_batch_size: False if it ignores the batch size
+    events:         can learn from events alone, with `negatives` and `negatives_over`
+    settings:       names of optional settings
+    learning_rates: tuned rates by data set
+    needs:          packages imported by `build`
     """
 
     build: Callable[..., Method]
@@ -55,13 +55,13 @@ class Entry(NamedTuple):
     needs: tuple[str, ...] = ()
 
     def tuned(self, data: str) -> dict[str, float]:
-        """The settings that were tuned on a data set, if any were."""
+        """Settings tuned on a data set, if any."""
         return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
 
     def for_run(self, data: Dataset, settings: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
-        """The method for a run on this data set, and what the protocols have to know to evaluate it.
+        """The method for a run on this data set, and keyword arguments for the protocols.
 
-        settings: rank, batch_size and seed, and any of the entry's own `settings`
+        settings: rank, batch_size, seed, and any of the entry's own `settings`
         """
         own = {name: settings[name] for name in self.settings if name in settings}
         if data.events_over and self.events:
@@ -77,8 +77,8 @@ class Entry(NamedTuple):
 def spider(
     rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *, paper: bool = False, **settings: Any
 ) -> Method:
-    """What an estimator builds from these parameters; those of a regressor are left out for a classifier."""
-    from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # scikit-learn takes a second
+    """The method that an estimator builds from these settings; a classifier ignores regressor settings."""
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # imported late: slow
     from spidertensor.estimator.groups import paths
     from spidertensor.estimator.parameters import model_of
 
@@ -170,10 +170,10 @@ class Catalogue(NamedTuple):
 
     @property
     def floors(self) -> list[str]:
-        """The simplest first."""
+        """Names of the floors, simplest first."""
         return [name for name, entry in reversed(list(self.methods.items())) if entry.role == "floor"]
 
     def describe(self, name: str) -> Info:
         if name in self.infos:
             return self.infos[name]
-        raise DatasetError(f"unknown data set {name!r}: choose one of {', '.join(self.infos)}")
+        raise DatasetError(f"unknown data set {name!r}; choose one of {', '.join(self.infos)}")

@@ -1,16 +1,16 @@
-"""How good predictions are: scores over arrays, one number or one curve each. Nothing here knows a model.
+"""Metrics of predictions: functions of arrays that return one number or one curve, independent of any model.
 
-METRICS and CURVES hold all of them by name, as functions of values, predictions and their likelihood. A
-likelihood says by name which of them it is scored by. The functions before them take plain arrays: `mean` and
-`var` describe a Gaussian prediction of the value itself, so for a continuous value `var` includes the noise
-of an observation. Binary values are 0 or 1 and are scored by the probability of a 1. Without entries every
+METRICS and CURVES list them by name, as functions of values, predictions and their likelihood; a
+likelihood names the ones that apply to it. The functions before them take plain arrays: `mean` and
+`var` describe a Gaussian prediction of the value itself, so for continuous values `var` includes the
+observation noise. Binary values are 0 or 1 and are scored by the probability of a 1. Without entries every
 score is NaN.
 
-Not scikit-learn's, though tests compare with them: these raise without entries, take 2 to 60 times as long
-and a second to import, and scikit-learn's reliability curve does not count the entries of its bins.
+scikit-learn's metrics are not used (tests compare with them), because they raise without entries, are slower,
+slow to import, and its reliability curve does not count the entries of its bins.
 
-An interval is plain if its ends are quantiles of the normal distribution. Those of a method that calibrates
-are quantiles of its own (`Method.quantile`), or are known by what it said lay below a value (`Update.below`).
+The ends of a plain interval are quantiles of the normal distribution; those of a calibrated interval are
+the method's own quantiles (`Method.quantile`), or implied by `Update.below`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from scipy.special import ndtri
 from spidertensor.method import Prediction
 from spidertensor.spider.likelihoods import Likelihood
 
-LEVELS = np.linspace(0.05, 0.95, 19)  # at which a calibration curve is drawn
-PERCENTS = (50, 80, 90, 95, 99)  # of the intervals whose coverage is a score
-WINDOW = 5_000  # entries of a stretch that is looked at by itself
-BINS = 15  # equal-width bins of probability: the usual expected calibration error (Guo et al. 2017)
+LEVELS = np.linspace(0.05, 0.95, 19)  # of a calibration curve
+PERCENTS = (50, 80, 90, 95, 99)  # intervals whose coverage is a score
+WINDOW_ENTRIES = 5_000  # over which the worst coverage is taken
+BINS = 15  # of equal width, as usual for the expected calibration error (Guo et al. 2017)
 
 Floats = NDArray[np.float64]
-Quantile = Callable[[float], float]  # of the residual in standard deviations, by its probability
-Inside = Callable[[float], NDArray[np.bool_]]  # level -> (n,) which values are in their central intervals
+Quantile = Callable[[float], float]  # probability -> residual in standard deviations
+Inside = Callable[[float], NDArray[np.bool_]]  # level -> (n,) whether a value is in its central interval
 
 
 def rmse(value: ArrayLike, mean: ArrayLike) -> float:
@@ -45,7 +45,7 @@ def mae(value: ArrayLike, mean: ArrayLike) -> float:
 
 
 def auc(value: ArrayLike, score: ArrayLike) -> float:
-    """The chance that a random 1 scores higher than a random 0, ties counting half. NaN with one class."""
+    """Probability that a random 1 scores higher than a random 0; ties count half. NaN with one class."""
     ones = _binary(value) == 1
     n_ones = int(ones.sum())
     n_zeros = len(ones) - n_ones
@@ -57,7 +57,7 @@ def auc(value: ArrayLike, score: ArrayLike) -> float:
 
 
 def log_loss(value: ArrayLike, probability: ArrayLike) -> float:
-    """Minus the mean log probability of what happened; probabilities kept off 0 and 1 by one float64 step."""
+    """Negative mean log probability of the outcomes; probabilities are clipped by one float64 epsilon."""
     value = _binary(value)
     eps = np.finfo(np.float64).eps
     of_one = np.clip(_probability(probability), eps, 1 - eps)
@@ -65,7 +65,7 @@ def log_loss(value: ArrayLike, probability: ArrayLike) -> float:
 
 
 def log_density(value: ArrayLike, prediction: Prediction, likelihood: Likelihood) -> float:
-    """Mean log predictive density of the values, or log probability where they are binary."""
+    """Mean log predictive density of the values, or log probability if binary."""
     value, mean = _same_shape(value, prediction.mean)
     return _average(likelihood.log_evidence(value, mean, prediction.var, prediction.noise))
 
@@ -73,16 +73,16 @@ def log_density(value: ArrayLike, prediction: Prediction, likelihood: Likelihood
 def inside(
     value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float, quantile: Quantile = ndtri
 ) -> NDArray[np.bool_]:
-    """(n,) which values are in the central interval that should hold a share of `level` of them."""
+    """(n,) whether a value is in its central interval of probability `level`."""
     _check_level(level)
     residual = _error(value, mean) / np.sqrt(_floats(var))
     return (residual >= quantile((1 - level) / 2)) & (residual <= quantile((1 + level) / 2))
 
 
 def inside_by_below(below: ArrayLike, level: float) -> NDArray[np.bool_]:
-    """The same, from how much of its predictive distribution lay below each value.
+    """The same, given the share of the predictive distribution below each value.
 
-    That is NaN where a method refused the value as absurd: outside, as such a value is of any interval.
+    NaN, for values that the method refused, counts as outside.
     """
     _check_level(level)
     return np.abs(_floats(below) - 0.5) <= level / 2
@@ -91,15 +91,17 @@ def inside_by_below(below: ArrayLike, level: float) -> NDArray[np.bool_]:
 def coverage(
     value: ArrayLike, mean: ArrayLike, var: ArrayLike, level: float, quantile: Quantile = ndtri
 ) -> float:
-    """The share of values inside the central interval that should hold a share of `level`."""
+    """Share of values inside their central interval of probability `level`."""
     return _average(inside(value, mean, var, level, quantile))
 
 
-def lowest_and_highest(covered: NDArray[np.bool_], window: int = WINDOW) -> tuple[float, float] | None:
-    """The worst stretches: least and greatest share covered among all windows of so many entries in a row.
+def lowest_and_highest(
+    covered: NDArray[np.bool_], window: int = WINDOW_ENTRIES
+) -> tuple[float, float] | None:
+    """Lowest and highest coverage over all windows of consecutive entries.
 
-    All of them, wherever they begin: a bad stretch cannot hide by lying across the border of two. None if
-    there are fewer entries.
+    Windows overlap, so that a bad stretch cannot hide at a boundary. None if
+    there are fewer entries than a window.
     """
     if len(covered) < window:
         return None
@@ -109,7 +111,7 @@ def lowest_and_highest(covered: NDArray[np.bool_], window: int = WINDOW) -> tupl
 
 
 def calibration_curve(intervals: Inside, levels: ArrayLike = LEVELS) -> tuple[Floats, Floats]:
-    """Nominal levels of central intervals, and the share of values inside each: equal if well calibrated."""
+    """Levels of central intervals, and the share of values inside each; equal if well calibrated."""
     levels = _floats(levels)
     return levels, np.array([_average(intervals(level)) for level in levels])
 
@@ -117,7 +119,7 @@ def calibration_curve(intervals: Inside, levels: ArrayLike = LEVELS) -> tuple[Fl
 def reliability_curve(
     value: ArrayLike, probability: ArrayLike, bins: int = BINS
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Mean probability, share of ones and number of entries in each equal-width bin that has entries.
+    """Mean probability, share of ones and number of entries of each non-empty equal-width bin.
 
     A probability on an edge belongs to the bin above it, 1 to the last bin.
     """
@@ -132,10 +134,10 @@ def reliability_curve(
 
 
 def calibration_error(value: ArrayLike, probability: ArrayLike, bins: int = BINS) -> float:
-    """Expected calibration error: |share of ones - mean probability| of a bin, averaged over the entries.
+    """Expected calibration error: |share of ones - mean probability| per bin, averaged over entries.
 
-    The bins have equal width, not equal counts: equal counts would cut through ties, and the prediction of a
-    method that always says the same would depend on the order of the entries.
+    Bins have equal width, because bins of equal counts would split ties, so that the score of a
+    constant prediction would depend on the order of entries.
     """
     predicted, observed, counts = reliability_curve(value, probability, bins)
     if not len(counts):
@@ -145,7 +147,7 @@ def calibration_error(value: ArrayLike, probability: ArrayLike, bins: int = BINS
 
 def _check_level(level: float) -> None:
     if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
+        raise ValueError(f"level must be between 0 and 1, got {level}")
 
 
 def _floats(array: ArrayLike) -> Floats:
@@ -159,7 +161,7 @@ def _error(value: ArrayLike, mean: ArrayLike) -> Floats:
 
 def _same_shape(value: ArrayLike, mean: ArrayLike) -> tuple[Floats, Floats]:
     value, mean = _floats(value), _floats(mean)
-    if value.shape != mean.shape:  # NumPy would broadcast them, and the score would be wrong
+    if value.shape != mean.shape:  # NumPy would broadcast them silently
         raise ValueError(f"{value.shape} values but {mean.shape} predictions")
     return value, mean
 
@@ -174,7 +176,7 @@ def _binary(value: ArrayLike) -> Floats:
 def _probability(probability: ArrayLike) -> Floats:
     probability = _floats(probability)
     if not ((probability >= 0) & (probability <= 1)).all():  # a NaN fails too
-        raise ValueError("a probability must lie between 0 and 1")
+        raise ValueError("a probability must be between 0 and 1")
     return probability
 
 
@@ -189,10 +191,10 @@ class Metric(NamedTuple):
     """A score of predictions.
 
     label:            in figures and headings
-    of:               value, prediction, likelihood -> the score
-    higher_is_better: if not, lower is, unless there is a target
-    target:           the best score there can be, on either side of which it is worse
-    caption:          of its table in a report; none without it
+    of:               value, prediction, likelihood -> score
+    higher_is_better: otherwise lower is better, unless there is a target
+    target:           the ideal score, if both higher and lower scores are worse
+    caption:          of its table in a report; "" if it has no table
     """
 
     label: str
@@ -202,7 +204,7 @@ class Metric(NamedTuple):
     caption: str = ""
 
     def loss(self, score: float) -> float:
-        """Lower is better."""
+        """The score as a loss: lower is better."""
         if self.target is not None:
             return abs(score - self.target)
         return -score if self.higher_is_better else score
@@ -217,7 +219,7 @@ def _mae(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float
 
 
 def _auc(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    # the rank of a probability, but Phi itself would make ties of everything beyond 8
+    # increases with the probability; Phi itself would round to ties beyond 8
     return auc(value, prediction.mean / np.sqrt(1 + prediction.var))
 
 
@@ -236,8 +238,10 @@ def _coverage(level: float, value: Floats, prediction: Prediction, likelihood: L
 def plain_intervals(
     value: Floats, prediction: Prediction, likelihood: Likelihood, quantile: Quantile = ndtri
 ) -> Inside:
-    """Whether values are in the intervals whose ends are at quantiles of their residuals. Of counts, drawn
-    inside their steps: an interval of whole numbers holds a little more."""
+    """Test for values inside intervals between quantiles of the residuals.
+
+    Residuals of counts are randomized within their steps, so intervals of whole numbers cover slightly more.
+    """
     residual = likelihood.residual(value, prediction)
     return partial(inside, residual, np.zeros(len(residual)), np.ones(len(residual)), quantile=quantile)
 
@@ -268,12 +272,12 @@ METRICS: dict[str, Metric] = {
 
 
 class Curve(NamedTuple):
-    """A calibration curve: pairs of a predicted and an observed share, equal if well calibrated."""
+    """A calibration curve: pairs of predicted and observed shares, equal if well calibrated."""
 
-    what: str  # is calibrated
+    what: str  # noun for what is calibrated
     of: Callable[[Floats, Prediction, Likelihood], tuple[Floats, Floats]]
-    predicted: str  # what its horizontal axis is called
-    observed: str  # and the vertical one
+    predicted: str  # label of the horizontal axis
+    observed: str  # label of the vertical axis
 
 
 def _intervals(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
@@ -284,7 +288,7 @@ def _probabilities(value: Floats, prediction: Prediction, likelihood: Likelihood
     return reliability_curve(value, likelihood.expected(prediction.mean, prediction.var))[:2]
 
 
-# by the metric of a likelihood, which is what rows know about it
+# by the metric of the likelihood, as in rows
 CURVES: dict[str, Curve] = {
     "rmse": Curve("intervals", _intervals, "nominal share of an interval", "share of values inside it"),
     "auc": Curve("probabilities", _probabilities, "predicted probability", "share of ones"),

@@ -1,6 +1,6 @@
-"""A file of the user's as a data set: in the order of its rows, or of a column with their times.
+"""A user's file as a data set, in the order of its rows or of a time column.
 
-All of it is kept in memory: a node number per mode and a value for each row.
+Held in memory: a node number per mode and a value for each row.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spidertensor.evaluation.dataset import Dataset, DatasetError, as_batch
 from spidertensor.sources import BadRow, Bins, Chunk, Source
 from spidertensor.spider.likelihoods import Likelihood
 
-FEWEST = 50  # rows: a tenth of fewer is no measure of anything
+MIN_ROWS = 50  # a tenth of fewer rows is too few to measure anything
 
 _ZONED, _UNZONED, _NUMBER = "a time with a zone", "a time without a zone", "a number"
 
 
-def of_file(
+def load_file(
     source: Source,
     modes: Sequence[str],
     value: str | None,
@@ -40,13 +40,13 @@ def of_file(
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
 ) -> Dataset:
-    """The good rows of a source; DatasetError if nothing can be measured with them.
+    """Load the good rows of a source; DatasetError if they are too few or all equal.
 
-    value:    None of events, which are ranked over the mode `events_over`
-    time:     a column of numbers or ISO timestamps by which the entries are ordered; equal times keep the
-              order of their rows
-    on_bad:   gets the bad rows of each part of the file as it is read, and may raise
-    progress: gets the share of the file that has been read
+    value:    None for events, which are ranked over the mode `events_over`
+    time:     a column of numbers or ISO timestamps to order the entries by; equal times keep the
+              row order
+    on_bad:   called with the bad rows of each chunk; may raise
+    progress: called with the share of the file read so far
     missing, bins: see sources.read
     """
     nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time)
@@ -73,27 +73,27 @@ def of_file(
 
 
 def _check(name: str, column: str | None, value: NDArray[np.float64]) -> None:
-    if len(value) < FEWEST:
+    if len(value) < MIN_ROWS:
         rows = "1 good row" if len(value) == 1 else f"{len(value)} good rows"
-        raise DatasetError(f"{name}: {rows}, too few to measure anything: at least {FEWEST} are needed")
+        raise DatasetError(f"{name}: {rows}, too few to measure anything; at least {MIN_ROWS} are needed")
     if column is not None and (value == value[0]).all():
         raise DatasetError(
             f"{name}: {column} is {value[0]:g} in all {len(value):,} rows, so there is nothing to predict: "
-            "if only what happened is recorded, add rows of what did not, with 0"
+            "if only what happened is recorded, add rows with 0 for what did not"
         )
 
 
 class _Clock:
-    """Times as numbers. The first good one decides what all of them are: numbers cannot be ordered among
-    timestamps, nor local times among those of a zone."""
+    """Reads times as numbers. All times must be of the kind of the first one (numbers, local or zoned times),
+    because different kinds cannot be ordered."""
 
     def __init__(self, file: str, column: str | None) -> None:
         self.file, self.column, self.kind = file, column, ""
 
     def read(self, chunk: Chunk) -> tuple[NDArray[Any], NDArray[np.bool_], list[BadRow]]:
-        """The times of the rows that have one, which rows these are, and the others.
+        """The times of the good rows, a mask of the good rows, and the bad rows.
 
-        Without a column the number of a row is its time.
+        Without a time column, the time is the row number.
         """
         if self.column is None:
             return chunk.rows, np.ones(len(chunk.rows), bool), []
@@ -112,7 +112,7 @@ class _Clock:
         return np.array(found, np.int64 if whole else np.float64), good, bad
 
     def _column(self, records: Any) -> Any:
-        """An arrow array, or a list. A row of JSON may leave a column out."""
+        """The time column as an Arrow array or a list; JSON rows may lack it."""
         table = not isinstance(records, list)
         names = (
             records.column_names if table else list(dict.fromkeys(name for each in records for name in each))
@@ -124,7 +124,7 @@ class _Clock:
         return records[self.column].combine_chunks() if table else [each.get(self.column) for each in records]
 
     def _all_at_once(self, raw: pa.Array) -> NDArray[Any] | None:
-        """None where it has to go one by one: something is wrong, or a text is no number."""
+        """Convert all times at once; None if they must be parsed one by one."""
         kind = _NUMBER
         if pa.types.is_timestamp(raw.type) or pa.types.is_date(raw.type):
             zone = getattr(raw.type, "tz", None)
@@ -132,14 +132,14 @@ class _Clock:
             kind = _UNZONED if zone is None else _ZONED
         if raw.null_count or pa.types.is_boolean(raw.type) or self.kind not in ("", kind):
             return None
-        for number in (pa.int64(), pa.float64()):  # int64 first: nanoseconds have more digits than a float64
+        for number in (pa.int64(), pa.float64()):  # int64 first: nanoseconds exceed the precision of float64
             try:
                 found = raw.cast(number).to_numpy(zero_copy_only=False)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
             if np.isfinite(found).all():
                 self.kind = kind
-                return found if kind == _NUMBER else found / 1e6  # seconds, as `_parsed` has them
+                return found if kind == _NUMBER else found / 1e6  # seconds, as in `_parsed`
         return None
 
     def _one(self, raw: Any) -> int | float:
@@ -148,12 +148,12 @@ class _Clock:
         found, kind = _parsed(raw)
         self.kind = self.kind or kind
         if kind != self.kind:
-            raise ValueError(f"{raw!s:.40} is {kind}, where other rows have {self.kind}")
+            raise ValueError(f"{raw!s:.40} is {kind}, but other rows have {self.kind}")
         return found
 
 
 def _parsed(raw: Any) -> tuple[int | float, str]:
-    """A time as a number, and what it is; ValueError for what cannot be ordered."""
+    """A time as a number, and its kind; ValueError if it cannot be ordered."""
     if isinstance(raw, str):
         for read in (int, float, datetime.fromisoformat):
             with suppress(ValueError):
@@ -165,7 +165,7 @@ def _parsed(raw: Any) -> tuple[int | float, str]:
         if not math.isfinite(raw):
             raise ValueError(f"{raw} is not finite")
         return raw, _NUMBER
-    if isinstance(raw, date):  # also a datetime, which is one
+    if isinstance(raw, date):  # or a datetime, a subclass
         full = raw if isinstance(raw, datetime) else datetime(raw.year, raw.month, raw.day)
         if full.tzinfo is None:
             return full.replace(tzinfo=UTC).timestamp(), _UNZONED

@@ -1,8 +1,8 @@
-"""The floor of rankings: a node stands the higher, the more events it has had, whoever asks.
+"""The floor of rankings: nodes ranked by their number of events.
 
-f is the sum over the modes of log(1 + events of the node). Among candidates of one mode the other modes add
-the same to all, so it ranks by popularity in whatever mode is asked for. It says how nodes compare and not
-how probable an event is: its log evidence means nothing.
+f is the sum over the modes of log(1 + events of the node). Other modes add the same to all candidates of a
+mode, so any mode is ranked by popularity. f only compares nodes and is not the probability of an event, so
+its log evidence is meaningless.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_b
 from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.posterior import with_room
 
-TINY_VAR = 1e-9  # counts are known
+TINY_VAR = 1e-9  # counts are exact
 
 
 class NodeEvents(NamedTuple):
@@ -28,7 +28,7 @@ class PopularityState(NamedTuple):
 
 
 def popularity(n_modes: int) -> Method:
-    """Learns a batch as a whole: nothing but the prediction of an entry inside it depends on the cut."""
+    """Counts events, batch by batch; only predictions inside a batch depend on how batches are cut."""
 
     def init(seed: int) -> PopularityState:
         return PopularityState(tuple(NodeEvents(np.zeros(0)) for _ in range(n_modes)))

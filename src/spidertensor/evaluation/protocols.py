@@ -1,37 +1,38 @@
-"""Two protocols for any Method, as generators of rows; printing, plotting and saving consume rows.
+"""Two protocols for any Method, as generators of rows for printing, plotting and saving.
 
-    held_out     one pass over the training entries in the order given, then the test set is scored
-    prequential  one pass over a stream; an entry is scored by what its update predicted before learning it
+    held_out     one pass over the training entries in the given order, then score the test set
+    prequential  one pass over a stream; score the prediction made for each entry before learning it
 
-A row is a dict of plain numbers in the user's units, the same keys in every row of both protocols:
+A row is a dict of plain numbers in the user's units, with the same keys in both protocols:
 
-    test                    which of several test sets; None if there is only one
+    test                    name of the test set; None if there is only one
     metric, score           "rmse" or, for binary values, "auc": the metric of the likelihood
     mae, log_density, log_loss, calibration_error
-                            the other metrics; None if they are not among those of the likelihood
+                            other metrics; None if the likelihood does not have them
     coverage_50, coverage_80, coverage_90, coverage_95, coverage_99
-                            share of values inside intervals of so many percent whose ends are quantiles of
-                            the normal distribution; None for binary values
+                            share of values inside plain intervals of so many percent, whose ends are
+                            normal quantiles; None for binary values
     calibrated_50, calibrated_80, calibrated_90, calibrated_95, calibrated_99
-                            the same of the method's calibrated intervals; None of a method that has none
+                            the same for calibrated intervals; None if the method has none
     coverage_90_lowest, coverage_90_highest, calibrated_90_lowest, calibrated_90_highest
-                            prequential: the coverage of 90 % in the worst windows, the least and the greatest
-                            over all windows of 5,000 scored entries in a row; else, or of fewer, None
-    window_score, window_log_density               prequential: of the entries since the row before; else None
-    n_entries, n_scored     entries learned so far, and entries that the scores are over
+                            prequential: lowest and highest coverage of 90 % intervals over all windows
+                            of 5,000 consecutive scored entries; None if there are fewer, or held out
+    window_score, window_log_density
+                            prequential: scores of the entries since the previous row; else None
+    n_entries, n_scored     entries learned so far, and entries scored
     skipped                 entries at the start of a stream that are not scored: a tenth
-    seconds                 spent in `update` so far; compiling is not in it, nor is scoring
+    seconds                 spent in `update` so far, without compiling and scoring
     entries_per_second
     rejected, refused, clipped
-                            elements and entries that were not learned so far, or not in full: see `Update`
-    members                 weights of the models of a committee after `n_entries`; None of other methods
-    calibration             last row only, else None: the pairs of the calibration curve (metrics.CURVES)
-    calibrated              last row only, else None: those of the calibrated intervals, if there are any
+                            elements and entries not learned, or not in full, so far: see `Update`
+    members                 weights of committee members after `n_entries`; None for other methods
+    calibration             last row only, else None: points of the calibration curve (metrics.CURVES)
+    calibrated              last row only, else None: the same for calibrated intervals, if there are any
 
-Held out, calibrated intervals are made of what the method knows after the entries it has learned. In time
-order an entry is in its interval or not by what was known before it was learned, as everything else there.
+Calibrated intervals of held-out entries use the final state; prequential ones use what was known before
+the entry was learned.
 
-`at` asks for so many rows, evenly spaced over the pass, at most one after each batch. The last is the result.
+`at` is the number of rows, evenly spaced over the pass, at most one per batch. The last row is the result.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
 
 Row = dict[str, Any]
 
-SKIPPED_SHARE = 0.1  # of a stream: every method is wrong at the start, which says little about it
+SKIPPED_SHARE = 0.1  # of a stream: every method is poor at the start
 _SCORES = {each.metric for each in LIKELIHOODS.values()}
 OTHER_METRICS = tuple(name for name in METRICS if name not in _SCORES)
 WORST_WINDOWS = tuple(
@@ -74,17 +75,17 @@ def held_out(
     scaled: bool = False,
     at: int = 1,
 ) -> Iterator[Row]:
-    """Learn `train` in batches, one pass, and score `test`; a static method sees all of it in one update.
+    """Learn `train` in one pass and score `test`. A static method learns everything in one update.
 
-    test:   one test set, or several by name: then there is a row for each of them
-    scaled: the method wants values shifted and scaled, by mean and standard deviation of the first batch
-    at:     at how many evenly spaced batches to score the test set, the last one always being one of them
+    test:   a test set, or several by name, each with its own rows
+    scaled: whether the method needs values scaled by mean and standard deviation of the first batch
+    at:     number of evenly spaced batches after which to score the test set, including the last
     """
     tests = {None: test} if isinstance(test, Batch) else test
     scaling = _scaling(train, batch_size, wanted=scaled and likelihood.scaled)
-    lost = Lost()
+    lost = NotLearned()
     for step in one_pass(method, _scaled(train, scaling), batch_size, seed, at):
-        lost = lost.and_of(step.update)
+        lost = lost.plus(step.update)
         if not step.wants_row:
             continue
         for name, (index, value) in tests.items():
@@ -106,20 +107,20 @@ def prequential(
     scaled: bool = False,
     at: int = 1,
 ) -> Iterator[Row]:
-    """Learn `stream` in batches, each entry scored by what `update` says it predicted before learning it.
+    """Learn `stream` in batches and score each entry's prediction made before learning it.
 
-    The scores of a row are over all entries so far but the first tenth of the stream, NaN while there are
-    none; its window scores are over the entries since the row before, the first tenth included. A method may
-    predict a whole batch before learning it: then the batch size matters. `scaled`, `at`: see `held_out`.
+    Scores of a row cover all entries so far except the first tenth of the stream (NaN if there are
+    none); window scores cover the entries since the previous row, including the first tenth. For methods that
+    predict a whole batch before learning it, the batch size matters. `scaled`, `at`: see `held_out`.
     """
     if method.unit == "all":
-        raise ValueError("a static method predicts nothing on the way: it has no prequential score")
+        raise ValueError("a static method has no prequential score, because it needs all entries at once")
     scaling = _scaling(stream, batch_size, wanted=scaled and likelihood.scaled)
     n = len(stream.value)
     skipped = int(SKIPPED_SHARE * n)
     predicted = Prediction(*np.empty((3, n)))
     log_density, below = np.empty((2, n))
-    lost, learned, window_start = Lost(), 0, 0
+    lost, learned, window_start = NotLearned(), 0, 0
     for step in one_pass(method, _scaled(stream, scaling), batch_size, seed, at):
         new = slice(learned, step.n_entries)
         for kept, part in zip(predicted, scaling.user_units(*step.update[:3]), strict=True):
@@ -127,7 +128,7 @@ def prequential(
         log_density[new] = scaling.log_density(step.update.log_evidence)
         calibrates = step.update.below is not None
         below[new] = step.update.below if calibrates else math.nan
-        learned, lost = step.n_entries, lost.and_of(step.update)
+        learned, lost = step.n_entries, lost.plus(step.update)
         if step.wants_row:
             scored, window = slice(min(skipped, learned), learned), slice(window_start, learned)
             value, prediction = stream.value[scored], _cut(predicted, scored)
@@ -146,20 +147,20 @@ def prequential(
             window_start = learned
 
 
-class Lost(NamedTuple):
-    """What was not learned so far, or not in full."""
+class NotLearned(NamedTuple):
+    """Counts of what was not learned, or not in full, so far."""
 
     rejected: int = 0
     refused: int = 0
     clipped: int = 0
 
-    def and_of(self, update: Update) -> Lost:
+    def plus(self, update: Update) -> NotLearned:
         here = update.rejected, update.refused, update.clipped
-        return Lost(*(before + more for before, more in zip(self, here, strict=True)))
+        return NotLearned(*(before + more for before, more in zip(self, here, strict=True)))
 
 
 class Step(NamedTuple):
-    """Where a pass stands after one update."""
+    """A pass after one update."""
 
     state: Any
     update: Update
@@ -172,11 +173,11 @@ class Step(NamedTuple):
 def one_pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int) -> Iterator[Step]:
     n = len(entries.value)
     if not n or batch_size < 1 or at < 1:
-        raise ValueError(f"nothing to do with {n} entries, batch_size {batch_size} and {at} rows")
+        raise ValueError(f"entries, batch_size and at must be positive, not {n}, {batch_size} and {at}")
     size = n if method.unit == "all" else batch_size
     n_batches = -(-n // size)
     rows_after = {round(n_batches * row / at) for row in range(1, at + 1)}
-    method.update(method.init(seed), _slice(entries, 0, batch_size))  # compiles; that state is thrown away
+    method.update(method.init(seed), _slice(entries, 0, batch_size))  # compile; the state is discarded
     state = method.init(seed)
     seconds = 0.0
     for number in range(1, n_batches + 1):
@@ -197,7 +198,7 @@ def _cut(prediction: Prediction, part: slice) -> Prediction:
 
 
 def _scaling(entries: Batch, batch_size: int, *, wanted: bool) -> Scaling:
-    """From the first batch alone: later entries are the future."""
+    """The scaling of the first batch, because later entries are the future."""
     return Scaling.of(entries.value[:batch_size]) if wanted else Scaling()
 
 
@@ -211,7 +212,7 @@ def _scores(
     prediction: Prediction,
     log_density: NDArray[np.float64] | None = None,
 ) -> Row:
-    """`log_density` of each entry, if the method has reported it already."""
+    """Scores of plain predictions. log_density: per entry, if the method reported it"""
     metric = likelihood.metric
     row: Row = {"metric": metric, "score": METRICS[metric].of(value, prediction, likelihood)}
     row |= dict.fromkeys(OTHER_METRICS)
@@ -232,7 +233,7 @@ def _plain_intervals(
 def _calibrated_intervals(
     method: Method, state: Any, value: NDArray[np.float64], prediction: Prediction, likelihood: Likelihood
 ) -> Inside | None:
-    """Of the state as it is: for entries that it has not learned."""
+    """Calibrated intervals by the current state, for entries it has not learned."""
     if method.quantile is None:
         return None
     quantile = partial(method.quantile, state)
@@ -262,7 +263,7 @@ def _curves(
     return row
 
 
-def progress(step: Step, lost: Lost, *, n_scored: int, skipped: int) -> Row:
+def progress(step: Step, lost: NotLearned, *, n_scored: int, skipped: int) -> Row:
     return {
         "n_entries": step.n_entries,
         "n_scored": n_scored,

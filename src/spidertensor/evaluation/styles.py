@@ -1,4 +1,4 @@
-"""How lines look in figures. Methods differ by line style and marker as well as by colour."""
+"""Line styles of figures. Methods differ by line style and marker as well as by colour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Style(NamedTuple):
-    """What matplotlib calls these things."""
+    """Line options, named as in matplotlib."""
 
     color: str
     linestyle: str | tuple[int, tuple[float, ...]]
@@ -17,7 +17,7 @@ class Style(NamedTuple):
         return self._asdict()
 
 
-# after Okabe and Ito: safe for the colour-blind
+# after Okabe and Ito: distinguishable with colour blindness
 BLUE = Style("#00588A", "-", "o", 2.0)
 ORANGE = Style("#D55E00", "--", "s")
 GREY = Style("#8A8A8A", ":", "^", 1.6)
@@ -36,7 +36,7 @@ TEAL = Style("#44AA99", (0, (8, 2, 2, 2)), "d")
 OLIVE = Style("#999933", (0, (6, 1, 1, 1, 1, 1, 1, 1)), "p")
 PALETTE = (BLUE, ORANGE, GREY, SKY, PINK, BLACK, GREEN, YELLOW, PURPLE, BROWN, WINE)
 
-# floors: thin and grey, without markers
+# floors: thin, grey, no markers
 THIN_DASHDOTTED = Style("0.25", "-.", linewidth=1.0)
 THIN_DASHED = Style("0.45", "--", linewidth=1.0)
 THIN_DOTTED = Style("0.45", ":", linewidth=1.2)

@@ -83,7 +83,7 @@ class RunningFloors:
         self._of_biases = state.biases if same else self._without_nodes(state.biases)
 
     def _start_afresh(self, state: Any, reused: list[list[int]]) -> None:
-        floors.start_afresh(_inner(state), reused)
+        floors.reset_nodes(_inner(state), reused)
         if self._rule is not None:
             for mode, rows in enumerate(reused):
                 restart(state.draws, self._rule, mode, np.array(rows, np.int64))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from spidertensor.evaluation.metrics import METRICS, PERCENTS, WINDOW
+from spidertensor.evaluation.metrics import METRICS, PERCENTS, WINDOW_ENTRIES
 from spidertensor_study.report import approximations as of_approximations
 from spidertensor_study.report import runs as r
 from spidertensor_study.report.costs import cost, three_digits, timed
@@ -69,7 +69,7 @@ NEAREST = (
     "What is nearest to its level is marked. The ends of an interval are quantiles of a normal distribution, "
     "those of a calibrated one quantiles of how far earlier entries lay from what was predicted for them."
 )
-OF_WINDOWS = f" Lowest and highest window: of all stretches of {WINDOW:,} entries in a row."
+OF_WINDOWS = f" Lowest and highest window: of all stretches of {WINDOW_ENTRIES:,} entries in a row."
 
 
 def _coverage(chosen: Sequence[Run], how: str) -> list[Table]:
