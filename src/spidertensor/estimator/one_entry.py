@@ -95,7 +95,8 @@ def as_rows(ids: Any) -> Any:
     return [ids]
 
 
-def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> EntryUpdate | None:
+def learn_fast(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> EntryUpdate | None:
+    """Learn one entry by the fast path; None, with nothing learned, if it does not apply."""
     learned = None if fitted is None else _learned(fitted, notes, ids, value)
     return None if learned is None else learned[0]
 
@@ -168,7 +169,7 @@ def _number(fitted: Fitted, value: Any) -> Any:
         return None
 
 
-def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
+def predict_fast(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
     """mean, var and noise, as in a Prediction. Not for unseen nodes, about which there may be a note."""
     nodes = plain_numbers(fitted.nodes, ids)
     if nodes is None or -1 in nodes:
@@ -185,7 +186,7 @@ def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | No
 
 def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
     """The same for an X with one row."""
-    one = predict_shortly(fitted, X[0]) if type(X) is list and len(X) == 1 else None
+    one = predict_fast(fitted, X[0]) if type(X) is list and len(X) == 1 else None
     return None if one is None else Prediction(*(np.array([number]) for number in one))
 
 
