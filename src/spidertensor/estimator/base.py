@@ -369,7 +369,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         """
         if not isinstance(network, CustomNetwork | None):
             raise TypeError(f"network must be a CustomNetwork, got {network!r}")
-        with fitted_file.one_error(path):
+        with fitted_file.as_checkpoint_error(path):
             config = fitted_file.config_of(file)
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
             params = fitted_file.params_of(file, config, cls._flat_names())

@@ -27,7 +27,7 @@ def look(path: str | os.PathLike[str]) -> Estimator:
 
 def _open(path: str | os.PathLike[str], network: CustomNetwork | None, *, runs: bool) -> Estimator:
     file = checkpoint.load(path)
-    with fitted_file.one_error(path):
+    with fitted_file.as_checkpoint_error(path):
         name = fitted_file.config_of(file)["estimator"]
         if name not in ESTIMATORS:
             raise CheckpointError(f"unknown estimator {name!r:.80}")
