@@ -64,7 +64,7 @@ class Terminal:
 
 
 def say(*lines: str) -> None:
-    """Print lines to standard output at once: a reader of a pipe may wait for the address of `spider serve`."""
+    """Print lines to standard output at once: a reader may wait for the address of `spider serve`."""
     for line in lines:
         print(safe(line), flush=True)
 

@@ -1,4 +1,4 @@
-"""The estimators, the only stateful classes: raw ids, names of columns, the scale of the values, files."""
+"""The estimators, the only stateful classes: raw ids, column names, the scale of the values, files."""
 
 from spidertensor.estimator.classifier import SpiderClassifier
 from spidertensor.estimator.groups import Inference, Prior

@@ -1,7 +1,7 @@
-"""What both estimators share: learn, predict, recommend, save, and what they know. Thin, and the only state.
+"""The base class of both estimators: learn, predict, recommend, save and load.
 
-They own what a Method does not know: raw ids, names of columns, the scale of the values, files. A call checks
-all of its input before it changes anything.
+It holds everything a Method does not know: raw ids, column names, the scale of the values, files. Every call
+checks all of its input before it changes anything.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ PAPER: dict[str, Any] = {
 
 
 CHANGES = {
-    "level": "the level of the values has changed, and the model has moved with it",
-    "scale": "the scale of the values has changed, and the model has changed its units",
-    "afresh": "the values have nothing to do with those before, and the model has started afresh",
+    "level": "the level of the values has changed; the model has shifted with it",
+    "scale": "the scale of the values has changed; the model has been rescaled",
+    "afresh": "the values have nothing to do with those before; the model has started afresh",
 }
 
 
 def _as_given(params: dict[str, Any]) -> dict[str, Any]:
-    """Stored parameters as a user writes them: JSON has lists where these have tuples, members apart."""
+    """Turn stored parameters into what a user would pass: JSON lists become tuples, except the committee."""
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
     if isinstance(params.get("committee"), list):
         given["committee"] = [_as_given(own) if isinstance(own, dict) else own for own in params["committee"]]
@@ -77,30 +77,31 @@ def _copied(state: CommitteeState) -> CommitteeState:
     return checkpoint.restore(state, checkpoint.flatten(state))
 
 
-def _tell_changes(times: NDArray[np.int64]) -> None:
-    for (kind, reason), n in zip(CHANGES.items(), times.tolist(), strict=True):
+def _warn_of_changes(counts: NDArray[np.int64]) -> None:
+    """Warn once for each kind of change with a positive count; `counts` is in the order of CHANGES."""
+    for (kind, reason), n in zip(CHANGES.items(), counts.tolist(), strict=True):
         if n:
-            remedy = "nothing has to be done; followed_ counts such changes"
+            remedy = "no action needed; followed_ counts such changes"
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
 class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
-    """Base of SpiderRegressor and SpiderClassifier.
+    """Base class of SpiderRegressor and SpiderClassifier.
 
-    X holds one id per mode and entry: a 2-D array, a list of tuples, an eager frame, or `inputs.Columns`.
+    X has one row per entry and one id per mode: a 2-D array, a list of tuples, an eager data frame, or
+    `inputs.Columns`.
 
-    Threads may share an estimator: a call waits until the one before it has ended, so it sees all of what a
-    call of `learn` did or nothing of it.
+    Threads may share an estimator: calls run one at a time, so no call sees a half-finished `learn`.
     """
 
-    _likelihood: Any  # a Likelihood: of what was learned, or of what will be
-    _stored_as: str  # the name of the estimator in files, which a subclass of a user shares
+    _likelihood: Any  # the Likelihood of the learned model, or of the model the parameters describe
+    _stored_as: str  # name of the estimator in files; user-defined subclasses share it
     position_: Any = None
-    _placed: Any = None  # where the members are learned, if in other processes: cluster/fit.py
+    _placed: Any = None  # where the members learn, if in other processes: cluster/fit.py
 
     @learns
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, then learn the entries in one pass, in their order. Only events have no y."""
+        """Forget everything, then learn the entries in order, in one pass. Only events need no y."""
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         self._notes = Notes()
@@ -118,69 +119,73 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
     @learns
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn the entries, in their order, on top of what is known.
+        """Learn more entries, in order.
 
-        Parameters that were changed since learning began take effect at the next `fit`.
+        Parameters changed since learning began take effect at the next `fit`.
         """
         self._advance(X, y)
         return self
 
     @learns
     def learn(self, X: Any, y: Any) -> Update:
-        """Like partial_fit, but returns what was predicted for each entry just before it was learned."""
+        """Like partial_fit, but return the prediction made for each entry just before it was learned."""
         return self._advance(X, y)[0]
 
     @learns
     def _learn_numbered(self, X: Any, y: Any) -> Numbered:
-        """Like learn, and the (n, K) nodes of the entries, by their rows in `factors_`: for another model of
-        the same entries, which then needs no ids. With max_nodes a row may be another node's later: `parts`
-        says from which entry on."""
+        """Like learn, but also return the (n, K) node numbers of the entries, which are rows of `factors_`.
+
+        Another model can then learn the same entries without ids. With max_nodes a row may pass to another
+        id within the call: `parts` says from which entry on.
+        """
         return self._advance(X, y)
 
     @locked
     def learn_one(self, ids: Any, value: Any = None) -> EntryUpdate:
-        """Learn one entry: what `learn([ids], [value])` does, bit for bit, several times as fast.
+        """Learn one entry. Same result as `learn([ids], [value])`, bit for bit, but several times faster.
 
-        ids: one per mode, in a tuple or a list, or by the names of the columns: {"user": "anna", ...}
-        value: what was observed; an event has none
+        ids:   one per mode, as a tuple or list, or by column name: {"user": "anna", ...}
+        value: the observed value; leave it out for an event
 
-        Returns what was predicted just before, as numbers: mean, var, noise, std, log_evidence and others.
+        Returns the prediction made just before, as numbers: mean, var, noise, std, log_evidence and others.
         """
         if type(ids) is not tuple:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
-        update = one_entry.learn_shortly(self._learned, self._notes, ids, value)
+        update = one_entry.learn_fast(self._learned, self._notes, ids, value)
         if update is None:
             y = None if value is None and self.learns_events else [value]
-            said = self._advance(one_entry.as_rows(ids), y)[0]
-            update = one_entry.numbers_of(said, self._likelihood)
+            arrays = self._advance(one_entry.as_rows(ids), y)[0]
+            update = one_entry.numbers_of(arrays, self._likelihood)
         return update
 
     @locked
     def _warn_at_end(self) -> None:
-        """Warn, as `fit` does at its end, of values that cannot be meant: all equal, or many far off. For
-        entries that came by `partial_fit` or `learn`, when the last have come."""
+        """Give the warnings that `fit` gives at its end: all values equal, or many of them far off.
+
+        For entries learned with `partial_fit` or `learn`; call it after the last one.
+        """
         self._notes.at_end(self._fitted())
 
     @locked
     def predict_parts(self, X: Any) -> Prediction:
-        """Mean and variance of f at each row of X, and the variance that an observation adds."""
+        """Mean and variance of the latent f at each row of X, and the noise variance of an observation."""
         return self._predict(X)
 
     @locked
     def seen(self, X: Any) -> NDArray[np.bool_]:
-        """(n, K) whether each id of X was learned; any other id is predicted from the prior."""
+        """(n, K) whether each id of X has been learned; the others are predicted from the prior."""
         return self._index(X) >= 0
 
     @locked
     def forget(self, mode: str | int, ids: Any) -> int:
-        """Remove the nodes of these ids from a mode, as a deletion request asks for. How many were known.
+        """Remove nodes from a mode, for example for a deletion request. Return how many were known.
 
-        Their ids and factors are gone, and they are unknown from then on. What the weights and the factors of
-        other nodes have learned from their entries stays (docs/your-data.md#forgetting).
+        Their ids and factors are deleted. What the weights and the factors of other nodes learned from their
+        entries stays (docs/your-data.md#forgetting).
 
-        mode: the name of its column, or its number
-        ids:  a list or array of ids; those that are unknown change nothing
+        mode: column name or number
+        ids:  a list or array of ids; unknown ones are ignored
         """
         fitted, number = self._fitted(), self._mode(mode)
         if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
@@ -193,36 +198,39 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
     @locked
     def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
-        """The ids that texts mean in a mode: "42" is the integer 42 in a mode whose ids are integers."""
+        """Parse texts as ids of a mode: "42" becomes the integer 42 if the ids of the mode are integers."""
         return self._fitted().nodes[self._mode(mode)].parse(texts)
 
     @locked
     def save(self, path: str | os.PathLike[str], position: Any = None) -> None:
-        """Write everything to one file (docs/file-format.md), atomically. `position` is any JSON of yours."""
+        """Save the model to one file, atomically (docs/file-format.md).
+
+        position: any JSON value to store with it; `load` returns it as `position_`
+        """
         fitted, names = self._whole(self._fitted()), getattr(self, "feature_names_in_", None)
         sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
         checkpoint.save(path, fitted_file.to_arrays(fitted), sections)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Self:
-        """The estimator as it was saved; its `position_` is what `save` was given.
+        """Load a saved estimator; its `position_` is what was passed to `save`.
 
-        network: the custom network of the model, if it has one: a file holds no code
+        network: the model's custom network, if it has one, since files contain no code
         """
         return cls._from_file(path, checkpoint.load(path), network)
 
     @property
     def likelihood_(self) -> Likelihood:
-        """How a value comes from the latent f of its entry, and what its predictions are called."""
+        """The distribution of a value given the latent f of its entry."""
         return self._likelihood
 
     @property
     def learns_events(self) -> bool:
-        """Whether entries are events, which have no values."""
+        """Whether the entries are events, which have no values."""
         return False
 
     def _rule_of(self, names: Sequence[str]) -> Rule | None:
-        """How negatives are drawn, for modes of these names; None without events."""
+        """How negatives are drawn, for modes with these names; None if the entries are not events."""
         return None
 
     def _columns(self, X: Any) -> Columns:
@@ -233,7 +241,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return to_index(self._fitted().nodes, self._columns(X), add=False)
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes | None]:
-        """y as numbers, and the labels that they stand for, if any; `classes`: see SpiderClassifier."""
+        """y as numbers, and the labels they stand for, if any. For `classes` see SpiderClassifier."""
         return inputs.values(y, n, self._likelihood), None
 
     def _advance(self, X: Any, y: Any, classes: Any = None) -> Numbered:
@@ -248,16 +256,16 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
-        if not fitted.bounded:  # an interrupted call leaves at worst ids that have learned nothing
+        if not fitted.bounded:  # an interrupt leaves at worst ids that have learned nothing
             return self._learn(fitted, columns, value)
-        with deferred_interrupts():  # it must not come between an id and the row that was another's
+        with deferred_interrupts():  # an interrupt must not leave a new id with the row of an evicted one
             return self._learn(fitted, columns, value)
 
     def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
         batch_value = scaled_values(value, fitted)
         fitted, index, segments = with_room(fitted, columns)
-        # From here on the input cannot fail. Stored before it is learned: the update works in place on these
-        # arrays, so that ids and state agree even if it is interrupted.
+        # The input is valid from here on. Stored before the update, which works in place on these arrays, so
+        # that ids and state agree even if it is interrupted.
         first, self._learned = self._learned is None, fitted
         self.n_features_in_ = len(columns.ids)
         if columns.names is not None:
@@ -279,7 +287,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         prediction = fitted.scaling.user_units(update.mean, update.var, update.noise)
         leading = self._learned.leading
         changes = followed(self._learned, leading) - before[leading]
-        _tell_changes(changes)
+        _warn_of_changes(changes)
         self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
@@ -293,7 +301,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
-            from sklearn.utils import check_random_state  # imported here: slow, and a number needs it not
+            from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
 
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
@@ -302,7 +310,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return fitted if self._placed is None else self._placed.start(fitted)
 
     def _flat_params(self) -> dict[str, Any]:
-        """The parameters, checked and flat: what a model is built from, and what its file holds."""
+        """The parameters, checked and flat: what the model is built from and what its file stores."""
         groups = {group: getattr(self, group) for group in self._inside}
         return checked(flat(self.get_params(deep=False) | groups, self._inside))
 
@@ -312,11 +320,11 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return {*cls._get_param_names(), *inside} - cls._inside.keys()
 
     def _whole(self, fitted: Fitted) -> Fitted:
-        """With everything in this process."""
+        """The same with all members in this process."""
         return fitted if self._placed is None else self._placed.whole(fitted)
 
     def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
-        """The parameters with modes by their numbers."""
+        """The parameters with modes given by number."""
         return params
 
     def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
@@ -334,12 +342,12 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
 
     def _predict_one(self, ids: Any) -> tuple[float, float, float]:
-        """mean, var and noise of one entry, as predict_parts gives them."""
+        """mean, var and noise of one entry, as in predict_parts."""
         fitted = self._fitted()
         if type(ids) is not tuple:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
-        found = one_entry.predict_shortly(fitted, ids)
+        found = one_entry.predict_fast(fitted, ids)
         if found is None:
             mean, var, noise = self._predict(one_entry.as_rows(ids))
             found = mean.item(), var.item(), noise.item()
@@ -354,10 +362,14 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         *,
         runs: bool = True,
     ) -> Self:
-        """`path` is for messages. runs: False for a model to look at, without its engine."""
+        """Build the estimator from a loaded file.
+
+        path: for error messages
+        runs: False to inspect the model only, without its engine
+        """
         if not isinstance(network, CustomNetwork | None):
             raise TypeError(f"network must be a CustomNetwork, got {network!r}")
-        with fitted_file.one_error(path):
+        with fitted_file.as_checkpoint_error(path):
             config = fitted_file.config_of(file)
             fitted_file.check_config(config, cls._stored_as, cls.__name__)
             params = fitted_file.params_of(file, config, cls._flat_names())
@@ -376,7 +388,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        # A Method is made of closures, which cannot be pickled: it is built again from the parameters.
+        # A Method consists of closures, which cannot be pickled: __setstate__ rebuilds it.
         state = vars(self).copy()
         del state["_lock"], state["_notes"]
         state.pop("_placed", None)
@@ -384,15 +396,15 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             fitted = self._whole(fitted)
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)
             model = fitted.model._replace(members=members, method=LEFT_OUT)
-            # Copied: pickle reads it after this call, when another thread may be learning; and a plain
-            # copy.copy must share neither state nor ids.
+            # Copied because pickle reads it after this call, when another thread may be learning, and because
+            # the result of copy.copy must share neither state nor ids.
             nodes, pairs = copy.deepcopy((fitted.nodes, fitted.pairs))
             own = {"state": _copied(fitted.state), "nodes": nodes, "pairs": pairs}
             state["_learned"] = fitted._replace(model=model, **own)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(grouped(state))  # pickles of before 0.3 are flat
+        vars(self).update(grouped(state))  # pickles from before 0.3 are flat
         if (fitted := self._learned) is not None:
             members = fitted.model.members
             model = model_of(
@@ -402,7 +414,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
                 members=[member.own for member in members],
                 product=members[0].network.product,
             )
-            # Copied: joblib can map a pickle into memory read-only, and kernels write into the state.
+            # Copied because joblib may map a pickle read-only, and kernels write to the state.
             self._learned = fitted._replace(model=model, state=_copied(fitted.state))
 
     @locked

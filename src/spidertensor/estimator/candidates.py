@@ -1,4 +1,4 @@
-"""Who can be recommended, and to whom: the tables of `recommend_many`, checked."""
+"""The tables passed to `recommend_many`, checked: given ids, candidates, exclusions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spidertensor.estimator.inputs import Column, by_name
 from spidertensor.faults import EntryError
 from spidertensor.missing import MISSING_ID
 
-Modes = Callable[[str | int], int]  # the number of a mode from its name or number
+Modes = Callable[[str | int], int]  # turns the name or number of a mode into its number
 
 
 class Candidates:
@@ -22,8 +22,8 @@ class Candidates:
 
     over:    their mode
     ids:     their raw ids, each once
-    numbers: by mode, the node of each candidate, -1 for an unseen id: of `over`, and of the modes that depend
-             on it, as the category of a product does
+    numbers: by mode, the node of each candidate, -1 for an unseen id: for mode `over` and for modes that
+             depend on it, as the category of a product does
     """
 
     def __init__(self, over: int, ids: Sequence[Any], numbers: dict[int, NDArray[np.int64]]) -> None:
@@ -37,13 +37,13 @@ class Candidates:
         return {raw: place for place, raw in enumerate(self.ids)}
 
     def places(self, ids: Sequence[Any]) -> NDArray[np.int64]:
-        """Where these ids are among the candidates, sorted; without those that are not."""
+        """Sorted positions of these ids among the candidates; other ids are ignored."""
         found = {self._places.get(raw, -1) for raw in ids} if ids else set()
         return np.array(sorted(found - {-1}), np.int64)
 
 
 def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes) -> Candidates:
-    """table: None for all known nodes; ids of mode `over`; or columns of ids by mode, `over` among them."""
+    """Candidates from None (all known nodes), ids of mode `over`, or columns by mode, including `over`."""
     if table is None:
         ids, numbers = nodes[over].ids, {over: np.arange(len(nodes[over]))}
     else:
@@ -58,7 +58,7 @@ def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Mo
 def _listed_once(
     table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes
 ) -> tuple[list[Any], dict[int, NDArray[np.int64]]]:
-    """The ids and numbers of Candidates, without repetitions."""
+    """The ids and numbers of Candidates, without duplicates."""
     columns = _by_mode(table, over, mode_of, "candidates")
     numbers = _numbers(columns, nodes, "candidates")
     ids = _listed(columns[over])
@@ -72,8 +72,8 @@ def _listed_once(
 class Excluded:
     """What not to recommend.
 
-    table: None; ids of mode `over`, for everybody; or columns of ids by mode, `over` among them: a row is for
-           those whose ids in its other modes are the same
+    table: None; ids of mode `over`, excluded always; or columns of ids by mode, including `over`: a row's
+           id is excluded only where its ids in other modes are given
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Excluded:
             raise ValueError(
                 f"exclude can name the ranked mode and modes that are given, not mode {strange[0]}"
             )
-        _numbers(columns, nodes, "exclude")  # only because that checks the ids
+        _numbers(columns, nodes, "exclude")  # only to check the ids
         self._of: dict[tuple[Any, ...], list[Any]] = {}
         ids = _listed(columns[over]) if columns else []
         others = [_listed(columns[mode]) for mode in self.modes]
@@ -93,11 +93,12 @@ class Excluded:
             self._of.setdefault(tuple(key), []).append(raw)
 
     def of(self, ids: Mapping[int, Any]) -> list[Any]:
+        """The ids excluded for the given ids, which are by mode."""
         return self._of.get(tuple(ids[mode] for mode in self.modes), [])
 
 
 def given_columns(table: Any, mode_of: Modes) -> dict[int, list[Any]]:
-    """The ids of each row by mode."""
+    """The column of given ids for each mode; EntryError if they differ in length."""
     columns = {mode_of(name): _listed(column) for name, column in by_name(table, "given").items()}
     if len(lengths := {len(column) for column in columns.values()}) > 1:
         raise EntryError(f"columns of given differ in length: {sorted(lengths)}")
@@ -121,7 +122,7 @@ def _by_mode(table: Any, over: int, mode_of: Modes, what: str) -> dict[int, Colu
 def _numbers(
     columns: Mapping[int, Column], nodes: Sequence[NodeIndex], what: str
 ) -> dict[int, NDArray[np.int64]]:
-    """The nodes of all ids, -1 for an unseen one; EntryError for what cannot be an id."""
+    """The nodes of all ids, -1 for unseen ones; EntryError if something cannot be an id."""
     numbers = {}
     for mode, column in columns.items():
         try:
@@ -144,7 +145,7 @@ def _first_places(ids: Sequence[Any]) -> dict[Any, int]:
 
 
 def _check_repeated(ids: list[Any], others: dict[int, list[Any]], first: dict[Any, int]) -> None:
-    """A candidate that is listed twice counts once, so both must say the same about it."""
+    """EntryError if a candidate is listed twice with different ids in the `others` modes."""
     for place, raw in enumerate(ids):
         for mode, column in others.items():
             if column[place] != column[first[raw]]:

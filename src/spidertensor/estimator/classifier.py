@@ -1,4 +1,4 @@
-"""SpiderClassifier: values of two kinds."""
+"""SpiderClassifier: binary labels, and events."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from spidertensor.spider.popularity import draw_shares
 @takes_old_names
 @dataclass(eq=False, repr=False, kw_only=True)
 class SpiderClassifier(ScikitLearnClassifier, Spider):
-    """Streaming Bayesian deep tensor factorization of values of two kinds, with a probit likelihood.
+    """Streaming Bayesian deep tensor factorization of binary labels, with a probit likelihood.
 
-    Labels are 0 and 1, or any two bools, whole numbers or texts, as in scikit-learn: `classes_` has them
-    sorted. The first call that learns decides which they are, so it must have both, or name both with
-    `classes`, unless they are 0 and 1 or False and True. Any other label is an EntryError from then on.
+    The labels are two bools, integers or strings; `classes_` has them sorted, as in scikit-learn. The first
+    call that learns determines them, so it must contain both or pass `classes`, unless they are 0 and 1 or
+    False and True. After that, any other label raises an EntryError.
 
-    Parameters as for SpiderRegressor, but for those of continuous values: of `inference`, it has `curvature`
-    only. With `negatives` it learns from
-    events alone: clicks, purchases, plays. There is no y, and entries may repeat.
+    Parameters are those of SpiderRegressor, except `likelihood`, `scaling` and, in `inference`, all but
+    `curvature`. With `negatives` it learns from events alone (clicks, purchases, plays): there is no y, and
+    entries may repeat.
 
-    negatives:       after each event learn so many that did not happen: the event with another node in a mode
-    negatives_over:  that mode, such as the product, by its name or number; a list: they take turns
-    negatives_power: draw a node in proportion to how often it was in events, to this power; 0: all alike
-    remember_seen:   remember which nodes of that mode were seen with which of another, and do not recommend
-                     them again: True with two modes, else the name or number of the other one, such as the
-                     user. It takes 8 bytes a pair
+    negatives:       number of negatives to learn after each event: the event with another node in one mode
+    negatives_over:  name or number of that mode, such as the product; with a list, the modes take turns
+    negatives_power: draw a node with probability proportional to its number of events to this power;
+                     0: uniformly
+    remember_seen:   do not recommend a node again to those it was seen with. True with two modes, else the
+                     name or number of the mode recommended to, such as the user. Takes 8 bytes per pair
     """
 
     negatives: int | None = None
@@ -59,40 +59,42 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The paper's settings, except for how the prior sites start (see SpiderRegressor.paper)."""
+        """An estimator with the paper's settings; see SpiderRegressor.paper for the one exception."""
         return cls(**(PAPER | changes))
 
     @learns
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
-        """Learn the entries, in their order, on top of what is known. Events have no y.
+        """Learn more entries, in order. Events need no y.
 
-        classes: both labels, for the first call. The second is the positive one, whose probability
-                 `recommend` ranks by; by default that is the last in sorted order
+        classes: both labels, for the first call. The second is the positive label, by whose probability
+                 `recommend` ranks; by default it is the second in sorted order
         """
         self._advance(X, y, classes)
         return self
 
     @learns
     def learn(self, X: Any, y: Any = None, classes: Any = None) -> Update:
-        """Like partial_fit, but returns what was predicted for each entry just before it was learned: mean
-        and variance of the f behind the probability of the positive label. The log evidence of an event is
-        that of it and its negatives."""
+        """Like partial_fit, but return the prediction made for each entry just before it was learned.
+
+        Mean and variance are those of the latent f, whose probit is the probability of the positive label.
+        The log evidence of an event includes its negatives.
+        """
         return self._advance(X, y, classes)[0]
 
     @learns
     def _learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
-        """Like learn, and the (n, K) nodes of the entries: as Spider._learn_numbered."""
+        """Like learn, but also return the (n, K) node numbers of the entries: see Spider._learn_numbered."""
         return self._advance(X, y, classes)
 
     @property
     def learns_events(self) -> bool:
-        """Whether entries are events, which have no values."""
+        """Whether the entries are events, which have no values."""
         if self._learned is None:
             return self.negatives is not None
         return self._learned.model.rule is not None
 
     def _rule_of(self, names: Sequence[str]) -> Rule | None:
-        """How negatives are drawn, for modes of these names; None without events."""
+        """How negatives are drawn, for modes with these names; None if the entries are not events."""
         return event_rule.rule_of(event_rule.resolved(self._flat_params(), names, len(names)))
 
     @property
@@ -104,12 +106,12 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     @property
     @locked
     def positive_(self) -> labels.Label:
-        """The label whose probability `recommend` ranks by."""
+        """The label by whose probability `recommend` ranks."""
         return self._classes()[1]
 
     @locked
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities of both labels at each row of X, in the order of classes_."""
+        """(n, 2) probability of each label at each row of X, in the order of classes_."""
         mean, var, _ = self._predict(X)
         t = mean / np.sqrt(1 + var)
         sides = (-t, t) if labels.in_order(self._classes())[1] == self.positive_ else (t, -t)
@@ -122,11 +124,11 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
     @locked
     def predict_rate(self, X: Any) -> NDArray[np.float64]:
-        """Of all events with the other nodes of a row of X, the share that has its node in `negatives_over`.
+        """Share of events that have the row's node in mode `negatives_over`, given its nodes in other modes.
 
-        predict_proba of a model of events tells an event from one that was drawn, so it depends on how many
-        are drawn, and ranks only. This corrects it (mathematics.md section 16). With a power, an id
-        that was never learned has the rate 0.
+        For events, predict_proba separates events from drawn negatives: it depends on how many are drawn, so
+        it is good for ranking only. This corrects for that (mathematics.md section 16). With negatives_power,
+        an unseen id has rate 0.
         """
         fitted = self._fitted()
         rule, draws = fitted.model.rule, fitted.state.draws
@@ -134,7 +136,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
             raise ValueError("a rate needs a model of events whose negatives are drawn over one mode")
         mean, var, _ = self._predict(X)
         t, mode = mean / np.sqrt(1 + var), rule.over[0]
-        share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of the draws
+        share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of each node among the draws
         for of in draws.popularity:
             share = draw_shares(of.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
         with np.errstate(divide="ignore"):
@@ -158,8 +160,10 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
     @locked
     def predict_one(self, ids: Any) -> EntryProbability:
-        """The more probable label and the probability of the positive one, for one entry: what `predict` and
-        `predict_proba` say, several times as fast. ids: see learn_one."""
+        """The more probable label and the probability of the positive one, for one entry.
+
+        Same as `predict` and `predict_proba`, but several times faster. ids: see learn_one
+        """
         mean, var, _ = self._predict_one(ids)
         t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
         of_second = float(ndtr(t if both[1] == self.positive_ else -t))
@@ -167,7 +171,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
 
 def _ones(y: Any, n: int) -> NDArray[np.float64]:
-    """The values of events, which need not be given."""
+    """The values of n events, all 1; EntryError if y has anything else."""
     value = np.ones(n) if y is None else inputs.values(y, n, PROBIT)
     refuse(
         value,

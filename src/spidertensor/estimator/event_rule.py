@@ -1,4 +1,4 @@
-"""The parameters of a classifier that learns from events alone: which modes they mean, and the rule."""
+"""Check the parameters of a classifier that learns from events, and build its Rule."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from spidertensor.spider.events import Rule
 
-NEGATIVES = 8  # of the command and of studies; chosen by benchmarks/choose_events.py
+NEGATIVES = 8  # default of the command and the study; chosen by benchmarks/choose_events.py
 
 
 def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
-    """The parameters with modes by their numbers. ValueError if they do not fit each other or the entries."""
+    """The parameters with modes given by number. ValueError if they contradict each other or the entries."""
     over = params["negatives_over"]
     if params["negatives"] is None:
         for name in ("negatives_over", "negatives_power", "remember_seen"):
@@ -34,7 +34,7 @@ def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) 
 
 
 def rule_of(params: dict[str, Any]) -> Rule | None:
-    """None of a model that is not one of events. The parameters are resolved."""
+    """The Rule for resolved parameters; None if the model does not learn from events."""
     if params.get("negatives") is None:
         return None
     return Rule(params["negatives"], tuple(params["negatives_over"]), params["negatives_power"])
@@ -50,7 +50,7 @@ def _number(mode: Any, names: Sequence[str] | None, n_modes: int) -> int:
 
 
 def _whose(whose: Any, over: list[int], names: Sequence[str] | None, n_modes: int) -> int:
-    """The mode beside the one that is ranked, whose pairs are remembered."""
+    """The number of the mode recommended to, whose pairs are remembered."""
     if len(over) > 1:
         raise ValueError("remember_seen is about one mode, and negatives_over names several")
     if whose is not True:

@@ -1,13 +1,13 @@
-"""Modes with room for so many nodes: a new id takes the place of the node that was longest unseen.
+"""Modes with a limited number of nodes: in a full mode a new id replaces the node least recently learned.
 
-Seen means learned; the order is that of the entries, so it does not matter how they are cut into calls. A
-node that goes is forgotten: its id is unknown, and its row is again what it was before any entry.
+Recency follows the order of the entries, so it does not depend on how they are split into calls. An evicted
+node is forgotten: its id becomes unknown, and its row is reset to the prior.
 
-Ids are mapped for a whole call before its first entry is learned, and a row may have one id in the first
-entries of a call and another in later ones. So a call is learned in segments: the rows that change their ids
-are started afresh where a segment begins, and no row has two ids inside one.
+Ids are mapped for a whole call before its first entry is learned, so a row may belong to one id in the first
+entries of a call and to another in later ones. A call is therefore learned in segments: no row has two ids
+within a segment, and rows with a new id are reset at its start.
 
-Learning comes here only if the model has a limit (`Fitted.bounded`).
+Used only if the model has a limit (`Fitted.bounded`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ State = TypeVar("State")
 
 
 class BoundedIndex(NodeIndex):
-    """At most `limit` nodes. The dict has the longest unseen first; there is no table beside it."""
+    """A NodeIndex of at most `limit` nodes. The dict is ordered by recency, oldest first; no lookup table."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._numbers: OrderedDict[Any, int] = OrderedDict()  # pyright: ignore[reportIncompatibleVariableOverride]
         self._limit = limit
-        # New ids of the latest call: where in it each came, its number, the id that had it (or None), itself
+        # New ids of the latest call: entry, number, the evicted id that had that number (or None), new id
         self._new: list[tuple[int, int, Any, Any]] = []
 
     @property
@@ -48,7 +48,7 @@ class BoundedIndex(NodeIndex):
         return ids
 
     def truncate(self, n: int) -> None:
-        """Undo the latest `find_or_add`, as there; but ids that were known stay where it moved them to."""
+        """Undo the latest `find_or_add`, except for the changed recency of known ids."""
         for _, number, old, new in reversed(self._new):
             del self._numbers[new]
             if old is not None:
@@ -58,12 +58,12 @@ class BoundedIndex(NodeIndex):
         self._new = []
 
     def evictions(self) -> NDArray[np.int64]:
-        """(evictions of the latest call, 2) the entry that needed a row, and that row."""
+        """(evictions in the latest call, 2) the entry that needed a row, and the row."""
         found = [(place, number) for place, number, old, _ in self._new if old is not None]
         return np.array(found, np.int64).reshape(-1, 2)
 
     def settle(self) -> None:
-        """The latest call stands: it will not be undone, and what it evicted has been dealt with."""
+        """Commit the latest call: it can no longer be undone."""
         self._new = []
 
     def without(self, numbers: set[int]) -> BoundedIndex:
@@ -76,13 +76,13 @@ class BoundedIndex(NodeIndex):
         return twin
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """As there, and the numbers from the longest unseen on, and how many were evicted."""
+        """The ids, as in NodeIndex, their numbers in order of recency, and how many were evicted."""
         order = np.fromiter(self._numbers.values(), np.int64, len(self))
         return super().to_arrays() | {"order": order, "evicted": np.array(self.evicted, np.int64)}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]], limit: int) -> BoundedIndex:
-        """The inverse of `to_arrays`. ValueError for anything that it does not write."""
+        """The inverse of `to_arrays`. ValueError for anything it does not write."""
         rest = dict(arrays)
         if not {"order", "evicted"} <= rest.keys():
             raise ValueError("does not say in which order the nodes were seen")
@@ -111,7 +111,7 @@ class BoundedIndex(NodeIndex):
         return numbers
 
     def _see(self, ids: Sequence[Any], start: int) -> list[int]:
-        """The numbers of ids that stand in a call from entry `start` on; each is the latest seen now."""
+        """The numbers of the ids of a call from entry `start` on, adding new ids and updating recency."""
         get, move_to_end = self._numbers.get, self._numbers.move_to_end
         numbers = []
         for raw in ids:
@@ -136,7 +136,7 @@ class BoundedIndex(NodeIndex):
 
 
 def limits_of(max_nodes: int | list[int | None] | None, n_modes: int) -> list[int | None]:
-    """The parameter `max_nodes` for each mode; None is no limit."""
+    """The limit of each mode from the parameter `max_nodes`; None is no limit."""
     limits = list(max_nodes) if isinstance(max_nodes, list) else [max_nodes] * n_modes
     if len(limits) != n_modes:
         raise ValueError(f"max_nodes names {len(limits)} modes, the entries have {n_modes}")
@@ -149,16 +149,16 @@ def empty_nodes(max_nodes: int | list[int | None] | None, n_modes: int) -> list[
 
 
 class Segment(NamedTuple):
-    """Entries of a call from `start` to the next segment; `reused`: per mode, the rows that get new ids."""
+    """The entries of a call from `start` to the next segment; `reused`: rows with a new id, per mode."""
 
     start: int
     reused: list[list[int]]
 
 
 class Numbered(NamedTuple):
-    """What a call has learned: its update, the (n, K) rows of its nodes, and where rows changed their ids.
+    """What a call has learned: its update, the (n, K) rows of its nodes, and where rows changed ids.
 
-    With this another model can learn the same entries, which then needs no ids.
+    With this, another model can learn the same entries without ids.
     """
 
     update: Update
@@ -174,21 +174,21 @@ def segments(
     *,
     at_once: bool = False,
 ) -> list[Segment]:
-    """How to learn the entries that were just mapped to `index`; [] if no row has changed its id.
+    """Split the entries just mapped to `index` into segments; [] if no row has changed ids.
 
-    entries: how many were learned before this call
-    at_once: a row must not start afresh before the entry that needs it, because others may draw it (events)
+    entries: number of entries learned before this call
+    at_once: reset a row only at the entry that needs it, because events before it may draw the row
 
-    A row that an earlier entry of the segment touches under its old id ends the segment. An engine that
-    learns batch by batch must find the same batches however the stream is cut, so a segment ends inside a
-    batch only if that batch itself touches the row, else where that batch begins.
+    A new segment begins when a row changes ids that an earlier entry of the segment uses under its old id.
+    An engine that learns in batches must see the same batches however the stream is split into calls, so a
+    segment ends within a batch only if that batch itself uses the row, and otherwise where the batch begins.
     """
     events, cuts = [], [Segment(0, [[] for _ in nodes])]
     for mode, each in enumerate(nodes):
         if isinstance(each, BoundedIndex) and len(found := each.evictions()):
             place, row = found.T
             last = place - 1 if at_once else _previous(index[:, mode])[place]
-            # rows that this call has not touched before may start afresh at once
+            # rows not used before in this call may be reset at its start
             cuts[0].reused[mode].extend(row[last < 0].tolist())
             later = np.stack([place, np.full_like(place, mode), row, last], axis=1)[last >= 0]
             events.extend(later.tolist())
@@ -205,7 +205,7 @@ def segments(
 
 
 def _previous(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n,) where each row stood last before; -1 if nowhere."""
+    """(n,) index of the previous occurrence of each row; -1 if there is none."""
     order = np.argsort(rows, kind="stable")
     same = rows[order[1:]] == rows[order[:-1]]
     previous = np.full(len(rows), -1)
@@ -216,7 +216,7 @@ def _previous(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def learn(
     model: Model, state: CommitteeState, batch: Batch, parts: Sequence[Segment]
 ) -> tuple[CommitteeState, Update]:
-    """The update of a model by the entries of a call, in these segments, of which there is at least one."""
+    """Update a model with the entries of a call, in one or more segments."""
     return in_segments(model.method.update, partial(_start_afresh, model), state, batch, parts)
 
 
@@ -227,9 +227,9 @@ def in_segments(
     batch: Batch,
     parts: Sequence[Segment],
 ) -> tuple[State, Update]:
-    """The update of any state by the entries of a call, in these segments.
+    """Update any state with the entries of a call, in segments.
 
-    start_afresh: makes rows, given per mode, what they were before any entry
+    start_afresh: resets rows, given per mode, to the prior
     """
     updates, waiting = [], deque(parts)
     try:
@@ -240,7 +240,7 @@ def in_segments(
             state, update = update_by(state, Batch(batch.index[start:end], batch.value[start:end]))
             updates.append(update)
     except BaseException:
-        for part in waiting:  # these entries are not learned, but no id may have the factors of another
+        for part in waiting:  # not learned, but no id may keep the factors of another
             start_afresh(state, part.reused)
         raise
     return state, joined(updates)

@@ -1,5 +1,7 @@
-"""Whether what a model file holds can be used: whatever could make a prediction that is not a number, now or
-after learning more. Kernels do not validate."""
+"""Check that a state from a file cannot produce predictions that are not finite, now or after more learning.
+
+Kernels do not validate.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ from spidertensor.spider.popularity import UNIT, from_times
 from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
-MOST_ENTRIES = 2**53  # so that more can be counted
-LARGEST = 1e18  # of a mean or a variance; what priors allow is far smaller, and this squared fits float32
-LARGEST_VAR = 1e34  # of f: what a prediction multiplies it with still fits float32
-LARGEST_LOG = math.log(1e300)  # of a variance or a shift in the units of the values
-LARGEST_LEVEL = 1e3  # of f for counts, whose logarithms it is
-LARGEST_SUM = 2.0**62  # of popularity
-WIDER = 1e6  # times its prior a variance may be, which wild values widen with curvature
+MOST_ENTRIES = 2**53  # leaves room to count more
+LARGEST = 1e18  # mean or variance; far above what priors allow, and its square fits float32
+LARGEST_VAR = 1e34  # variance of f: leaves room for the products of a prediction in float32
+LARGEST_LOG = math.log(1e300)  # log of a variance or shift in user units
+LARGEST_LEVEL = 1e3  # |f| for counts, where f is a log rate
+LARGEST_SUM = 2.0**62  # sum of popularities
+LARGEST_VAR_RATIO = 1e6  # of a variance to its prior; with curvature, wild values can widen it
 
 
 def check(condition: Any, reason: str) -> None:
@@ -41,7 +43,7 @@ def check(condition: Any, reason: str) -> None:
 
 
 def check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, n_nodes: list[int]) -> None:
-    """Before anything is allocated: the sizes must be those of arrays that are in the file."""
+    """Check the shapes of the arrays in the file before anything of that size is allocated."""
     check(n_nodes, "there are no modes")
     for part, shapes in (
         ("weights", network.layers),
@@ -55,7 +57,7 @@ def check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, 
 def check_learned(
     state: CommitteeState, model: Model, params: dict[str, Any], n_nodes: list[int], scaling: Scaling
 ) -> None:
-    """CheckpointError if a state could not have been learned by this model, with so many nodes per mode."""
+    """CheckpointError if this model, with these numbers of nodes, could not have learned the state."""
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
         _check_stream(member.stream, follows=params.get("clip") is not None)
@@ -68,7 +70,7 @@ def check_learned(
 
 
 def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
-    """Whatever could make a prediction that is not a number, now or after learning more."""
+    """Check a member's posterior and counts: finite, positive where needed, not too large."""
     for name, leaf in checkpoint.flatten(state, "state").items():
         check(np.isfinite(leaf).all(), f"array {name!r} is not finite")
     post, counts = state.posterior, state.counts
@@ -78,7 +80,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(same and counts.nodes.tolist() == n_nodes, "numbers of nodes differ")
     positive = (*(each.var for each in gaussians), *post.noise, counts.entries)
     check(all((array > 0).all() for array in positive), "a variance or a count is not positive")
-    # initial: a mode has no nodes if all were forgotten
+    # initial=0 because a mode has no nodes if all were forgotten
     largest = max(max(np.abs(each.mean).max(initial=0), each.var.max(initial=0)) for each in gaussians)
     possible = largest <= LARGEST and float(post.noise.rate) / float(post.noise.shape) < math.inf
     check(possible, "a mean or a variance is too large")
@@ -91,7 +93,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
 
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:
-    """`follows`: the model follows the level and the scale of its values (follow.py)."""
+    """Check the statistics of the values. follows: the model follows their level and scale (follow.py)"""
     n, squares, _, _, var, f_var, _ = stream.window
     positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0
     check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
@@ -101,18 +103,18 @@ def _check_stream(stream: Stream, *, follows: bool) -> None:
 
 
 def _check_counts(state: State) -> None:
-    """The level and the noise of counts (likelihoods/count.py)."""
+    """Check the level and noise of a count model (likelihoods/count.py)."""
     stream, noise = state.stream, state.posterior.noise
     still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
     level = 0 < stream.var <= COUNT.level_var and abs(stream.mean) <= LARGEST_LEVEL
     check(still and level, "the level of the counts is impossible")
     noise_var = float(noise.rate) / float(noise.shape)
-    possible = LEAST_NOISE / 2 <= noise_var <= 2 * LARGEST_NOISE  # rounding
+    possible = LEAST_NOISE / 2 <= noise_var <= 2 * LARGEST_NOISE  # allows for rounding
     check(possible, "the noise of the counts is impossible")
 
 
 def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
-    """That no product of the numbers of a state overflows."""
+    """Check that predictions cannot overflow, in the model's units or the user's."""
     network, prior, post = member.network, member.prior, state.posterior
     allowed = [
         *(posterior.factor_prior_var(network, prior, mode).max() for mode in range(network.n_modes)),
@@ -120,10 +122,10 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
     ]
     parts = zip((*post.factors, *post.weights), allowed, strict=True)
     check(
-        all(part.var.max(initial=0) <= WIDER * var for part, var in parts),
+        all(part.var.max(initial=0) <= LARGEST_VAR_RATIO * var for part, var in parts),
         "a variance is far above its prior's",
     )
-    far = Reach(0.0, 0.0)  # of a custom network nothing is known
+    far = Reach(0.0, 0.0)  # nothing is known about a custom network
     if not isinstance(network, CustomSizes):
         far = reach(state, network, prior)
     check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
@@ -153,7 +155,7 @@ def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
     assert draws
     check(0 < draws.events <= state.counts.entries, "the number of events is impossible")
     for place, mode in enumerate(rule.over):
-        # fewer if a call was interrupted, before which its nodes are added
+        # fewer if a call was interrupted: its nodes are added first
         check(0 <= draws.seen[place] <= n_nodes[mode], "the nodes of the events are not those of the model")
         if draws.popularity:
             of = draws.popularity[place]

@@ -1,4 +1,4 @@
-"""What an estimator has learned: the state of its method, and what gives it a meaning."""
+"""What an estimator has learned: the state of its method, the ids of its nodes, the scaling of its values."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from spidertensor.spider.posterior import State
 
 
 class Fitted(NamedTuple):
-    """Everything that learning changes, so that a reset or a load is one assignment."""
+    """Everything that learning changes, so that resetting or loading is one assignment."""
 
-    params: dict[str, Any]  # as they were when learning began
+    params: dict[str, Any]  # flat, as of when learning began
     model: Model
     state: CommitteeState
     nodes: list[NodeIndex]
     scaling: Scaling
     classes: Classes | None = None  # the labels of a classifier
-    pairs: SeenPairs | None = None  # of `remember_seen`
+    pairs: SeenPairs | None = None  # for `remember_seen`
 
     @property
     def bounded(self) -> bool:
-        """Whether a mode has a limit of nodes (eviction.py)."""
+        """Whether a mode has a limited number of nodes (eviction.py)."""
         return self.params["max_nodes"] is not None
 
     @property
     def leading(self) -> int:
-        """The member of the greatest weight."""
+        """Index of the member with the largest weight."""
         return int(self.state.weights.argmax())
 
     @property
@@ -50,10 +50,10 @@ class Fitted(NamedTuple):
 
 
 def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.float64]:
-    """The values as the method sees them; EntryError if one is too far from the shift.
+    """The values in the method's units; EntryError if one is too far from the shift.
 
-    A model that clips can take far more: its scale may have been that of other values. It is the scale that
-    the leading member has followed the values to.
+    The limit is in units of the leading member's current scale. It is far larger for a model that clips,
+    which can adapt if the scale of the values changes.
     """
     scaled, (centre, farthest) = fitted.scaling.scaled(value), accepted(fitted)
     far = np.abs(scaled - centre) > farthest
@@ -70,7 +70,7 @@ def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.floa
 
 
 def accepted(fitted: Fitted) -> tuple[float, float]:
-    """Scaled values are accepted around the one up to the other."""
+    """Centre and radius of the scaled values that are accepted."""
     if not fitted.model.likelihood.scaled:
         return 0.0, math.inf
     stream = fitted.leader.stream
@@ -82,17 +82,16 @@ def _limit(fitted: Fitted) -> float:
 
 
 def units(fitted: Fitted) -> Scaling:
-    """What the leading member works in now: the first scaling, and what it has followed since."""
+    """The leading member's current scaling: the first one and all changes it has followed since."""
     (shift, scale), stream = fitted.scaling, fitted.leader.stream
     return Scaling(float(shift + scale * stream.shift), float(scale * stream.scale))
 
 
 def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64], list[Segment]]:
-    """The same with room for every id, the (n, K) node numbers, and where rows change their ids
-    (eviction.py). If it fails, nothing was added.
+    """Add all new ids. Return the grown model, the (n, K) node numbers, and the segments (eviction.py).
 
-    The state grows here and not in the update: once the result is stored, ids and state agree, and the
-    update, which works in place, finds nothing left to add.
+    On failure nothing is added. The state grows here, not in the update, so that ids and state agree as soon
+    as the result is stored, and the update can work in place.
     """
     nodes, known = fitted.nodes, [len(each) for each in fitted.nodes]
     try:
@@ -117,7 +116,7 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int6
 
 @contextmanager
 def remembering(fitted: Fitted, index: NDArray[np.int64]) -> Iterator[None]:
-    """Around learning events: remember the pairs of those that were learned, also if it is interrupted."""
+    """Context for learning events: remembers the pairs of those learned, even if interrupted."""
     draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
     if not draws or pairs is None or rule is None:
         yield
@@ -131,7 +130,7 @@ def remembering(fitted: Fitted, index: NDArray[np.int64]) -> Iterator[None]:
 
 
 def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
-    """The same without some nodes of a mode: neither their ids nor their rows are left in it."""
+    """The same model without some nodes of a mode: their ids and rows are removed."""
     keep = np.ones(len(fitted.nodes[mode]), bool)
     keep[list(numbers)] = False
     members = tuple(posterior.keep_rows(member, mode, keep) for member in fitted.state.members)
@@ -147,14 +146,14 @@ def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
 
 
 def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:
-    """(3,) how often a member has found that the values have changed for good (follow.py)."""
+    """(3,) how many lasting changes of the values a member has found, by kind (follow.py)."""
     return fitted.state.members[member].stream.followed.copy()
 
 
 def intervals(
     fitted: Fitted, predicted: Prediction, coverage: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Low and high ends of the calibrated intervals of predictions in user units."""
+    """Low and high ends of calibrated prediction intervals, in user units."""
     likelihood, quantile = fitted.model.likelihood, fitted.model.method.quantile
     if not likelihood.intervals or quantile is None:
         raise ValueError(

@@ -1,12 +1,12 @@
-"""What an estimator has learned, as the sections of a file (docs/file-format.md).
+"""Convert what an estimator has learned to and from the sections of a file (docs/file-format.md).
 
-The section "model" is about the model itself: its JSON (here called `config`), the ids of its nodes and, if
-it remembers these, the pairs of nodes that were seen. The section "committee" has what its members have
-learned, and what the draws of a model of events depend on. The section "classes" has the labels of a
-classifier that are not 0 and 1. The section "position" is the caller's.
+"model":     the model's JSON (here called `config`), the ids of its nodes, and the seen pairs, if remembered
+"committee": what its members have learned, and for events what the draws depend on
+"classes":   the labels of a classifier, unless they are 0 and 1
+"position":  the caller's
 
-Kernels do not validate: everything in a file is checked before it is used, part against part: what it says
-about the model here, what the model has learned in file_checks.py.
+Kernels do not validate, so everything in a file is checked before use: the description of the model here, the
+learned state in file_checks.py.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.posterior import State
 
 KEYS = {"estimator", "params", "modes", "names", "shift", "scale", "product"}
-# What files of version 1 do not say: the values of parameters that they may lack. They have no "product"
-# either (it was always meant) and none of the arrays that `_added_to_version_1` lists.
+# Values of the parameters that files of version 1 may lack. They also lack "product", which is true, and the
+# arrays in `_added_to_version_1`.
 VERSION_1: dict[str, Any] = {
     "engine": "sequential",
     "network": None,
@@ -58,7 +58,7 @@ VERSION_1: dict[str, Any] = {
     "clip": None,
     "node_noise": False,
 }
-# What files of version 2 may lack, because it came later
+# Values of the parameters that files of version 2 may lack
 ADDED: dict[str, Any] = {
     "max_nodes": None,
     "likelihood": "gaussian",
@@ -67,14 +67,14 @@ ADDED: dict[str, Any] = {
     "negatives_power": 0.0,
     "remember_seen": False,
 }
-# Files without a section "committee" are those of one model, whose state is in the section "model".
+# Files without a section "committee" hold a single model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
-MOST_PARAMS = 1000  # values in the params of a file, and more for each array
+MOST_PARAMS = 1000  # values in the params of a file, plus some for each array
 
 
 @contextmanager
-def one_error(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever is wrong with a file becomes one CheckpointError that names the file."""
+def as_checkpoint_error(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn any error about the contents of a file into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError as error:
@@ -86,7 +86,7 @@ def one_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def config_of(file: Checkpoint) -> dict[str, Any]:
-    """The JSON of a file's model, as version 2 has it; the params may still lack what version 1 does."""
+    """The model JSON of a file, in the form of version 2, except that old files may lack some params."""
     config = file.sections.get("model")
     if not isinstance(config, dict):
         raise CheckpointError("holds no model")
@@ -96,15 +96,15 @@ def config_of(file: Checkpoint) -> dict[str, Any]:
 
 
 def check_config(config: dict[str, Any], estimator: str, shown: str) -> None:
-    """Whether a config belongs to an estimator; `shown` is the name of its class."""
+    """Check that a config is for this estimator; `shown` is the class name for messages."""
     check(config["estimator"] == estimator, f"holds a {config['estimator']!s:.80}, not a {shown}")
     check(isinstance(config["params"], dict), "the params are not an object")
     check(isinstance(config["product"], bool), "product is neither true nor false")
 
 
 def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The stored parameters; of an old file, complete with those of the `known` ones that it lacks."""
-    # Every list of the params counts something that has arrays. Checked before the params are copied.
+    """The stored parameters, with defaults for those `known` parameters that an old file lacks."""
+    # Every list in the params counts something that has arrays. Checked before the params are copied.
     possible = _n_values(config["params"]) <= MOST_PARAMS + len(file.arrays) * len(OF_MEMBERS)
     check(possible, "the params have too many values")
     meant = ADDED | (VERSION_1 if file.version == 1 else {})
@@ -114,7 +114,7 @@ def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) 
 
 
 def _n_values(value: Any) -> int:
-    """How many values a JSON value consists of."""
+    """Number of values in a JSON value, nested ones included."""
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list):
@@ -143,15 +143,15 @@ def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> 
 
 
 def to_params(fitted: Fitted) -> dict[str, Any]:
-    """The parameters as JSON. A file holds no code: of a custom network it has the name and the shapes."""
+    """The parameters as JSON. A custom network is stored as its name and shapes, without code."""
     network = fitted.params["network"]
     return fitted.params | {"network": network and {"name": network.name, "shapes": network.shapes}}
 
 
 def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> CustomNetwork | None:
-    """The network that a file describes: the one `given`, which must fit, or None if it is the built-in one.
+    """The custom network of a file: the one `given`, which must match; None for the built-in network.
 
-    runs: False for a model to look at, which needs no network
+    runs: False to inspect the model only, which needs no network
     """
     if stored is None:
         if given is not None:
@@ -172,7 +172,7 @@ def network_of_file(stored: Any, given: CustomNetwork | None, *, runs: bool) -> 
 
 
 def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
-    """State and ids, as a checkpoint stores them."""
+    """State, ids and pairs as named arrays."""
     state = fitted.state._replace(members=tuple(map(posterior.trim, fitted.state.members)))
     if state.draws and fitted.model.rule:
         nodes = [len(each) for each in fitted.nodes]
@@ -186,7 +186,7 @@ def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
 
 
 def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, *, runs: bool) -> Fitted:
-    """The inverse of `to_arrays` and `to_sections`, for a config whose params were checked.
+    """The inverse of `to_arrays` and `to_sections`, for a config with checked params.
 
     runs: see model_of
     """
@@ -216,7 +216,7 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
 
 
 def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
-    """The labels of a classifier; a file that does not tell is about 0 and 1."""
+    """The labels of a classifier, 0 and 1 if not stored; None for a regressor."""
     stored = file.sections.get("classes", list(labels.ZERO_ONE))
     if not likelihood.binary:
         check("classes" not in file.sections, "has classes, which only a classifier has")
@@ -227,7 +227,7 @@ def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
 
 
 def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> list[NodeIndex]:
-    """`alone`: the file is of one model, without a section "committee"."""
+    """The nodes of each mode. alone: the file holds a single model, without a section "committee" """
     modes: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         match name.split("/"):
@@ -249,8 +249,8 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
 
 
 def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each member has of its own. It stands in the file: a number of members says less, for the list
-    that it counts in may change."""
+    """Each member's own parameters. Stored in the file even if the parameter `committee` is a number, because
+    the list of default members may change."""
     if "committee" not in file.sections:
         check(params["committee"] == 1, "holds no committee")
         return [{}]
@@ -265,7 +265,7 @@ def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _alone(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The arrays of a model of before committees, as those of a committee of one."""
+    """Rename the arrays of a file without a committee to those of a committee of one."""
     old, new = "model/state/", "committee/members/0/"
     return {name.replace(old, new) if name.startswith(old) else name: a for name, a in arrays.items()}
 
@@ -289,7 +289,7 @@ def _state(
         added = _added_to_version_1(members[0])
         check(not added.keys() & arrays.keys(), "has arrays that format 1 does not know")
         arrays = arrays | added
-    if "committee" not in file.sections:  # its one member has learned all that there is to know
+    if "committee" not in file.sections:  # its counts are those of its one member
         counts = {name: arrays[f"committee/members/0/counts/{name}"] for name in CommitteeCounts._fields}
         empty = empty._replace(counts=CommitteeCounts(**counts))
         arrays = checkpoint.flatten(empty._replace(members=()), "committee") | arrays
@@ -298,7 +298,7 @@ def _state(
 
 
 def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
-    """The arrays that a state of version 1 does not have, as they are in a model that uses none of them."""
+    """The arrays that files of version 1 lack, with the values of a model that does not use them."""
     member = "committee/members/0"
     counts = {f"{member}/counts/{name}": getattr(start.counts, name) for name in ("refused", "clipped")}
     return counts | checkpoint.flatten(start.stream, f"{member}/stream")

@@ -1,6 +1,6 @@
-"""Parameters that travel together: `prior=Prior(...)` and `inference=Inference(...)`.
+"""Groups of parameters: `prior=Prior(...)` and `inference=Inference(...)`.
 
-Files and the dicts of a committee name these parameters one by one, flat: `flat` and `grouped` translate.
+Files and the dicts of a committee list these parameters flat; `flat` and `grouped` convert.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from spidertensor.spider import posterior
 
 
 class Group:
-    """A value that never changes: estimators may share one. `set_params(prior__bias_var=0.2)` of an estimator
-    gives it a new one."""
+    """Base class of parameter groups. Immutable, so estimators may share one.
+
+    `set_params(prior__bias_var=0.2)` gives the estimator a new one.
+    """
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))  # pyright: ignore[reportArgumentType]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, as scikit-learn asks for them."""
+        """The parameters by name, for scikit-learn."""
         return {name: getattr(self, name) for name in self.names()}
 
     def changed(self) -> dict[str, Any]:
@@ -38,15 +40,15 @@ class Group:
 class Prior(Group):
     """What a model assumes before its first entry: `SpiderRegressor(prior=Prior(bias_var=0.2))`.
 
-    multilinear_var:   variance of a factor of the multilinear part, for two modes; for more it is scaled down
-    multilinear_start: standard deviation with which these factors start
-    bias_var:          variance of the bias of a node
-    factor_var:        variance of an element of the factors that enter the network
+    multilinear_var:   variance of a multilinear factor with two modes; scaled down for more modes
+    multilinear_start: standard deviation of the initial values of these factors
+    bias_var:          variance of a node's bias
+    factor_var:        variance of each factor that enters the network
     rho0:              probability that a weight is in the network
     slab_var:          variance of a weight that is in the network
 
-    The values are those of scaled entries (see `scaling` of SpiderRegressor), and are checked when a model
-    learns. Search over them with `prior__bias_var` and its like.
+    Variances are in units of the scaled values (see `scaling` in SpiderRegressor). Checked when learning
+    begins. In a grid search, use names such as `prior__bias_var`.
     """
 
     multilinear_var: float = posterior.Prior.multilinear_var
@@ -61,15 +63,15 @@ class Prior(Group):
 class Inference(Group):
     """How a model learns from an entry: `SpiderRegressor(inference=Inference(clip=None))`.
 
-    clip:         learn from a residual as if it were no larger than so many predictive standard deviations,
-                  and follow lasting changes of the level and scale of the values; None: no clipping
-    node_noise:   every node has its own part of the noise
+    clip:         limit residuals to this many predictive standard deviations, and follow lasting changes of
+                  the level and scale of the values; None: neither
+    node_noise:   learn a noise factor for each node
     noise_memory: entries after which an old error counts 1/e in the noise; None: the paper's noise, which
-                  forgets nothing
-    curvature:    use the paper's update; the update without it is cheaper and mostly better
+                  never forgets
+    curvature:    use the paper's update; the default update is cheaper and usually better
 
-    A classifier has curvature only. The values are checked when a model learns. Search over them with
-    `inference__clip` and its like.
+    A classifier has `curvature` only. Checked when learning begins. In a grid search, use names such as
+    `inference__clip`.
     """
 
     clip: float | None = 4.0
@@ -83,17 +85,17 @@ GROUP_OF = {name: group for group, kind in GROUPS.items() for name in kind.names
 
 
 def path_of(name: str) -> str:
-    """What set_params calls a parameter that files name `name`: "bias_var" is "prior__bias_var"."""
+    """The set_params name of a flat parameter: "bias_var" is "prior__bias_var"."""
     return f"{GROUP_OF[name]}__{name}" if name in GROUP_OF else name
 
 
 def paths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat parameters as set_params takes them."""
+    """Flat parameters under their set_params names."""
     return {path_of(name): value for name, value in params.items()}
 
 
 def group_of(name: str, value: Any) -> Group:
-    """The group that a parameter `prior` or `inference` of this value means."""
+    """The group for a value of the parameter `prior` or `inference`; None means the defaults."""
     kind = GROUPS[name]
     if value is None:
         return kind()
@@ -106,7 +108,7 @@ def group_of(name: str, value: Any) -> Group:
 
 
 def flat(params: Mapping[str, Any], inside: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The parameters one by one, in alphabetical order; `inside`: those that the estimator has in a group."""
+    """Replace groups by their parameters, sorted by name; `inside`: the parameters used from each group."""
     single = {name: value for name, value in params.items() if name not in inside}
     for group, names in inside.items():
         given = group_of(group, params[group])
@@ -117,7 +119,7 @@ def flat(params: Mapping[str, Any], inside: Mapping[str, tuple[str, ...]]) -> di
 
 
 def grouped(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flat`; a group without changes is None."""
+    """The inverse of `flat`; a group with all defaults becomes None."""
     found = {name: value for name, value in params.items() if name not in GROUP_OF}
     for group, kind in GROUPS.items():
         own = {name: params[name] for name in kind.names() if name in params}

@@ -1,11 +1,10 @@
 """The nodes of a mode: raw ids are numbered 0, 1, 2, ... in order of first appearance.
 
 An id is an int, str, bytes, float or bool, or a tuple of these; NumPy scalars and subclasses become the plain
-Python object. Anything else could not be saved without pickle, so it is an error. Ids compare as Python
-compares them: 1, 1.0 and True are one node, which keeps the id that came first.
+Python object. Anything else is an error, since it could not be saved without pickle. Ids compare as in
+Python: 1, 1.0 and True are one node, which keeps the id that came first.
 
-A node's number is its row in the arrays of a state; here it is called its number, and "row" in an error is a
-row of the input.
+The number of a node is its row in the arrays of a state. In errors, "row" means a row of the input.
 """
 
 import json
@@ -21,16 +20,14 @@ from numpy.typing import NDArray
 from spidertensor.estimator.inputs import Column, Columns, no_id, wrong_width
 from spidertensor.faults import EntryError
 
-TABLE_LIMIT = 2**22  # ids below it may have a slot in a direct table: at most 16 MiB per mode
-SLOTS_PER_NODE = 8  # at most, or an id of 8 bytes in a file would make a table of megabytes
+TABLE_LIMIT = 2**22  # only ids below it are in the lookup table: at most 16 MiB per mode
+SLOTS_PER_NODE = 8  # at most; otherwise a single large id in a file would allocate megabytes
 FEWEST_SLOTS = 64
-BLOCK = (
-    2**16
-)  # ints mapped at once: bounds temporary memory, and each block knows the ids that the last one added
-MAX_DEPTH = 32  # of nested tuples
+BLOCK = 2**16  # ids mapped at once: bounds temporary memory, and later blocks find new ids in the table
+MAX_DEPTH = 32  # nesting of tuples
 
-_PLAIN = frozenset({int, str, bytes, bool})  # exactly these types: nothing to convert, nothing to check
-_ROWS = frozenset({tuple, list})  # what the ids of one entry come in, of nothing else
+_PLAIN = frozenset({int, str, bytes, bool})  # exactly these types need no conversion and no check
+_ROWS = frozenset({tuple, list})  # accepted containers for the ids of one entry
 _EXACT = {  # a subclass may redefine str(x) but not str.__str__(x); bool first, since a bool is an int
     bool: bool,
     int: int.__int__,
@@ -44,7 +41,7 @@ _WRITE = {int: hex, float: float.hex, bytes: bytes.hex}  # str and bool are JSON
 
 
 class _Numbers(dict[Any, int]):
-    """id -> number. Subscripting adds an unseen id, and stays in C for a known one; `get` never adds."""
+    """id -> number. Subscripting adds an unseen id, and runs in C for a known one; `get` never adds."""
 
     def __missing__(self, raw: Any) -> int:
         self[raw] = number = len(self)
@@ -54,56 +51,55 @@ class _Numbers(dict[Any, int]):
 class NodeIndex:
     """The nodes of one mode: raw ids -> numbers 0, 1, 2, ... in order of first appearance.
 
-    The dict holds all of them. The table is a copy for small non-negative ints, many times faster:
-    `table[id]` is the number, or -1 for "ask the dict". Its last slot stays -1 and stands for every int
-    outside the table. It grows with the number of nodes, not with the ids: a large id among few stays in the
-    dict.
+    The dict holds all ids. The table is a much faster copy for small non-negative ints: `table[id]` is the
+    number, or -1 for "ask the dict". Its last slot is always -1 and stands for every int outside the table.
+    Its size is limited by the number of nodes, so a large id among few is only in the dict.
     """
 
-    evicted = 0  # nodes that had to make room (eviction.py)
+    evicted = 0  # number of evicted nodes (eviction.py)
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = _Numbers()
         self._table = np.full(1, -1, dtype=np.int32)
-        self._last = np.uint64(0)  # slot of the table
+        self._last = np.uint64(0)  # index of the last slot of the table
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     @property
     def ids(self) -> list[Any]:
-        """The raw ids in the order of their numbers."""
+        """The raw ids in order of their numbers."""
         return list(self._numbers)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The types of this mode's ids, sorted, by their names: bool, bytes, float, int, str, tuple."""
+        """Sorted type names of the ids: bool, bytes, float, int, str, tuple."""
         return tuple(sorted(kind.__name__ for kind in set(map(type, self._numbers))))
 
     def find(self, ids: Column) -> NDArray[np.int64]:
-        """The number of each id, -1 for an unseen one. Adds nothing."""
+        """The number of each id, -1 for unseen ids. Adds nothing."""
         return self._map(_checked(ids), add=False)
 
     def find_or_add(self, ids: Column) -> NDArray[np.int64]:
-        """The number of each id; unseen ids are added. After an error nothing was added."""
+        """The number of each id; unseen ids are added. On error nothing is added."""
         return self._map(_checked(ids), add=True)
 
     def truncate(self, n: int) -> None:
-        """Forget all nodes but the first n: undoes a `find_or_add` when a later step has failed."""
+        """Remove all nodes but the first n: undoes `find_or_add` when a later step fails."""
         while len(self._numbers) > n:
             self._numbers.popitem()
         self._table[self._table >= n] = -1
 
     def without(self, numbers: set[int]) -> "NodeIndex":
-        """The same nodes but those with these numbers; the others move up and keep their order."""
+        """A copy without the nodes with these numbers; the others are renumbered in the same order."""
         twin = NodeIndex()
         twin.find_or_add([raw for number, raw in enumerate(self.ids) if number not in numbers])
         return twin
 
     def parse(self, texts: Sequence[str]) -> list[Any]:
-        """The ids of this mode that texts from a command line mean; a text itself if there is no such id.
+        """Parse texts from a command line as known ids; a text that matches none is returned unchanged.
 
-        Read as the kinds this mode has: int, float, bool, str, bytes, then tuple (as Python prints it).
+        Tries the types of this mode's ids: int, float, bool, str, bytes, then tuple (as Python prints it).
         """
         kinds = self.kinds
         return [self._parse(text, kinds) for text in texts]
@@ -121,7 +117,7 @@ class NodeIndex:
         return next((raw for raw in tuples if str(raw) == text), text)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The ids, types included, as arrays that need no pickle; `from_arrays` restores them exactly."""
+        """The ids with their types as arrays that need no pickle; `from_arrays` restores them exactly."""
         ids, kinds = self.ids, self.kinds
         if kinds in ((), ("int",)) and all(-(2**63) <= raw < 2**63 for raw in ids):
             return {"int": np.array(ids, dtype=np.int64)}
@@ -134,7 +130,7 @@ class NodeIndex:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "NodeIndex":
-        """The inverse of `to_arrays`. ValueError for anything that `to_arrays` does not write."""
+        """The inverse of `to_arrays`. ValueError for anything it does not write."""
         index = cls()
         try:
             found = 0
@@ -148,7 +144,7 @@ class NodeIndex:
         return index
 
     def _map(self, ids: Column, *, add: bool) -> NDArray[np.int64]:
-        """Numbers of ids that `_checked` has passed."""
+        """The numbers of ids that have passed `_checked`."""
         if not isinstance(ids, np.ndarray):
             return self._ask_dict(ids, add=add)
         if len(ids) <= BLOCK:
@@ -157,7 +153,7 @@ class NodeIndex:
         return np.concatenate([self._map_ints(block, add=add) for block in blocks])
 
     def _map_ints(self, ids: NDArray[np.int64], *, add: bool) -> NDArray[np.int64]:
-        # As unsigned a negative id is huge, so one minimum sends every id outside the table to the last slot.
+        # As unsigned, a negative id is huge, so one minimum maps every id outside the table to the last slot.
         slots = np.minimum(ids.view(np.uint64), self._last).view(np.int64)
         numbers = self._table[slots].astype(np.int64)
         unknown = (numbers < 0).nonzero()[0]
@@ -187,12 +183,12 @@ class NodeIndex:
 
 
 def plain_numbers(nodes: Sequence[NodeIndex], ids: Any) -> list[int] | None:
-    """The numbers of one entry's ids, -1 for an unseen one. None if anything has to be converted or checked:
-    then it is for `to_index`."""
+    """The numbers of one entry's ids, -1 for unseen ids. None if anything needs conversion or checking, which
+    `to_index` does."""
     if type(ids) not in _ROWS or len(ids) != len(nodes):
         return None
     numbers = []
-    for mode, raw in zip(nodes, ids):  # noqa: B905 (equally long, and strict takes time)
+    for mode, raw in zip(nodes, ids):  # noqa: B905 (equal lengths; strict is slower)
         if type(raw) not in _PLAIN:
             return None
         numbers.append(mode._numbers.get(raw, -1))
@@ -200,11 +196,11 @@ def plain_numbers(nodes: Sequence[NodeIndex], ids: Any) -> list[int] | None:
 
 
 def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDArray[np.int64]:
-    """(n, K) the number of each id among the nodes of its mode, -1 for an unseen id unless `add`.
+    """(n, K) the node number of each id, -1 for unseen ids unless `add`.
 
-    All or nothing: every id of every mode is checked before the first is added.
+    All ids of all modes are checked before the first is added.
     """
-    if not columns.ids:  # an empty list of entries does not say how many modes it has
+    if not columns.ids:  # an empty list of entries has no number of modes
         return np.empty((0, len(nodes)), dtype=np.int64)
     if len(columns.ids) != len(nodes):
         raise wrong_width(len(nodes), len(columns.ids))
@@ -221,7 +217,7 @@ def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDAr
 
 
 def _checked(ids: Column) -> Column:
-    """The same ids, all allowed: an int64 array, or a sequence of plain Python objects."""
+    """The ids as an int64 array or a sequence of plain Python objects; EntryError if one is not allowed."""
     if isinstance(ids, np.ndarray):
         if ids.ndim != 1:
             raise EntryError(f"the ids of one mode must be 1-D, got shape {ids.shape}")
@@ -267,13 +263,13 @@ def _plain(raw: Any, depth: int = 0) -> Any:
         if depth == MAX_DEPTH:
             raise EntryError(f"id nested more than {MAX_DEPTH} tuples deep", kind="id", value=raw)
         return tuple(_plain(part, depth + 1) for part in raw)
-    if raw is None or type(raw).__name__ in ("NAType", "NaTType"):  # pandas' own, without importing pandas
+    if raw is None or type(raw).__name__ in ("NAType", "NaTType"):  # from pandas, without importing it
         raise EntryError(f"missing id ({raw})", kind="id", value=raw)
     raise no_id(type(raw).__name__, raw)
 
 
 def _encode(text: str) -> bytes:
-    # surrogatepass: a str may hold a lone surrogate (from a file name, or a damaged source)
+    # surrogatepass: a str may contain a lone surrogate (from a file name or damaged input)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -285,14 +281,14 @@ _UNTAG = {"int": lambda text: int(text, 16), "float": float.fromhex, "bytes": by
 
 
 def _tag(raw: Any) -> list[Any]:
-    """An id for JSON: its type and its value, in hexadecimal where JSON would lose digits."""
+    """An id as JSON: its type and its value, in hexadecimal where JSON would lose digits."""
     kind = type(raw)
     if kind is tuple:
         return ["tuple", [_tag(part) for part in raw]]
     return [kind.__name__, _WRITE[kind](raw) if kind in _WRITE else raw]
 
 
-# --- reading: as little memory as the ids themselves take, for a file may come from anybody ---
+# --- reading: takes no more memory than the ids themselves, since a file may be hostile ---
 
 _SPACE = r"[ \t\n\r]*"
 _OPEN, _COMMA, _CLOSE = (re.compile(_SPACE + mark + _SPACE) for mark in (r"\[", ",", r"\]"))
@@ -302,8 +298,8 @@ _JSON = json.JSONDecoder()
 
 
 def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Column]:
-    """The ids in the arrays of `to_arrays`, in blocks of allowed ones."""
-    arrays = dict(arrays)  # copied: an .npz reads its file at every access
+    """The ids in the arrays of `to_arrays`, in blocks, all checked."""
+    arrays = dict(arrays)  # copied because an .npz reads its file at every access
     dtypes = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
     int64, uint8 = (np.dtype(np.int64), 1), (np.dtype(np.uint8), 1)
     if dtypes == {"int": int64}:
@@ -325,7 +321,7 @@ def _ids_from_texts(data: bytes, cuts: NDArray[np.int64]) -> Iterator[list[str]]
 
 
 def _ids_from_json(text: str) -> Iterator[list[Any]]:
-    """The inverse of `_tag`, id by id: a parser of any JSON would first make lists of 25 times its size."""
+    """The inverse of `_tag`, id by id: a general JSON parser would first build lists 25 times as large."""
     at, block = _end(_OPEN, text, 0), []
     more = not _CLOSE.match(text, at)
     while more:
@@ -342,7 +338,7 @@ def _ids_from_json(text: str) -> Iterator[list[Any]]:
 
 
 def _untag(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The tagged id that begins at a place of a text, and where it ends."""
+    """The tagged id that begins at position `at`, and the position after it."""
     found = _KIND.match(text, at)
     if found is None:
         raise ValueError(f"not a tagged id: {text[at : at + 60]}")

@@ -1,7 +1,7 @@
-"""What users pass as X and y, checked once: ids in columns, values as numbers.
+"""Check what users pass as X and y, once, and convert it: ids in columns, values as numbers.
 
 X --columns--> Columns, one column of ids per mode --ids.to_index--> (n, K) node numbers
-y --values---> (n,) floats, or labels by labels.py
+y --values---> (n,) floats; labels.py does this for labels
 
 "row" is a row of X or y, counted from 0.
 """
@@ -19,7 +19,7 @@ from spidertensor.spider.likelihoods.base import Likelihood
 
 Column = NDArray[Any] | Sequence[Any]
 
-# What is no value although float() takes it: it would parse texts, drop imaginary parts, count nanoseconds.
+# Not values, although float() accepts them: it parses texts, drops imaginary parts and counts nanoseconds.
 _NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 
@@ -27,8 +27,8 @@ _NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 class Columns:
     """Entries in columns: the ids of each mode, equally many, and the names of the modes if known.
 
-    `columns` makes this of every input. What has columns already, such as a file, passes it as X and saves
-    the way through a 2-D array.
+    `columns` converts every input to this. Callers that already have columns, such as file readers, pass it
+    as X to avoid a 2-D array.
     """
 
     ids: Sequence[Column]
@@ -42,9 +42,10 @@ class Columns:
 def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Columns:
     """X as one column of ids per mode.
 
-    X is a 2-D array (or something that becomes one), a list of entries, an eager frame (pandas, polars,
-    pyarrow) or Columns. `names` are those of the first fit: columns with names are matched by name. `width`
-    is the number of modes, where it is known.
+    X:     a 2-D array (or something convertible), a list of entries, an eager data frame (pandas, polars,
+           pyarrow) or Columns
+    names: column names of the first fit, by which named columns are matched
+    width: number of modes, if known
     """
     width = width if names is None else len(names)
     if isinstance(X, np.ma.MaskedArray):
@@ -70,9 +71,9 @@ def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None
 
 
 def by_name(table: Any, what: str) -> dict[Any, Column]:
-    """The columns of a dict or of an eager frame by their names, whichever columns these are.
+    """The columns of a dict or an eager data frame by name.
 
-    what: the name of the parameter, for the message
+    what: name of the parameter, for error messages
     """
     if isinstance(table, Mapping):
         return dict(table)
@@ -80,12 +81,12 @@ def by_name(table: Any, what: str) -> dict[Any, Column]:
     if series is None:
         raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
     found = _frame_columns(series, None)
-    assert found.names is not None  # a frame has them
+    assert found.names is not None  # a frame has names
     return dict(zip(found.names, found.ids, strict=True))
 
 
 def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
-    """y as n floats, all of which the likelihood allows."""
+    """y as n floats; EntryError if the likelihood does not allow one."""
     array = _numbers(y, n)
     good = likelihood.allows(array)
     if not good.all():
@@ -99,7 +100,7 @@ def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
 def refuse(
     value: NDArray[np.float64], wrong: NDArray[np.bool_], reason: str, *, kind: str, remedy: str
 ) -> None:
-    """EntryError if a value is wrong; `reason` continues the sentence "value 3 ..."."""
+    """Raise EntryError if any value is `wrong`; `reason` continues the sentence "value 3 ..."."""
     if wrong.any():
         rows = np.flatnonzero(wrong).tolist()
         first = float(value[rows[0]])
@@ -117,7 +118,7 @@ def _numbers(y: Any, n: int) -> NDArray[np.float64]:
 
 
 def one_column(y: Any, n: int) -> NDArray[Any]:
-    """y as n bools, numbers or, if it has anything else, objects."""
+    """y as n bools or numbers, or as objects if it has anything else."""
     if y is None:
         raise EntryError("learning requires y to be passed, but the target y is None")
     if isinstance(y, np.ma.MaskedArray):
@@ -131,7 +132,7 @@ def one_column(y: Any, n: int) -> NDArray[Any]:
     if array.dtype.kind in "mMV":
         raise EntryError(f"values must be numbers, got {array.dtype}")
     if array.dtype.kind not in "biuf":
-        array = np.asarray(y, dtype=object)  # again from y: one str among numbers has turned all into str
+        array = np.asarray(y, dtype=object)  # from y again: one str among numbers turns all into str
     if array.ndim == 2 and array.shape[1] == 1:
         array = _raveled(array)
     if array.ndim != 1:
@@ -153,7 +154,7 @@ def _raveled(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def number(value: Any, row: int | None) -> float:
-    if value is None:  # as in learn_one(ids), which is for events
+    if value is None:  # learn_one(ids) without a value is for events
         reason, remedy = "an entry without a value: only events have none", "pass what was observed"
         raise EntryError(reason, row, kind="value", remedy=remedy)
     try:
@@ -169,7 +170,7 @@ def _transpose(entries: Sequence[Any], width: int | None) -> list[Column]:
     if not entries:
         return [[] for _ in range(width or 0)]
     for kind in set(map(type, entries)):
-        if not issubclass(kind, list | tuple | np.ndarray):  # a str has a length too, but is no entry
+        if not issubclass(kind, list | tuple | np.ndarray):  # a str has a length too but is not an entry
             raise _not_2d(f"a {type(entries).__name__} of {kind.__name__}")
     lengths = list(map(len, entries))
     width = lengths[0] if width is None else width
@@ -193,7 +194,7 @@ def _given_columns(X: Columns, names: Sequence[str] | None) -> Columns:
 
 
 def _matched(found: Iterable[str], names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names in the order that was learned; EntryError if they are not the same names."""
+    """The names in the learned order; EntryError if they are not the same names."""
     found = tuple(found)
     wanted = found if names is None else tuple(names)
     if missing := [name for name in wanted if name not in found]:
@@ -212,7 +213,7 @@ def _array_columns(X: NDArray[Any], got: str) -> Columns:
 
 
 def _series(X: Any) -> dict[str, Any] | None:
-    """The columns of a frame by name; None if X is no eager frame."""
+    """The columns of a data frame by name; None if X is not an eager data frame."""
     import narwhals as nw  # imported here: arrays and lists do not need it
 
     try:
@@ -223,7 +224,7 @@ def _series(X: Any) -> dict[str, Any] | None:
     except nw.exceptions.DuplicateError:
         raise EntryError("two columns have the same name") from None
     series = {str(each.name): each for each in found}
-    if len(series) < len(found):  # pandas has columns 1 and "1"; a file has texts only
+    if len(series) < len(found):  # pandas allows columns 1 and "1"; files store names as text
         names = ", ".join(repr(each.name) for each in found)
         raise EntryError(f"two columns have the same name as text ({names:.200})", remedy="rename one")
     if len(frame) and not series:
@@ -250,7 +251,7 @@ def no_id(what: str, value: Any = None) -> EntryError:
     return EntryError(reason, kind="id", value=value, remedy="convert to str or int first")
 
 
-# Messages that begin with scikit-learn's words, which its users and its checks know.
+# These messages begin with the wording of scikit-learn, which its users know and its checks match.
 
 
 def _not_2d(got: str) -> EntryError:

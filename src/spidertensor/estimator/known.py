@@ -1,4 +1,4 @@
-"""What a fitted estimator tells about itself: counts, scale, members, weights, factors. Changes nothing."""
+"""Read-only access to a fitted estimator: counts, scale, members, weights, factors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spidertensor.spider.spike_slab import inclusion
 
 
 class MemberInfo(NamedTuple):
-    """A model of the committee: the parameters it has of its own, its weight in predictions, and the sum of
-    the log densities that it would have predicted alone."""
+    """A member of the committee: its own parameters, its weight in predictions, and the log evidence it would
+    have alone."""
 
     own: dict[str, Any]
     weight: float
@@ -37,79 +37,79 @@ class Factors(NamedTuple):
 
 
 class Known(Shared):
-    """The part of an estimator that reads what was learned."""
+    """Mixin of the estimators that reads what was learned."""
 
     _learned: Fitted | None = None
 
     @property
     @locked
     def n_nodes_(self) -> tuple[int, ...]:
-        """How many ids each mode knows."""
+        """Number of known nodes per mode."""
         return tuple(len(nodes) for nodes in self._fitted().nodes)
 
     @property
     @locked
     def n_evicted_(self) -> tuple[int, ...]:
-        """How many nodes each mode has given up for new ids, because it was full (`max_nodes`)."""
+        """Number of nodes per mode evicted to make room for new ids (`max_nodes`)."""
         return tuple(nodes.evicted for nodes in self._fitted().nodes)
 
     @property
     @locked
     def n_entries_(self) -> int:
-        """How many entries were learned; of a model of events, how many events."""
+        """Number of entries learned; for events, the number of events."""
         state = self._fitted().state
         return int(state.draws.events if state.draws else state.counts.entries)
 
     @property
     @locked
     def n_rejected_(self) -> int:
-        """Elements of weights and factors whose update was rejected to keep a variance positive, of all
-        members."""
+        """Number of updates of single weights and factors, over all members, rejected to keep a variance
+        positive."""
         return sum(int(member.counts.rejected) for member in self._fitted().state.members)
 
     @property
     @locked
     def n_refused_(self) -> int:
-        """Entries that were not learned because their values have no finite evidence."""
+        """Number of entries not learned because their evidence is not finite."""
         return int(self._fitted().state.counts.refused)
 
     @property
     @locked
     def log_evidence_(self) -> float:
-        """Sum over all entries of the log density that was predicted for them, in user units."""
+        """Sum over all entries of their log predictive density, in user units."""
         return self._log_evidence(self._fitted().state.counts)
 
     @property
     @locked
     def shift_(self) -> float:
-        """What is subtracted from a value before it is learned."""
+        """Subtracted from a value before it is learned."""
         return units(self._fitted()).shift
 
     @property
     @locked
     def scale_(self) -> float:
-        """What a value is divided by, after `shift_` was subtracted, before it is learned."""
+        """Divides a value, after `shift_` is subtracted, before it is learned."""
         return units(self._fitted()).scale
 
     @property
     @locked
     def mode_names_(self) -> list[str]:
-        """The columns of X in the first fit; their numbers from 0 if they had no names."""
+        """Column names of the first X learned; "0", "1", ... if it had none."""
         names = getattr(self, "feature_names_in_", None)
         return [str(mode) for mode in (range(len(self._fitted().nodes)) if names is None else names)]
 
     @property
     @locked
     def id_kinds_(self) -> list[tuple[str, ...]]:
-        """Per mode, the types of its ids, sorted, by their names: bool, bytes, float, int, str, tuple."""
+        """Per mode, the sorted type names of its ids: bool, bytes, float, int, str, tuple."""
         return [nodes.kinds for nodes in self._fitted().nodes]
 
     @property
     @locked
     def settings_(self) -> dict[str, Any]:
-        """The parameters that the model was learned with, as its file stores them: plain JSON.
+        """The parameters in use since learning began, as stored in files: plain JSON.
 
-        Without those of the built-in network if the model has a custom one.
+        With a custom network, without those of the built-in one.
         """
         settings = copy.deepcopy(fitted_file.to_params(self._fitted()))
         left_out = OF_LAYERS if settings["network"] is not None else ()
@@ -118,7 +118,7 @@ class Known(Shared):
     @property
     @locked
     def members_(self) -> list[MemberInfo]:
-        """The models of the committee."""
+        """The members of the committee."""
         fitted = self._fitted()
         members = zip(fitted.model.members, fitted.state.weights.tolist(), fitted.state.members, strict=True)
         return [
@@ -148,21 +148,23 @@ class Known(Shared):
     def inclusion(self, member: int | None = None) -> list[NDArray[np.float64]]:
         """Per layer, the probability that each weight is in the network (last column: biases).
 
-        member: its number in members_; None: the leading one
+        member: index in members_; None: the one with the largest weight
         """
         fitted, m = self._fitted(), self._member(member)
         return [inclusion(site, fitted.model.members[m].prior.rho0) for site in fitted.state.members[m].sites]
 
     @locked
     def weights(self, member: int | None = None) -> list[Gaussian]:
-        """Per layer, mean and var of its weights. `member`: see inclusion."""
+        """Per layer, mean and variance of its weights. member: see inclusion"""
         weights = self._fitted().state.members[self._member(member)].posterior.weights
         return [Gaussian(weight.mean.copy(), weight.var.copy()) for weight in weights]
 
     @locked
     def factors(self, member: int | None = None) -> list[Factors]:
         """Per mode, the ids of the nodes and the posterior of their factors: [bias | multilinear | rank].
-        `member`: see inclusion."""
+
+        member: see inclusion
+        """
         fitted = self._fitted()
         state = posterior.trim(fitted.state.members[self._member(member)])
         modes = zip(fitted.nodes, state.posterior.factors, strict=True)
@@ -182,7 +184,7 @@ class Known(Shared):
         return float(counts.log_evidence) - learned * math.log(self._fitted().scaling.scale)
 
     def _mode(self, mode: str | int) -> int:
-        """Number of a mode that is named by its column or by that number."""
+        """Number of a mode given by column name or number."""
         names, mode = list(getattr(self, "feature_names_in_", ())), plain(mode)
         if mode in names:
             return names.index(mode)

@@ -1,7 +1,7 @@
-"""The two labels of a classifier: found in y or given, and labels as 0 and 1.
+"""The two labels of a classifier, found in y or given, and their encoding as 0 and 1.
 
-A label is a bool, a whole number or a text. A float without decimals is that whole number. Labels are
-compared as in Python, so True is 1, but "1" is not.
+A label is a bool, an integer or a string; a float without decimals counts as an integer. Labels compare as in
+Python: True equals 1, "1" does not.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from spidertensor.estimator import inputs
 from spidertensor.faults import EntryError
 
 Label = bool | int | str
-Classes = tuple[Label, Label]  # the label of 0 and that of 1
+Classes = tuple[Label, Label]  # the labels encoded as 0 and as 1
 
 ZERO_ONE: Classes = (0, 1)
-LONGEST = 1000  # characters of a label: a file has its labels in its header, which is small
+LONGEST = 1000  # characters of a label: the header of a file, which holds the labels, is small
 _LARGEST = np.iinfo(np.int64).max
-# scikit-learn's words, which its users and its checks know
+# the wording of scikit-learn, which its users know and its checks match
 _ONLY_TWO = "Only binary classification is supported."
 
 
 def encoded(y: Any, n: int, classes: Classes | None) -> tuple[NDArray[np.float64], Classes]:
-    """y as n zeros and ones, and the labels that they stand for: `classes`, or those that y has if None."""
+    """y as n zeros and ones, and the labels they stand for: `classes`, or those found in y if None."""
     labels = _labels(y, n)
     if classes is None:
         classes = _found(labels)
@@ -47,7 +47,7 @@ def encoded(y: Any, n: int, classes: Classes | None) -> tuple[NDArray[np.float64
 
 
 def agreed(known: Classes | None, given: Any) -> Classes | None:
-    """The classes that are `known` from earlier calls, else those `given`, which must be the same if both."""
+    """The classes `known` from earlier calls, else those `given`. EntryError if they differ."""
     if given is None:
         return known
     labels = [_label(each, None) for each in np.asarray(given, object).ravel()]
@@ -62,7 +62,7 @@ def agreed(known: Classes | None, given: Any) -> Classes | None:
 
 
 def are_classes(labels: Any) -> bool:
-    """Whether this is two different labels of one type, also if it comes from a file."""
+    """Whether this is two different labels of one type; accepts anything, so usable on file contents."""
     match labels:
         case [str(one), str(other)]:
             return one != other and max(len(one), len(other)) <= LONGEST
@@ -72,12 +72,12 @@ def are_classes(labels: Any) -> bool:
 
 
 def in_order(classes: Classes) -> list[Label]:
-    """As scikit-learn has them: sorted."""
+    """The labels sorted, as in scikit-learn."""
     return sorted(classes)  # pyright: ignore[reportArgumentType] (they are of one type)
 
 
 def are_zero_one(classes: Classes) -> bool:
-    """Whether the labels are the numbers 0 and 1, which a file need not say. False and True are not."""
+    """Whether the labels are the integers 0 and 1 (not bools), which files do not store."""
     return classes == ZERO_ONE and not any(isinstance(each, bool) for each in classes)
 
 
@@ -86,12 +86,12 @@ def shown(classes: Classes, word: str = "and") -> str:
 
 
 def _labels(y: Any, n: int) -> NDArray[Any] | list[Label]:
-    """An array of bools or int64, or a list."""
+    """The labels in y: an array of bools or integers, or a list."""
     column = inputs.one_column(y, n)
     if column.dtype.kind == "O":
         return [_label(each, row) for row, each in enumerate(column)]
     if column.dtype.kind in "fu":
-        good = (np.abs(column) < _LARGEST) & (column == np.floor(column))  # NaN is not smaller
+        good = (np.abs(column) < _LARGEST) & (column == np.floor(column))  # False for NaN
         if not good.all():
             row = int(good.argmin())
             _label(column[row].item(), row)
@@ -119,7 +119,7 @@ def _label(raw: Any, row: int | None) -> Label:
 
 
 def _found(labels: NDArray[Any] | list[Label]) -> Classes:
-    """The first two labels that occur. If there is a third, whoever compares finds its row."""
+    """The first two labels that occur, sorted. `encoded` reports a third."""
     if isinstance(labels, list):
         distinct = list(dict.fromkeys(labels))
     else:
@@ -150,7 +150,7 @@ def _with_one(distinct: list[Any]) -> Classes:
 
 
 def _of_one_type(labels: Iterable[Any]) -> Classes:
-    """True beside 2 is 1."""
+    """The two labels with one type: a bool next to an integer becomes an integer."""
     negative, positive = labels
     if isinstance(negative, str) or isinstance(negative, bool) == isinstance(positive, bool):
         return negative, positive

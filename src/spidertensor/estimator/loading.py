@@ -1,4 +1,4 @@
-"""Models from files, whichever estimator wrote them."""
+"""Load a model file, whichever estimator saved it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ESTIMATORS = {each._stored_as: each for each in (SpiderRegressor, SpiderClassifi
 
 
 def load(path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Estimator:
-    """The estimator in a file that `save` wrote, whichever it is; `network`: see SpiderRegressor.load."""
+    """Load an estimator of either class from a file written by `save`. network: see SpiderRegressor.load"""
     return _open(path, network, runs=True)
 
 
 def look(path: str | os.PathLike[str]) -> Estimator:
-    """Like `load`, but only to see what was learned: needs neither a custom network nor JAX, cannot run."""
+    """Load a model for inspection only: needs neither its custom network nor JAX; cannot learn or predict."""
     return _open(path, None, runs=False)
 
 
 def _open(path: str | os.PathLike[str], network: CustomNetwork | None, *, runs: bool) -> Estimator:
     file = checkpoint.load(path)
-    with fitted_file.one_error(path):
+    with fitted_file.as_checkpoint_error(path):
         name = fitted_file.config_of(file)["estimator"]
         if name not in ESTIMATORS:
             raise CheckpointError(f"unknown estimator {name!r:.80}")

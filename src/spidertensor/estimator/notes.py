@@ -1,18 +1,17 @@
-"""Notes: warnings about input that is well-formed and yet cannot be meant. Each kind once per model.
+"""Notes: warnings about input that is valid but probably a mistake. Each kind is given once per model.
 
     one value   all values are equal
     far         many values are far from the others
-    unclipped   one is far from the others, and nothing clips it
+    unclipped   one value is far from the others, and clipping is off
     clipped     many values are far from their predictions
     refused     many values could not be learned
     steady      counts vary less than random ones (steady_counts.py)
-    0 or 1      they do, and all of them are 0 or 1
-    one node    events have one node only in the mode that is drawn
-    few nodes   there are fewer to draw than are drawn after each event
+    0 or 1      the same, and all counts are 0 or 1
+    one node    all events have the same node in the mode of the negatives
+    few nodes   that mode has no more nodes than negatives are drawn per event
     unseen      most ids of a prediction were never learned (unseen.py)
 
-Nothing of this changes what is learned, or stands in a file: a model that was loaded begins anew, and is not
-judged by entries that it learned before.
+Notes do not affect what is learned and are not saved: a loaded model starts over, counting only new entries.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from spidertensor.scaling import WILD, wild
 
 Floats = NDArray[np.float64]
 
-FEWEST_EQUAL = 30  # values of a whole data set that are no coincidence any more
-MANY_EQUAL = 1_000  # the same of a stream, where rare values may just not have come yet
-PART = 10_000  # entries of a stream that are judged together
-SHORTEST_PART = 500  # entries that can be judged at all
-BLOCK = 100  # entries among which a value may be wild: all others of a part may have another level
-MANY = 0.01  # share of a part that is too much to be chance
-# The same of clipped values. Of ratings 0.06 % are clipped, of flight delays 0.9 %, of Cauchy noise 1 to 2 %.
+FEWEST_EQUAL = 30  # equal values in a whole data set that cannot be a coincidence
+MANY_EQUAL = 1_000  # the same for a stream, where rare values may still come
+PART_ENTRIES = 10_000  # of a stream, judged together
+SHORTEST_PART_ENTRIES = 500  # too few to judge below this
+BLOCK_ENTRIES = 100  # a value is compared with others of its block, since the level may differ elsewhere
+MANY = 0.01  # share of a part that cannot be chance
+# The same for clipped values, of which ratings have 0.06 %, flight delays 0.9 %, Cauchy noise 1 to 2 %
 MANY_CLIPPED = 0.02
-WRECKING = 100.0  # scales from the shift: without clipping, one such value spoils what was learned
+WRECKING = 100.0  # scales from the shift; without clipping, one such value ruins what was learned
 
 
 class Noting:
-    """An object with notes of its own; a copy, a clone or a pickle begins anew."""
+    """An object with its own Notes; copies, clones and pickles start with empty ones."""
 
     _notes: Notes
 
@@ -60,24 +59,22 @@ class Noting:
 
 @dataclass
 class Notes:
-    """What was learned since the model was made or loaded, as far as notes need it, and which were given."""
+    """Statistics of what was learned since the model was created or loaded, and the kinds of notes given."""
 
     _given: set[str] = field(default_factory=set)
     _entries: int = 0
-    _first: float = 0.0  # value
+    _first: float = 0.0  # the first value
     _vary: bool = False
-    _above_one: bool = False  # some count was
-    _values: list[Sequence[float] | Floats] = field(
-        default_factory=list
-    )  # of the part that is not yet judged
-    # of the same part, if these are counts: (2, n) mean and variance of f before each was learned
+    _above_one: bool = False  # whether a count was above 1
+    # values of the current part, and for counts (2, n) mean and variance of f before each was learned
+    _values: list[Sequence[float] | Floats] = field(default_factory=list)
     _predicted: list[Any] = field(default_factory=list)
     _in_part: int = 0
     _clipped: int = 0
     _refused: int = 0
 
     def learned(self, fitted: Fitted, value: NDArray[np.float64], update: Update, *, followed: bool) -> None:
-        """followed: the values have changed for good, and were clipped until the model had noticed"""
+        """Record learned entries. followed: a lasting change was found, so clipping before it was no fault"""
         if not self._vary:
             self._first = self._first if self._entries else float(value[0])
             self._vary = bool((value != self._first).any())
@@ -85,14 +82,14 @@ class Notes:
             self._judge_unclipped(fitted, value)
         clipped = 0 if followed else update.clipped
         if fitted.model.likelihood.counts:
-            self._predicted.append(np.stack([update.mean[-PART:], update.var[-PART:]]))
+            self._predicted.append(np.stack([update.mean[-PART_ENTRIES:], update.var[-PART_ENTRIES:]]))
             self._above_one |= bool(value.max() > 1)
-        self._count(fitted, value[-PART:].copy(), len(value), clipped, update.refused)
+        self._count(fitted, value[-PART_ENTRIES:].copy(), len(value), clipped, update.refused)
 
     def learned_one(
         self, fitted: Fitted, value: float, mean: float, var: float, *, clipped: int, refused: int
     ) -> None:
-        """`learned` of one entry, of which mean and var of f were predicted."""
+        """Like `learned`, for one entry; mean and var are those predicted for f."""
         if not self._vary:
             self._first = self._first if self._entries else value
             self._vary = value != self._first
@@ -115,14 +112,14 @@ class Notes:
         self._in_part += n
         self._clipped += clipped
         self._refused += refused
-        if self._in_part >= PART:
+        if self._in_part >= PART_ENTRIES:
             self._judge_part(fitted)
 
     def at_end(self, fitted: Fitted) -> None:
-        """No more entries will come, so fewer of them say enough."""
+        """Judge what there is: no more entries will come, so fewer of them are enough."""
         if self._entries >= FEWEST_EQUAL:
             self._judge_variety(fitted)
-        if self._in_part >= SHORTEST_PART:
+        if self._in_part >= SHORTEST_PART_ENTRIES:
             self._judge_part(fitted)
         if self._entries >= FEWEST_EQUAL:
             self._judge_negatives(fitted)
@@ -134,7 +131,7 @@ class Notes:
         numbers: Mapping[int, NDArray[np.int64]],
         names: Sequence[str] | None,
     ) -> None:
-        """Parameters as for unseen.note."""
+        """Warn if most ids of a prediction are unseen; parameters as in unseen.note."""
         if "unseen" not in self._given:
             warning = unseen.note(fitted.nodes, columns, numbers, names)
             if warning is not None:
@@ -144,7 +141,7 @@ class Notes:
         if fitted.model.rule:
             self._judge_draws(fitted)
             return
-        if self._vary or self._entries != int(fitted.state.counts.entries):  # some were learned before a load
+        if self._vary or self._entries != int(fitted.state.counts.entries):  # some came before loading
             return
         remedies = {
             0.0: "add entries of other values, such as 1 for what did happen",
@@ -155,7 +152,7 @@ class Notes:
         self._give(SpiderWarning(reason, kind="one value", remedy=remedy))
 
     def _judge_draws(self, fitted: Fitted) -> None:
-        """Events are all alike. What the model draws is another node, if there is any."""
+        """Events all have the value 1, so variety is in the nodes: there must be another one to draw."""
         if fitted.state.draws and fitted.state.draws.seen.max() <= 1:
             reason = "all events have the same node in the mode that is drawn, so there is nothing to learn"
             self._give(SpiderWarning(reason, kind="one node", remedy="name another mode as negatives_over"))
@@ -187,16 +184,16 @@ class Notes:
         if fitted.model.likelihood.counts:
             mean, var = np.concatenate(self._predicted, axis=1)
             self._predicted = []
-            if not self._vary:  # there is a note of that
+            if not self._vary:  # has its own note
                 return
-            since_made = self._entries == int(fitted.state.counts.entries)  # none were learned before a load
+            since_made = self._entries == int(fitted.state.counts.entries)  # none came before loading
             binary = since_made and not self._above_one
             predicted = fitted.model.likelihood.expected(mean, var)
             steady = steady_counts.note(value, predicted, zeros_and_ones=binary)
             if steady is not None:
                 self._give(steady)
             return
-        blocks = value[: len(value) // BLOCK * BLOCK].reshape(-1, BLOCK)
+        blocks = value[: len(value) // BLOCK_ENTRIES * BLOCK_ENTRIES].reshape(-1, BLOCK_ENTRIES)
         far = float(np.median(wild(blocks).mean(axis=1)))
         if far > MANY:
             warning = SpiderWarning(
@@ -223,16 +220,16 @@ class Notes:
     def _give(self, warning: SpiderWarning) -> None:
         if warning.kind not in self._given:
             self._given.add(warning.kind)
-            warnings.warn(warning, stacklevel=_level_of_the_caller() - 1)
+            warnings.warn(warning, stacklevel=_caller_level() - 1)
 
 
 def _beyond(clip: float | None) -> float:
-    """The share of normal residuals that a clip affects."""
+    """Share of normally distributed residuals beyond `clip`."""
     return 0.0 if clip is None else 2 * float(ndtr(-clip))
 
 
-def _level_of_the_caller() -> int:
-    """How many frames the first one outside the package is away."""
+def _caller_level() -> int:
+    """Number of frames up to the first one outside this package."""
     package, level, frame = __name__.partition(".")[0], 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
-"""Names of before 0.3, accepted until 0.4 with a FutureWarning that says what to write instead.
+"""Names from before 0.3, accepted with a FutureWarning that says what to write instead. Remove in 0.4.
 
 `SpiderRegressor(bias_var=0.2)`, `set_params(bias_var=0.2)`, `model.bias_var`, and methods that are no longer
-public. In 0.4 this file goes.
+public.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 
 def _warn(old: str, instead: str) -> None:
-    """To be called by the function that the user calls."""
+    """Warn at the caller of the function that calls this."""
     warnings.warn(f"{old} is accepted until spidertensor 0.4: {instead}", FutureWarning, stacklevel=3)
 
 
 def takes_old_names(kind: Kind) -> Kind:
-    """Let the constructor of an estimator take the parameters in its groups by themselves, and let the
-    estimator have them as attributes.
+    """Class decorator: accept grouped parameters directly in __init__ and as attributes.
 
-    A wrapper: scikit-learn takes all that is in the signature of __init__ for a parameter.
+    Wraps __init__ because scikit-learn treats everything in its signature as a parameter.
     """
     old = [name for names in kind._inside.values() for name in names]
     init = kind.__init__
@@ -47,7 +46,7 @@ def takes_old_names(kind: Kind) -> Kind:
 
 
 def new_paths(params: dict[str, Any], old: list[str]) -> dict[str, Any]:
-    """The parameters of set_params, with the `old` names as paths."""
+    """The arguments of set_params, with `old` names replaced by paths such as `prior__bias_var`."""
     for name in old:
         if name in params:
             text = f"{name}=... is accepted until spidertensor 0.4: write {path_of(name)}=..."
@@ -83,7 +82,7 @@ def _method(name: str, instead: str) -> Callable[..., Any]:
 
 
 class OldMethods:
-    """Methods of an estimator that are no longer public."""
+    """Estimator methods that are no longer public."""
 
     learn_numbered = _method("learn_numbered", "use learn; nothing public has the rows of the nodes")
     rule_of = _method("rule_of", "nothing takes its place")

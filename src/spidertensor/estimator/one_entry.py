@@ -1,8 +1,8 @@
-"""One entry at a time, without the checks and arrays that many entries need.
+"""A fast path for single entries, without the checks and arrays that many entries need.
 
-The short way is for nodes that are known, by plain ids (exact ints, strs, bytes, bools), and for plain
-numbers. It ends in the same kernels as the general way, so it gives the same bit for bit. For everything else
-it gives None: then the general way finds out what to do, or what is wrong.
+It handles known nodes with plain ids (exactly int, str, bytes or bool) and plain numbers. It runs the same
+kernels as the general path, so results agree bit for bit. For everything else it returns None, and the
+general path handles the entry or reports the error.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int
 
 
 class EntryUpdate(NamedTuple):
-    """What was predicted for an entry before it was learned, how well it fitted, and what was not learned:
-    the fields of an `Update`, as numbers."""
+    """The prediction for an entry just before it was learned, its log evidence, and what was not learned: the
+    fields of an `Update`, as numbers."""
 
     mean: float
     var: float
@@ -37,16 +37,16 @@ class EntryUpdate(NamedTuple):
     rejected: int
     refused: int
     clipped: int
-    below: float | None  # None of a classifier, which has no intervals
+    below: float | None  # None for a classifier, which has no intervals
 
     @property
     def std(self) -> float:
-        """Predicted standard deviation of the value; of a classifier's, the one of f."""
+        """Predicted standard deviation of the value; for a classifier, of f."""
         return math.sqrt(self.var + self.noise)
 
 
 class CountUpdate(EntryUpdate):
-    """The same of a count: `mean`, `var` and `noise` are about f, the logarithm of its rate."""
+    """EntryUpdate for a count: `mean`, `var` and `noise` are those of f, the log rate."""
 
     __slots__ = ()
 
@@ -62,21 +62,21 @@ class CountUpdate(EntryUpdate):
 
 
 class EntryPrediction(NamedTuple):
-    """Mean and standard deviation of an observation."""
+    """Predicted mean and standard deviation of an observation."""
 
     mean: float
     std: float
 
 
 class EntryProbability(NamedTuple):
-    """The more probable label, and the probability of the positive one, a 1 if the labels are 0 and 1."""
+    """The more probable label, and the probability of the positive label (1 if the labels are 0 and 1)."""
 
     label: Label
     probability: float
 
 
 def as_row(ids: Any, names: Sequence[str] | None, *, learned: bool) -> Any:
-    """The ids of one entry in the order of the modes, if they came by name: {"user": "anna", ...}."""
+    """The ids of one entry in order of the modes, if given by name: {"user": "anna", ...}."""
     if isinstance(ids, Mapping) and names is None and learned:
         remedy = "pass them in the order of the modes"
         raise EntryError("ids by name, but the model has learned no names", kind="names", remedy=remedy)
@@ -89,13 +89,14 @@ def as_row(ids: Any, names: Sequence[str] | None, *, learned: bool) -> Any:
 
 
 def as_rows(ids: Any) -> Any:
-    """An X with this one entry, for the general way."""
+    """An X with this one entry, for the general path."""
     if isinstance(ids, Mapping):
         return Columns([[raw] for raw in ids.values()], tuple(map(str, ids)))
     return [ids]
 
 
-def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> EntryUpdate | None:
+def learn_fast(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> EntryUpdate | None:
+    """Learn one entry by the fast path; None, with nothing learned, if it does not apply."""
     learned = None if fitted is None else _learned(fitted, notes, ids, value)
     return None if learned is None else learned[0]
 
@@ -103,7 +104,7 @@ def learn_shortly(fitted: Fitted | None, notes: Notes, ids: Any, value: Any) -> 
 def learn_rows(
     fitted: Fitted | None, notes: Notes, X: Any, y: Any
 ) -> tuple[Update, NDArray[np.int64]] | None:
-    """The same for a call of `learn` with one entry: its Update, and its (1, K) nodes."""
+    """Like learn_fast, for `learn` with one entry: its Update and its (1, K) nodes."""
     if fitted is None or not (type(X) is list and type(y) is list and len(X) == len(y) == 1):
         return None
     learned = _learned(fitted, notes, X[0], y[0])
@@ -117,15 +118,16 @@ def learn_rows(
 
 
 def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
-    """What was told of the entry, in the units of the values, and its nodes."""
+    """Learn one entry: its update in user units, and its nodes. None if the fast path does not apply."""
     if fitted.bounded:
-        return None  # a node that is seen becomes the last to be evicted
+        return None  # recency must be updated
     if fitted.pairs is not None:
-        return None  # which have to be remembered
+        return None  # the pair must be remembered
     nodes = plain_numbers(fitted.nodes, ids)
     if nodes is None or -1 in nodes:
         return None
-    value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)  # an event needs none
+    # an event needs no value
+    value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)
     if value is None or (fitted.model.rule and value != 1):
         return None
     scaling, (centre, farthest) = fitted.scaling, accepted(fitted)
@@ -144,20 +146,19 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
 
 
 def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
-    """The numbers of the method's Update, in its units; None if the general way has to learn the entry."""
+    """The numbers of the method's Update, in its units; None if the general path must learn the entry."""
     state, method = fitted.state, fitted.model.method
-    if (
-        fitted.model.rule is None and (ready := method.ready(state)) is not None
-    ):  # an event is several entries
+    # An event is several entries, so it cannot use learn_one.
+    if fitted.model.rule is None and (ready := method.ready(state)) is not None:
         return ready.learn_one(nodes, scaled)
     if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
-        return None  # where the prior is refined a member may follow a change, which is told
+        return None  # at a refinement a member may follow a change, which needs a warning
     _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
     return numbers_of(update, fitted.model.likelihood)
 
 
 def _number(fitted: Fitted, value: Any) -> Any:
-    """A plain number as a float, or a label as 0 or 1; None of anything else."""
+    """A plain number as a float, or a label as 0.0 or 1.0; None for anything else."""
     if fitted.classes is not None and (type(value) is str or type(value) in _NUMBERS):
         return {fitted.classes[0]: 0.0, fitted.classes[1]: 1.0}.get(value)
     if type(value) not in _NUMBERS:
@@ -168,8 +169,8 @@ def _number(fitted: Fitted, value: Any) -> Any:
         return None
 
 
-def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
-    """mean, var and noise, as in a Prediction. Not for unseen nodes, about which there may be a note."""
+def predict_fast(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
+    """mean, var and noise in user units; None if the fast path does not apply, as for unseen nodes."""
     nodes = plain_numbers(fitted.nodes, ids)
     if nodes is None or -1 in nodes:
         return None
@@ -184,8 +185,8 @@ def predict_shortly(fitted: Fitted, ids: Any) -> tuple[float, float, float] | No
 
 
 def predict_rows(fitted: Fitted, X: Any) -> Prediction | None:
-    """The same for an X with one row."""
-    one = predict_shortly(fitted, X[0]) if type(X) is list and len(X) == 1 else None
+    """Like predict_fast, for an X with one row."""
+    one = predict_fast(fitted, X[0]) if type(X) is list and len(X) == 1 else None
     return None if one is None else Prediction(*(np.array([number]) for number in one))
 
 
@@ -194,7 +195,7 @@ def _kind(likelihood: Likelihood) -> type[EntryUpdate]:
 
 
 def numbers_of(update: Update, likelihood: Likelihood) -> EntryUpdate:
-    """An Update of one entry, as numbers."""
+    """Convert an Update of one entry to numbers."""
     mean, var, noise, log_evidence = (part.item() for part in update[:4])
     below = None if update.below is None else update.below.item()
     kind = _kind(likelihood)

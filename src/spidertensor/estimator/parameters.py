@@ -21,17 +21,17 @@ from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
 
-OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network only
-OF_ENGINE = ("memory", *Inference.names())  # what an engine takes beside a network, a likelihood and a prior
+OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network
+OF_ENGINE = ("memory", *Inference.names())  # parameters passed on to the engine
 MOST_NEGATIVES = 10_000
-LARGEST_VAR = 1e12  # of a prior: it and its inverse are far inside float32
-# What a member of a committee may have of its own
+LARGEST_VAR = 1e12  # of a prior; it and its inverse are well within float32
+# Parameters that may differ between the members of a committee
 OF_MEMBERS = (
     "rank", "hidden", "activation", "bias", "multilinear", *Prior.names(), "curvature", "memory",
     "noise_memory", "node_noise",
 )  # fmt: skip
-# `committee=n` takes the first n: the first is the model that the parameters describe, the others differ in
-# these. Chosen by benchmarks/choose_members.py.
+# `committee=n` uses the first n: the estimator's own parameters, with these changes. Chosen by
+# benchmarks/choose_members.py.
 MEMBERS: tuple[dict[str, Any], ...] = (
     {},
     {"bias_var": 0.2, "multilinear_var": 0.2, "memory": 500},
@@ -45,10 +45,10 @@ MEMBERS: tuple[dict[str, Any], ...] = (
 
 @dataclass(eq=False, repr=False)
 class Parameters:
-    """The parameters that all estimators have, described in SpiderRegressor.
+    """The parameters common to all estimators; SpiderRegressor describes them.
 
-    scikit-learn reads parameters from the signature of __init__, which a dataclass has: each one is written
-    once, here, and a class that has more of them adds fields.
+    scikit-learn reads parameters from the signature of __init__, which the dataclass generates; subclasses
+    add fields.
     """
 
     rank: int | tuple[int, ...] = 8
@@ -69,12 +69,12 @@ class Parameters:
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
-        "inference": ("curvature",),  # the rest is about the noise of values
+        "inference": ("curvature",),  # the others are about the noise of values
     }
 
 
 class Member(NamedTuple):
-    """One model of a committee: the parameters that it was given of its own, and what they build."""
+    """One model of a committee: its own parameters, and what is built from them."""
 
     own: dict[str, Any]
     network: Network
@@ -83,16 +83,16 @@ class Member(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What the parameters build."""
+    """What is built from the parameters of an estimator."""
 
     members: tuple[Member, ...]
     likelihood: Likelihood
     method: CommitteeMethod
-    rule: Rule | None = None  # of a model of events
+    rule: Rule | None = None  # for events
 
 
 def checked(params: dict[str, Any]) -> dict[str, Any]:
-    """Flat parameters as plain Python objects: a NumPy number from a grid search cannot be saved as JSON."""
+    """Check flat parameters and convert them to plain Python objects, since JSON has no NumPy numbers."""
     params = {name: plain(value) for name, value in params.items()}
     for name, value in params.items():
         check_rule(name, value)
@@ -120,6 +120,7 @@ def _checked_member(own: dict[str, Any], params: dict[str, Any]) -> dict[str, An
 
 
 def plain(value: Any) -> Any:
+    """NumPy values and tuples as plain Python objects and lists."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, tuple | list):
@@ -164,7 +165,7 @@ def is_settings(value: Any) -> bool:
 
 
 _VAR = (is_var, f"a number from {1 / LARGEST_VAR:g} to {LARGEST_VAR:g}")
-# Only what Network, Prior and the engine would not reject themselves with a clear ValueError.
+# Only what Network, Prior and the engine do not reject with a clear ValueError themselves.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rank": (lambda x: is_whole(x) or is_list(x, is_whole), "a whole number, or one for each mode"),
     "hidden": (lambda x: is_list(x, is_whole), "the widths of the hidden layers, such as (50, 50)"),
@@ -212,7 +213,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def network_of(params: dict[str, Any], n_modes: int, *, product: bool = False) -> Network:
-    """`product`: what `Network.product` says, for a model of before pairs."""
+    """The network for entries with n_modes modes. product: see Network.product, for models from before 0.2"""
     rank = params["rank"]
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
@@ -224,7 +225,7 @@ def network_of(params: dict[str, Any], n_modes: int, *, product: bool = False) -
 
 
 def members_of(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each member of the committee has of its own, that can be in these parameters."""
+    """Each member's own parameters, limited to those that the estimator has."""
     members = params["committee"]
     if isinstance(members, list):
         return members
@@ -240,11 +241,11 @@ def model_of(
     product: bool = False,
     runs: bool = True,
 ) -> Model:
-    """What the parameters build, for entries of so many modes.
+    """Build the model for entries with n_modes modes.
 
-    members: what each has of its own, if that is known already, from a file
-    product: what `Network.product` says, for a model of before pairs
-    runs:    False for a model to look at, without its engine and the packages that needs
+    members: each member's own parameters, if already known from a file
+    product: see Network.product, for models from before 0.2
+    runs:    False to inspect the model only, without its engine and the packages it needs
     """
     if params["network"] is not None and params["engine"] != "vectorized":
         raise ValueError(f"a custom network needs the vectorized engine, got engine {params['engine']}")
@@ -267,7 +268,7 @@ def model_of(
 
 
 def check_alone(params: dict[str, Any]) -> None:
-    """Parameters of the built-in network are rejected beside a custom one, which would ignore them."""
+    """ValueError if parameters of the built-in network are set beside a custom one, which ignores them."""
     for name in OF_LAYERS:
         if params["network"] is not None and params[name] != plain(getattr(Network, name)):
             raise ValueError(f"{name} describes the built-in network: leave it out beside a custom one")

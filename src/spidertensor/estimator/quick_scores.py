@@ -1,7 +1,7 @@
-"""Between what the scores of candidates lie: quickly, to find out which can be among the best.
+"""Fast bounds of the scores of candidates, to find those that may be among the best.
 
-Quick means and moments have other last digits than `predict` (quick_means.py): each score comes with bounds.
-Those that may be among the best are then scored by what `predict` says.
+Quick means and moments differ from `predict` in the last digits (quick_means.py), hence bounds. Candidates
+that may be among the best are then scored exactly, with `predict`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
 
 Floats = NDArray[np.float64]
 Numbers = list[NDArray[np.int64]]  # per mode, the nodes of n candidates, or one node for all of them
-Bounds = Callable[[Fitted, Numbers], tuple[Floats, Floats]]  # (n,) from below and from above
+Bounds = Callable[[Fitted, Numbers], tuple[Floats, Floats]]  # (n,) lower and upper
 
 T = TypeVar("T")
 
-ROUNDING = 1e-12  # of probabilities: candidates whose scores are equal must not be told apart
+ROUNDING = 1e-12  # of probabilities: keeps candidates with equal scores together
 
 
 def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
-    """What bounds the scores of "mean" or "ucb"; None if nothing is faster than `predict`."""
+    """The function that bounds the scores of "mean" or "ucb"; None if nothing is faster than `predict`."""
     likelihood, networks = fitted.model.likelihood, [each.network for each in fitted.model.members]
     if explore == "mean" and likelihood.ranked_by_mean:
         return None if any(isinstance(network, CustomSizes) for network in networks) else mean_bounds
@@ -38,12 +38,12 @@ def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
         return None
     if explore == "mean":
         return expected_bounds if likelihood.binary else None
-    # of probabilities, the mean of f is not that of the members' means
+    # for probabilities, the committee's f is not the weighted mean of its members' f
     return ucb_bounds if likelihood.ranked_by_mean else None
 
 
 def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
-    """Of the mean of f, whatever its variance."""
+    """Bounds of the mean of f."""
 
     def mean(member: Member, state: State) -> tuple[Floats, Floats]:
         return _in_units(state, quick_means(state, member.network, numbers))
@@ -53,10 +53,10 @@ def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
 
 
 def ucb_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
-    """Of the mean of f plus two standard deviations."""
+    """Bounds of the mean of f plus two standard deviations."""
     found = _of_members(fitted, _moments(numbers))
     mean, error, *_ = _weighted(found)
-    least, most = np.zeros(1), np.zeros(1)  # of the variance of the mixture
+    least, most = np.zeros(1), np.zeros(1)  # bounds of the variance of the mixture
     for weight, (own_mean, own_error, low, high) in found:
         off, off_error = np.abs(own_mean - mean), own_error + error
         least = least + weight * (low + np.square(np.maximum(off - off_error, 0)))
@@ -65,8 +65,7 @@ def ucb_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
 
 
 def expected_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
-    """Of the mean of an observation that depends on the variance of f as well: of a probability, which is
-    drawn to 1/2, as it is where f = 0, by a greater variance."""
+    """Bounds of a probability, which depends on the variance of f too: a larger one moves it toward 1/2."""
     moments, expected = _moments(numbers), fitted.model.likelihood.expected
 
     def bounds(member: Member, state: State) -> tuple[Floats, Floats]:
@@ -82,21 +81,21 @@ def expected_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
 
 
 def _of_members(fitted: Fitted, work: Callable[[Member, State], T]) -> list[tuple[float, T]]:
-    """The weight of each member, and what the work on it gave: by several threads."""
+    """The weight of each member and the result of `work` on it, run in threads."""
     members, states = fitted.model.members, fitted.state.members
     found = in_threads(lambda m: work(members[m], states[m]), len(members), min(cores(), len(members)))
     return list(zip(fitted.state.weights.tolist(), found, strict=True))
 
 
 def _weighted(found: Sequence[tuple[float, Sequence[Floats]]]) -> list[Floats]:
-    """The weighted sums over the members of each of their arrays."""
+    """The weighted sum over the members of each of their arrays."""
     return [
         np.sum([weight * each[part] for weight, each in found], axis=0) for part in range(len(found[0][1]))
     ]
 
 
 def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats, Floats, Floats]]:
-    """What gives the mean of a member's f and its error, and bounds of the variance of f."""
+    """A function for the mean of a member's f, its error, and bounds of the variance of f."""
 
     def moments(member: Member, state: State) -> tuple[Floats, Floats, Floats, Floats]:
         f, low, high = quick_moments(state, member.network, member.prior, numbers)
@@ -107,6 +106,6 @@ def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats
 
 
 def _in_units(state: State, f: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """A member's means in the units of the committee, and how far those of `predict` may be from them."""
+    """A member's means in the units of the committee, and how far `predict` may be from them."""
     f, scale = f.astype(np.float64), float(state.stream.scale)
     return float(state.stream.shift) + scale * f, scale * ERROR * (1 + np.abs(f))

@@ -1,9 +1,8 @@
-"""How large the predictions of a state can become: a bound that needs no prediction, for states from files.
+"""Bound the predictions of a state from a file, without predicting.
 
-Each number of a state may be possible for itself, and their products still overflow: three layers of weights
-of 1e13 make a variance that float32 cannot hold, and the next prediction is not a number. So the norms of all
-parts are multiplied, as the network does with the parts themselves. All in float64; norms as large as the
-ones allowed here cannot overflow it.
+Each number of a state may be valid while products of them overflow: with three layers of weights of 1e13, the
+variance overflows float32. So the norms of all parts are multiplied the way the network multiplies the parts.
+This is in float64, which the norms allowed here cannot overflow.
 """
 
 from __future__ import annotations
@@ -18,30 +17,32 @@ from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, Site, State
 
-STEEPEST = 1.13  # slope of an activation: that of gelu; the others have 1
-FARTHEST_DRAW = 8.3  # standard deviations: what `posterior.uniforms` can lead to
-WIDE = 1024  # rows and columns up to which an exact norm of a matrix takes less than a second
+STEEPEST = 1.13  # largest slope of an activation: gelu; the others have at most 1
+FARTHEST_DRAW = 8.3  # standard deviations: the largest from `posterior.uniforms`
+EXACT_NORM_SIZE = 1024  # rows and columns up to which the exact norm takes less than a second
 
 
 class Reach(NamedTuple):
-    f: float  # bound of the mean of f
-    var: float  # of its variance
+    """Upper bounds of a prediction."""
+
+    f: float  # of |mean of f|
+    var: float  # of the variance of f
 
 
 class _Part(NamedTuple):
-    """Bounds of a layer: of |W h| / |h| for its means, and of a variance."""
+    """Bounds for a layer: |W h| / |h| with its mean weights, and the largest variance of a weight."""
 
     norm: float
     var: float
 
 
 def reach(state: State, network: Network, prior: Prior) -> Reach:
-    """Bounds of f and its variance for any entry of known or new nodes, now and after a refinement."""
+    """Bound f and its variance for any entry of known or new nodes, now and after a refinement."""
     sites = zip(state.posterior.weights, state.sites, network.layers, strict=True)
     layers = [_layer(weight, site, prior, shape) for weight, site, shape in sites]
     found = _reach(layers, state, network, prior)
-    if not (found.var < 1e30) and max(map(max, network.layers)) <= WIDE:
-        # By the sums of squares the norm of many wide layers is far too large.
+    if not (found.var < 1e30) and max(map(max, network.layers)) <= EXACT_NORM_SIZE:
+        # Frobenius norms overestimate by far if there are many wide layers.
         sites = zip(state.posterior.weights, state.sites, layers, strict=True)
         layers = [_Part(_exact_norm(weight, site, prior), layer.var) for weight, site, layer in sites]
         found = _reach(layers, state, network, prior)
@@ -49,9 +50,9 @@ def reach(state: State, network: Network, prior: Prior) -> Reach:
 
 
 def after_refinement(weight: Gaussian, site: Site, prior: Prior) -> NDArray[np.float64]:
-    """What a refinement makes of the means, at most (spike_slab.refine).
+    """The largest means that a refinement can give (spike_slab.refine).
 
-    One that the next refinement leaves alone, because its cavity is improper, may be refined later.
+    Includes weights with an improper cavity, which the next refinement skips but a later one may not.
     """
     mean, var = weight.mean.astype(np.float64), weight.var.astype(np.float64)
     precision = np.maximum(1 / var - site.precision, 0.0)
@@ -71,11 +72,11 @@ def _exact_norm(weight: Gaussian, site: Site, prior: Prior) -> float:
 
 
 def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) -> Reach:
-    """mathematics.md section 3 with norms in place of vectors."""
+    """The network of mathematics.md section 3, with norms in place of vectors."""
     inputs, bias, multilinear = _factors(state, network, prior)
     h = [math.hypot(inputs, 1.0)]
     for layer, (outputs, _) in zip(layers[:-1], network.layers[:-1], strict=True):
-        # softplus and sigmoid add up to 1 to each of the outputs
+        # softplus and sigmoid add at most 1 to each output
         h.append(math.hypot(layer.norm * h[-1] + math.sqrt(outputs), 1.0))
     f = layers[-1].norm * h[-1] + bias
     var, back = layers[-1].var * h[-1] ** 2, layers[-1].norm
@@ -95,7 +96,7 @@ def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) ->
 
 
 def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float, list[float]]:
-    """Bounds of the norm of all deep parts together, of the sum of the biases, of each multilinear part."""
+    """Bounds of the norm of the network's input, of the sum of biases, and of each multilinear part."""
     deep, bias, multilinear = 0.0, 0.0, []
     start = FARTHEST_DRAW * prior.multilinear_start * math.sqrt(max(network.multilinear, 1))
     for factor in state.posterior.factors:
@@ -108,7 +109,7 @@ def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float
 
 
 def _multilinear(norms: list[float], *, product: bool) -> tuple[float, float]:
-    """The bound of the part itself, and of the squares of its derivatives (sections 9 and 10)."""
+    """Bounds of the multilinear part and of the sum of its squared derivatives (sections 9 and 10)."""
     if product:
         return math.prod(norms), sum(math.prod(norms[:k] + norms[k + 1 :]) ** 2 for k in range(len(norms)))
     total = sum(norms)

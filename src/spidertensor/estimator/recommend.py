@@ -1,10 +1,9 @@
-"""The best nodes of a mode: by their expected value, optimistically, or by a draw from the posterior.
+"""Find the best nodes of a mode: by expected value, by upper bound, or by a draw from the posterior.
 
-Candidates are scored in blocks, which bounds the memory, and the best so far are kept. Equal scores keep the
-order of the candidates, as if all were ranked at once.
+Candidates are scored in blocks, to bound memory, keeping the best so far. Candidates with equal scores stay
+in order, as if all were ranked at once.
 
-Of many candidates, most are ruled out by what is found quickly (quick_scores.py). The others make a
-shortlist, which is then ranked by what `predict` says.
+If there are many, fast bounds first rule out most of them (quick_scores.py); the rest is ranked by `predict`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.quick_means import one_blas_thread, quick_means
 
 EXPLORE = ("mean", "ucb", "thompson")
-BLOCK = 2**13  # candidates scored at once: their hidden layers stay in the processor's cache
+BLOCK = 2**13  # candidates scored at once: their hidden layers fit the processor's cache
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class Recommendation(NamedTuple):
-    """A node, the expected value (a probability for 0/1 values), and how uncertain that is.
+    """A recommended node.
 
-    std is that of the expected value, without the noise of an observation; for 0/1 values and counts it is
-    that of f.
-    low, high: the interval of an observation, if it was asked for
+    mean:      expected value; for a classifier the probability of the positive label
+    std:       standard deviation of the mean, without observation noise; for labels and counts, of f
+    low, high: prediction interval, if `coverage` was passed
     """
 
     id: Any
@@ -47,6 +46,7 @@ class Recommendation(NamedTuple):
 
 
 def check_modes(fitted: Fitted, given: Mapping[int, Any], candidates: Candidates) -> None:
+    """ValueError unless `given` and the candidates together have every mode once."""
     every = sorted([*given, *candidates.numbers])
     if every != list(range(len(fitted.nodes))):
         raise ValueError("given must name every mode but the one to rank over, each once")
@@ -65,7 +65,7 @@ def best_nodes(
 ) -> list[Recommendation]:
     """The n best candidates, best first, for the ids `given` in all other modes.
 
-    excluded: places among the candidates, sorted
+    excluded: sorted positions among the candidates
     explore, coverage: see SpiderRegressor.recommend
     """
     if explore not in EXPLORE:
@@ -90,7 +90,7 @@ def best_nodes(
 
 
 def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> list[Any]:
-    """The ids of mode `over` that were learned with what is given, if the model remembers that."""
+    """The ids of mode `over` already seen with the given ids, if the model remembers seen pairs."""
     whose, rule = fitted.params.get("remember_seen", False), fitted.model.rule
     if fitted.pairs is None or rule is None or over not in rule.over or whose not in given:
         return []
@@ -102,16 +102,16 @@ def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> list[Any]:
 
 
 class _Best:
-    """The places of the n greatest scores so far, best first; of equal scores the earlier place."""
+    """Positions of the n best scores so far, best first; ties go to the earlier position."""
 
     def __init__(self, n: int) -> None:
         self.n = max(n, 0)
         self.places, self.score = np.empty(0, np.int64), np.empty(0)
 
     def add(self, places: Ints, score: Floats) -> None:
-        """More scores, of later places."""
+        """Add the scores of later positions."""
         if len(self.places) == self.n:
-            new = score > self.score.min(initial=np.inf)  # not if it is equal to one of an earlier place
+            new = score > self.score.min(initial=np.inf)  # strictly: ties go to the earlier position
             places, score = places[new], score[new]
         score = np.concatenate([self.score, score])
         order = np.argsort(-score, kind="stable")[: self.n]
@@ -119,7 +119,7 @@ class _Best:
 
 
 def _shortlist(fitted: Fitted, numbers: list[Ints], allowed: Ints, n: int, bounds: Bounds) -> Ints:
-    """All places, in their order, that may be among the n best."""
+    """All positions, in order, that may be among the n best."""
     places, low, high, least = np.empty(0, np.int64), np.empty(0), np.empty(0), -np.inf
     for block in _blocks(allowed):
         block_low, block_high = bounds(fitted, _of(numbers, block))
@@ -144,10 +144,10 @@ def _scores(fitted: Fitted, numbers: list[Ints], explore: str) -> Floats:
 def _drawn_scores(
     fitted: Fitted, over: int, numbers: list[Ints], allowed: Ints, rng: np.random.Generator
 ) -> Iterator[tuple[Ints, Floats]]:
-    """f by one joint draw of all weights and factors, of a member drawn by its weight.
+    """f under one joint draw of all weights and factors, from a member drawn by its weight.
 
-    The nodes of `over` come last, a block at a time: each is drawn once. In the other modes candidates may
-    share a node, so these are drawn before.
+    Candidates may share nodes in the other modes, so these are drawn first. The nodes of `over` differ and
+    are drawn a block at a time.
     """
     weights = fitted.state.weights
     m = int(rng.choice(len(weights), p=weights)) if len(weights) > 1 else 0
@@ -187,9 +187,10 @@ def _blocks(places: Ints) -> Iterator[Ints]:
 
 
 def _of(numbers: list[Ints], places: Ints) -> list[Ints]:
-    """The nodes of some candidates; a mode that is given has one node for all of them."""
+    """The nodes of some candidates; a given mode has one node for all of them."""
     return [number[places] if len(number) > 1 else number for number in numbers]
 
 
 def _index(numbers: list[Ints]) -> Ints:
+    """(n, K) the nodes of n candidates."""
     return np.stack(np.broadcast_arrays(*numbers), axis=1)

@@ -1,4 +1,4 @@
-"""The part of an estimator that recommends: the best nodes of a mode for the ids in all others."""
+"""Mixin of the estimators that recommends the best nodes of a mode, given ids in all other modes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spidertensor.estimator.threads import locked
 
 
 class Recommender(Known, Noting):
-    """Ranks nodes by what was learned."""
+    """Ranks the nodes of a mode by their predictions."""
 
     @locked
     def recommend(
@@ -31,17 +31,17 @@ class Recommender(Known, Noting):
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
-        A mode is named by its column or its number.
+        Modes are given by column name or number.
 
-        explore: "mean" ranks by the expected value; "ucb" by the mean of f plus two standard deviations;
-                 "thompson" by one joint draw of all weights and factors, of a member drawn by its weight
-        seed:    of that draw
-        coverage: add the interval that holds an observation with this probability, as predict_interval does
-        candidates: the ids to rank; by default all that were learned. Where other modes depend on the
-                 candidate, a dict of columns or a frame: {"product": [...], "category": [...]}; `given` then
-                 leaves these modes out. An id that was never learned is predicted from the prior
-        exclude: ids not to recommend; or a dict of columns or a frame, such as {"user": [...], "movie":
-                 [...]}: a movie is left out for its user only
+        explore:    "mean" ranks by expected value; "ucb" by the mean of f plus two standard deviations;
+                    "thompson" by one joint draw of all weights and factors, from a member drawn by weight
+        seed:       of that draw
+        coverage:   also return a prediction interval with this coverage, as predict_interval does
+        candidates: the ids to rank; by default all learned ones. If other modes depend on the candidate, a
+                    dict of columns or a data frame: {"product": [...], "category": [...]}; leave these modes
+                    out of `given`. Unseen ids are predicted from the prior
+        exclude:    ids not to recommend; or a dict of columns or a data frame, such as
+                    {"user": [...], "movie": [...]}, which excludes each movie for its user only
         """
         rows = {mode: [raw] for mode, raw in given.items()}
         return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude)[0]
@@ -58,10 +58,10 @@ class Recommender(Known, Noting):
         candidates: Any = None,
         exclude: Any = None,
     ) -> list[list[Recommendation]]:
-        """`recommend` for each row of a table: one list for each row, in their order.
+        """Recommend for each row of a table; returns one list per row, in order.
 
-        given: a dict of columns of ids, or a frame: {"user": [1, 2], "hour": [8, 17]}. All else is as in
-               recommend; with "thompson" each row has a draw of its own
+        given: a dict of columns of ids or a data frame: {"user": [1, 2], "hour": [8, 17]}. All other
+               parameters are as in `recommend`; with "thompson" each row gets its own draw
         """
         fitted, mode = self._fitted(), self._mode(over)
         columns = given_columns(given, self._mode)
@@ -74,7 +74,7 @@ class Recommender(Known, Noting):
         rng = np.random.default_rng(seed)
         how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
-        rows = rows if columns else [{}]  # the candidates name all modes
+        rows = rows if columns else [{}]  # the candidates cover all modes
         best = []
         for ids in rows:
             left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]

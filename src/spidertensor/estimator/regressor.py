@@ -31,39 +31,40 @@ from spidertensor.spider.posterior import State
 class SpiderRegressor(ScikitLearnRegressor, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values or counts.
 
-    Each row of X holds one id per mode (any int, str, bytes, float, bool, or tuple of these); y is the value.
-    Entries are learned once, in their order; unseen ids become new nodes. A value more than 1e12 times the
-    scale away from the shift is refused; without clipping, a million times.
+    Each row of X has one id per mode (int, str, bytes, float, bool, or a tuple of these); y is the value.
+    Each entry is learned once, in order; unseen ids become new nodes. A value further than 1e12 scales from
+    the shift is refused (1e6 scales without clipping).
 
-    rank:         length of the part of a node's factors that enters the network; one number, or one per mode
+    rank:         number of factors per node that enter the network; one number, or one per mode
     hidden:       widths of the hidden layers
     activation:   "relu", "tanh", "sigmoid", "softplus" or "gelu"
-    bias:         add a bias per node to the network
-    multilinear:  add so many sums of products over pairs of modes; 0 and bias=False give the paper's network
-    memory:       forget: entries of its own after which a node counts what it has learned 1/e; the network
-                  forgets over as many refinements. None: never
-    max_nodes:    nodes that a mode may have, so that endless new ids need no endless memory; one number, or
-                  one per mode, None for no limit. A new id takes the place of the node that was longest
-                  unseen in the entries learned, which is forgotten
-    committee:    how many models learn side by side, each with other prior variances or a memory. They
-                  predict together, weighted by how well each has predicted so far: nothing needs tuning. A
-                  list of dicts gives the members' own parameters, those of a prior or an inference among
-                  them, such as [{}, {"memory": 1000, "bias_var": 0.2}]; what a member does not name it has
-                  from this estimator. 1: one model, four times as fast
-    prior:        a Prior, what is assumed before the first entry; None: Prior()
-    inference:    an Inference, how an entry is learned; None: Inference()
-    batch_size:   entries between two refinements of the prior, wherever a call ends
-    engine:       "sequential": entry by entry, compiled; "vectorized": a batch at once, with JAX (extra jax),
-                  for wide networks and GPUs. Both have the same state and write the same files
-    network:      a CustomNetwork in place of hidden and activation, for the vectorized engine
-    random_state: seed of the starting weights; for None or a RandomState a seed is drawn and kept
-    likelihood:   "gaussian": continuous values; "count": whole numbers from 0 on, negative binomial, whose
-                  logarithm of the rate is learned. Predictions are then rates, intervals whole numbers; there
-                  is nothing to scale, node_noise has no meaning, and clip bounds counts from above
-    scaling:      (shift, scale) of the values; by default mean and standard deviation of the first
-                  `batch_size` values of the first call, so that call should have more than a few entries
+    bias:         add a bias per node to the output of the network
+    multilinear:  number of multilinear terms to add to the output, each a sum of products over pairs of
+                  modes; 0 with bias=False is the paper's network
+    memory:       entries of a node after which its old entries count only 1/e; the network forgets over
+                  as many refinements. None: never forget
+    max_nodes:    maximum number of nodes of a mode, which bounds memory in an endless stream; one number, or
+                  one per mode, None for no limit. In a full mode a new id replaces the node least recently
+                  learned, which is forgotten
+    committee:    number of models that learn side by side with different prior variances or memory. Their
+                  predictions are averaged, weighted by how well each has predicted so far, so nothing needs
+                  tuning. Or a list of dicts, one per member, of parameters that differ from this estimator's,
+                  including those of prior and inference: [{}, {"memory": 1000, "bias_var": 0.2}].
+                  1: a single model, four times faster
+    prior:        a Prior: what is assumed before the first entry; None: Prior()
+    inference:    an Inference: how an entry is learned; None: Inference()
+    batch_size:   number of entries between refinements of the prior, however they are split into calls
+    engine:       "sequential": entry by entry, compiled; "vectorized": a batch at a time with JAX (extra
+                  "jax"), for wide networks and GPUs. Both use the same state and file format
+    network:      a CustomNetwork to use instead of hidden and activation; needs the vectorized engine
+    random_state: seed of the initial weights; with None or a RandomState a seed is drawn once and kept
+    likelihood:   "gaussian" for continuous values; "count" for non-negative whole numbers, with a negative
+                  binomial whose log rate is learned. With counts, predictions are rates, intervals have
+                  whole ends, scaling must be None, node_noise has no effect, and clip limits large counts
+    scaling:      (shift, scale) of the values; by default the mean and standard deviation of the first
+                  `batch_size` values of the first call, which should therefore have more than a few entries
 
-    Threads may share a model: calls take turns, so each sees all of what an earlier one learned, or nothing.
+    Threads may share a model: calls run one at a time, so no call sees a half-finished one.
     """
 
     scaling: tuple[float, float] | None = None
@@ -77,8 +78,11 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The paper's settings, except for how the prior sites start: the paper's start makes the first
-        refinement divide out the random starting weights (mathematics.md trap 1)."""
+        """An estimator with the paper's settings, except for the initial prior sites.
+
+        With the paper's initial sites the first refinement would cancel the random initial weights
+        (mathematics.md trap 1).
+        """
         inference = Inference(clip=None, node_noise=False, noise_memory=None, curvature=True)
         settings: dict[str, Any] = {**PAPER, "inference": inference, **changes}
         return cls(**settings)
@@ -92,18 +96,20 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of an observation at each row of X, and with return_std its standard deviation."""
+        """Predicted mean of the value at each row of X; with return_std also its standard deviation."""
         predicted, likelihood = self._predict(X), self._likelihood
         mean = likelihood.expected(predicted.mean, predicted.var)
         return (mean, likelihood.std(*predicted)) if return_std else mean
 
     @locked
     def predict_one(self, ids: Any) -> EntryPrediction:
-        """Mean and standard deviation of an observation, for one entry: what `predict` says, several times as
-        fast. ids: see learn_one; an id that was never learned is predicted from the prior."""
+        """Predicted mean and standard deviation for one entry. Same as `predict`, but several times faster.
+
+        ids: see learn_one; unseen ids are predicted from the prior
+        """
         mean, var, noise = self._predict_one(ids)
         likelihood = self._likelihood
-        if likelihood.normal:  # the same, in a tenth of the time
+        if likelihood.normal:  # same result, ten times faster
             return EntryPrediction(mean, math.sqrt(var + noise))
         return EntryPrediction(float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise)))
 
@@ -111,11 +117,11 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     def predict_interval(
         self, X: Any, coverage: float = 0.9
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Low and high end of an interval at each row of X that holds an observation with this probability.
+        """Low and high ends of the prediction interval at each row of X.
 
-        The ends are calibrated by how far the latest entries lay from what was predicted for them, so they
-        need not be at equal distances from the mean. Of counts they are whole numbers and belong to the
-        interval, which therefore holds at least this share.
+        An observation falls inside with probability `coverage`. The ends are calibrated on the prediction
+        errors of recent entries, so the interval need not be symmetric around the mean. For counts the ends
+        are whole numbers inside the interval, so the coverage is at least the one asked for.
         """
         coverage = checked_coverage(coverage)
         return intervals(self._fitted(), self._predict(X), coverage)
@@ -123,8 +129,10 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @property
     @locked
     def noise_(self) -> float:
-        """Variance that an observation has around the mean of its entry; with node_noise, of an entry whose
-        nodes have the mean noise of their modes. Of counts, the d of their variance mean + d mean²."""
+        """Noise variance of an observation; with node_noise, for nodes with the mean noise of their modes.
+
+        For counts, the dispersion d in the variance mean + d mean².
+        """
         fitted = self._fitted()
         return (
             sum(
@@ -137,15 +145,19 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @property
     @locked
     def n_clipped_(self) -> int:
-        """How many entries had a value that the committee's own prediction would clip: further than `clip`
-        standard deviations from the mean; of counts, above the largest that is learned in full."""
+        """Number of entries further than `clip` standard deviations from the committee's prediction.
+
+        For counts, the number above the largest count that is learned in full.
+        """
         return int(self._fitted().state.counts.clipped)
 
     @property
     @locked
     def followed_(self) -> dict[str, int]:
-        """How often the values changed for good, as the leading member saw it: their level, their scale, or
-        so that all that was learned was of no use ("afresh")."""
+        """How often the leading member found a lasting change of the values, by kind.
+
+        "level" and "scale": of their level or scale; "afresh": the model had to start afresh.
+        """
         fitted = self._fitted()
         return dict(zip(CHANGES, followed(fitted, fitted.leading).tolist(), strict=True))
 
@@ -161,7 +173,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         if not spread(first):
             how_many = "value does" if len(first) == 1 else f"{len(first)} values do"
             warning = SpiderWarning(
-                f"the first {how_many} not vary, so their scale is taken as 1",
+                f"the first {how_many} not vary; using scale 1",
                 kind="no scale",
                 remedy="if that is wrong, pass scaling=(shift, scale) or make the first call larger",
             )
@@ -170,7 +182,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
 
 def _noise(member: State) -> float:
-    """Of an entry whose nodes have the mean noise of their modes."""
+    """Noise variance of an entry whose nodes have the mean noise of their modes."""
     post, stream = member.posterior, member.stream
     of_nodes = math.exp(stream.log_noise.sum()) if post.log_noise else 1.0
     return float(post.noise.rate / post.noise.shape * of_nodes * stream.scale**2)

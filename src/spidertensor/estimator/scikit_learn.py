@@ -1,8 +1,7 @@
-"""What makes an estimator one of scikit-learn's, without importing scikit-learn.
+"""The scikit-learn estimator interface, without importing scikit-learn.
 
-Importing its base classes takes three quarters of the start of a script, since they load scipy.stats and
-pandas. scikit-learn asks for methods, not for ancestors, so these are the methods; it is imported where it
-calls one of them, and by then it is there.
+Its base classes load scipy.stats and pandas, which would take three quarters of a script's startup time.
+scikit-learn needs the methods, not the base classes. Methods that need scikit-learn import it themselves.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from spidertensor.estimator.old_names import new_paths
 
 
 class ScikitLearn:
-    """Parameters, their text, tags. What a subclass has in its __init__ are its parameters."""
+    """Parameters, repr and tags. The arguments of a subclass's __init__ are its parameters."""
 
-    _inside: ClassVar[Mapping[str, tuple[str, ...]]]  # the parameters that it has in groups
+    _inside: ClassVar[Mapping[str, tuple[str, ...]]]  # the parameters in each group
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -34,7 +33,7 @@ class ScikitLearn:
         return {group: inside for group, inside in cls._inside.items() if group in names}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name. deep: those of the prior and the inference too, as `prior__bias_var`."""
+        """The parameters by name. deep: include those of prior and inference, as `prior__bias_var`."""
         params = {name: getattr(self, name) for name in self._get_param_names()}
         for group, inside in self._get_group_names().items() if deep else ():
             kind = GROUPS[group]
@@ -44,8 +43,10 @@ class ScikitLearn:
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters; they take effect at the next fit. `prior__bias_var=0.2` changes one of a prior,
-        of this estimator alone."""
+        """Change parameters, from the next fit on.
+
+        `prior__bias_var=0.2` changes one parameter of the prior, for this estimator only.
+        """
         names, groups = self._get_param_names(), self._get_group_names()
         old = [name for inside in groups.values() for name in inside if name not in names]
         params = new_paths(params, old)
@@ -56,7 +57,7 @@ class ScikitLearn:
                     f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: "
                     f"{[*names, *paths]!r}."
                 )
-        for name in sorted(params, key=lambda name: name in paths):  # a group before what is in it
+        for name in sorted(params, key=lambda name: name in paths):  # groups first, then their parameters
             if name in paths:
                 group, own = paths[name]
                 given: Any = group_of(group, getattr(self, group))
@@ -76,7 +77,7 @@ class ScikitLearn:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def get_metadata_routing(self) -> Any:
-        """No metadata is asked for: there are no sample weights."""
+        """No metadata is requested: there are no sample weights."""
         from sklearn.utils.metadata_routing import MetadataRequest
 
         return MetadataRequest(owner=self)  # pyright: ignore[reportArgumentType]
@@ -95,7 +96,7 @@ class ScikitLearnRegressor(ScikitLearn):
     _estimator_type = "regressor"
 
     def score(self, X: Any, y: Any) -> float:
-        """R²: 1 is perfect, 0 is as good as the mean of y."""
+        """R² of the predictions: 1 is perfect, 0 is as good as predicting the mean of y."""
         from sklearn.metrics import r2_score
 
         return float(r2_score(y, self.predict(X)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -105,7 +106,7 @@ class ScikitLearnRegressor(ScikitLearn):
 
         tags = super().__sklearn_tags__()
         tags.estimator_type = "regressor"
-        # scikit-learn's tests predict ids that were never learned
+        # scikit-learn's checks predict ids that were never learned
         tags.regressor_tags = RegressorTags(poor_score=True)
         return tags
 
@@ -114,7 +115,7 @@ class ScikitLearnClassifier(ScikitLearn):
     _estimator_type = "classifier"
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of labels that are predicted right."""
+        """Share of labels predicted correctly."""
         return float(np.mean(np.asarray(y) == self.predict(X)))  # pyright: ignore[reportAttributeAccessIssue]
 
     def __sklearn_tags__(self) -> Any:

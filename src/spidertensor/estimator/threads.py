@@ -1,7 +1,7 @@
-"""An estimator may be shared by threads: one call at a time looks at it or changes it.
+"""A lock per estimator, so that threads can share it: one call at a time reads or changes it.
 
-Compiled kernels release Python's global lock, and learning works in place, so without a lock of its own a
-prediction or a save would see a state that is half of before and half of after.
+Compiled kernels release Python's global lock and learning works in place, so without this lock a prediction
+or a save could see a half-updated state.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Shared:
-    """Every object has a lock of its own; a copy, a clone or a pickle gets a new one."""
+    """An object with its own lock; copies, clones and pickles get a new one."""
 
     _lock: Any
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        # Not in __init__: a pickle does not call it, nor need the __init__ of a subclass.
+        # Not in __init__: unpickling does not call it, and a subclass's __init__ may not either.
         self = super().__new__(cls)
         self._lock = RLock()
         return self
 
 
 def locked(method: F) -> F:
-    """The method of a Shared object, called while no other thread is in another; half a microsecond."""
+    """Decorator for methods of a Shared object: hold its lock. Costs half a microsecond per call."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Ids of a prediction that were never learned, although the same ids in another form were.
+"""Warn about unseen ids in a prediction whose learned ids have another form, such as "7" for 7.
 
-A file that is read with other types than the one that was learned looks like a stream of strangers: every
-prediction is that of the prior, and nothing fails. So the unseen ids are looked up in the forms that
-spreadsheets, data frames and CSV files are known to make of ids.
+If a file is read with other types than the one learned, all ids are unseen: every prediction is that of the
+prior, and nothing fails. So unseen ids are also looked up in the forms that spreadsheets, data frames and CSV
+files commonly turn ids into.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.parameters import plain
 from spidertensor.faults import SpiderWarning
 
-MANY = 10  # different unseen ids, from which on a note needs no known reason: fewer may well be new
-SAMPLE = 1_000  # rows of a mode that are looked at
-LONGEST = 20  # digits that leading zeros fill up
+MANY_IDS = 10  # distinct unseen ids that are reported without a known reason: fewer may just be new
+SAMPLE_ROWS = 1_000  # of a mode, to look at
+MOST_DIGITS = 20  # to which leading zeros are added
 
 ZEROS = "their leading zeros differ from those in the model"
 DECIMALS = "they are written with other decimals than in the model"
@@ -40,9 +40,9 @@ def note(
     numbers: Mapping[int, NDArray[np.int64]],
     names: Sequence[str] | None,
 ) -> SpiderWarning | None:
-    """A warning if most ids of a mode were never learned, and that is no coincidence.
+    """A warning if most ids of a mode are unseen and that is no coincidence, else None.
 
-    columns, numbers: by their modes, the ids of a prediction and their nodes, -1 for an unseen id
+    columns, numbers: by mode, the ids of a prediction and their nodes, -1 for unseen ids
     """
     rows = {mode: np.flatnonzero(number < 0) for mode, number in numbers.items()}
     unseen = {
@@ -52,8 +52,8 @@ def note(
     }
     reasons = {mode: _another_mode(mode, nodes, unseen, names) for mode in unseen}
     reasons = {mode: reason or _another_form(unseen[mode], nodes[mode]) for mode, reason in reasons.items()}
-    for mode in sorted(unseen, key=lambda mode: not reasons[mode]):  # those with a known reason first
-        if reasons[mode] or len(unseen[mode]) >= MANY:
+    for mode in sorted(unseen, key=lambda mode: not reasons[mode]):  # modes with a known reason first
+        if reasons[mode] or len(unseen[mode]) >= MANY_IDS:
             share = len(rows[mode]) / len(numbers[mode])
             return SpiderWarning(
                 f"{share:.0%} of the ids were never learned, and are predicted from the prior",
@@ -65,8 +65,8 @@ def note(
 
 
 def _sample(column: Column, rows: NDArray[np.int64]) -> list[Any]:
-    """Different ids of some rows."""
-    rows = rows[:: len(rows) // SAMPLE + 1]
+    """Distinct ids in a sample of these rows."""
+    rows = rows[:: len(rows) // SAMPLE_ROWS + 1]
     ids = column[rows].tolist() if isinstance(column, np.ndarray) else [plain(column[row]) for row in rows]
     return list(dict.fromkeys(each for each in ids if isinstance(each, tuple(_NAMES))))
 
@@ -74,11 +74,13 @@ def _sample(column: Column, rows: NDArray[np.int64]) -> list[Any]:
 def _another_mode(
     mode: int, nodes: Sequence[NodeIndex], unseen: Mapping[int, list[Any]], names: Sequence[str] | None
 ) -> str:
-    """The ids are those of a mode whose own unseen ids are those of this one. Numbers must be many: two modes
-    of integers share ids, and a few new ones prove nothing."""
+    """The reason if this mode and another have each other's ids, else "".
+
+    Few numbers are no proof, since two modes of integers share ids anyway.
+    """
 
     def are_of(ids: list[Any], other: int) -> bool:
-        enough = len(ids) >= MANY or not all(isinstance(each, int | float) for each in ids)
+        enough = len(ids) >= MANY_IDS or not all(isinstance(each, int | float) for each in ids)
         return enough and _most(int((nodes[other].find(ids) >= 0).sum()), ids)
 
     for other in unseen:
@@ -89,7 +91,7 @@ def _another_mode(
 
 
 def _another_form(unseen: list[Any], known: NodeIndex) -> str:
-    """What distinguishes most of the unseen ids from known ones, with an example."""
+    """How most of the unseen ids differ from known ones, with an example; "" if they do not match."""
     found: dict[Any, tuple[str, Any]] = {}
     for raw in unseen:
         forms = list(_forms(raw))
@@ -110,7 +112,7 @@ def _most(n: int, ids: list[Any]) -> bool:
 
 
 def _forms(raw: Any) -> Iterator[tuple[str, Any]]:
-    """What the same id may look like elsewhere, with a name for the difference."""
+    """Other forms of the same id, each with a description of the difference."""
     if isinstance(raw, bool) or (isinstance(raw, int) and raw.bit_length() > 64):
         return
     if isinstance(raw, int):
@@ -157,4 +159,4 @@ def _typed(raw: Any, *forms: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _filled(digits: str) -> Iterator[tuple[str, str]]:
-    yield from ((ZEROS, digits.zfill(length)) for length in range(len(digits) + 1, LONGEST + 1))
+    yield from ((ZEROS, digits.zfill(length)) for length in range(len(digits) + 1, MOST_DIGITS + 1))

@@ -1,4 +1,4 @@
-"""Methods that learn: one call at a time, and every entry counts once."""
+"""Decorator for methods that learn: one call at a time, and no sample_weight."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def learns(method: F) -> F:
-    """`threads.locked`, for a method that learns: it says why it does not take sample_weight.
+    """`threads.locked` for a method that learns; also explains why sample_weight is not supported.
 
-    Not a parameter of the method: scikit-learn would take it for something that is supported.
+    sample_weight is not in the method's signature, since scikit-learn would then assume support.
     """
 
     @wraps(method)
