@@ -189,7 +189,9 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         """
         fitted, number = self._fitted(), self._mode(mode)
         if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
-            raise EntryError(f"the ids to forget are a list, got {type(ids).__name__}", value=ids)
+            raise EntryError(
+                f"the ids to forget must be a list or array, got {type(ids).__name__}", value=ids
+            )
         ids = ids if isinstance(ids, np.ndarray) else list(ids)
         known = set(fitted.nodes[number].find(ids).tolist()) - {-1}
         if known:

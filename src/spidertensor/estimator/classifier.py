@@ -137,8 +137,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         mean, var, _ = self._predict(X)
         t, mode = mean / np.sqrt(1 + var), rule.over[0]
         share = np.full(len(t), 1 / max(int(draws.seen[0]) - 1, 1))  # of each node among the draws
-        for of in draws.popularity:
-            share = draw_shares(of.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
+        for popularity in draws.popularity:
+            share = draw_shares(popularity.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
         with np.errstate(divide="ignore"):
             return expit(log_ndtr(t) - log_ndtr(-t) + np.log(rule.negatives * share))
 
@@ -166,8 +166,8 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         """
         mean, var, _ = self._predict_one(ids)
         t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
-        of_second = float(ndtr(t if both[1] == self.positive_ else -t))
-        return EntryProbability(both[of_second > 0.5], float(ndtr(t)))
+        second_probability = float(ndtr(t if both[1] == self.positive_ else -t))
+        return EntryProbability(both[second_probability > 0.5], float(ndtr(t)))
 
 
 def _ones(y: Any, n: int) -> NDArray[np.float64]:

@@ -16,7 +16,9 @@ def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) 
     if params["negatives"] is None:
         for name in ("negatives_over", "negatives_power", "remember_seen"):
             if params[name] not in (None, False) or (name == "remember_seen" and params[name] is not False):
-                raise ValueError(f"{name} is for a model of events: say how many negatives, negatives=8")
+                raise ValueError(
+                    f"{name} is for a model of events: pass the number of negatives, such as negatives=8"
+                )
         return params
     if over is None:
         raise ValueError("negatives_over must name the mode whose nodes are drawn, such as the product")
@@ -28,7 +30,7 @@ def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) 
         whose = _whose(whose, over, names, n_modes)
         if params["max_nodes"] is not None:
             raise ValueError(
-                "remember_seen needs all nodes, and max_nodes lets them go: leave one of them out"
+                "remember_seen needs all nodes, but max_nodes evicts some: leave one of them out"
             )
     return params | {"negatives_over": over, "remember_seen": whose}
 
@@ -52,7 +54,7 @@ def _number(mode: Any, names: Sequence[str] | None, n_modes: int) -> int:
 def _whose(whose: Any, over: list[int], names: Sequence[str] | None, n_modes: int) -> int:
     """The number of the mode recommended to, whose pairs are remembered."""
     if len(over) > 1:
-        raise ValueError("remember_seen is about one mode, and negatives_over names several")
+        raise ValueError("remember_seen needs one mode in negatives_over, which names several")
     if whose is not True:
         whose = _number(whose, names, n_modes)
         if whose in over:

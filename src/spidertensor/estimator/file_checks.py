@@ -158,9 +158,9 @@ def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
         # fewer if a call was interrupted: its nodes are added first
         check(0 <= draws.seen[place] <= n_nodes[mode], "the nodes of the events are not those of the model")
         if draws.popularity:
-            of = draws.popularity[place]
-            good = of.times.shape == (n_nodes[mode],) and ((of.times >= 0) & (of.times <= draws.events)).all()
-            good = good and float((of.times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
-            check(good and of.tree.shape == of.times.shape, "the popularity of nodes is impossible")
-            same = np.array_equal(of.tree, from_times(of.times, rule.power).tree)
+            times, tree = draws.popularity[place].times, draws.popularity[place].tree
+            good = times.shape == (n_nodes[mode],) and ((times >= 0) & (times <= draws.events)).all()
+            good = good and float((times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
+            check(good and tree.shape == times.shape, "the popularity of nodes is impossible")
+            same = np.array_equal(tree, from_times(times, rule.power).tree)
             check(same, "the sums of the popularity are wrong")

@@ -107,10 +107,10 @@ def params_of(file: Checkpoint, config: dict[str, Any], known: Collection[str]) 
     # Every list in the params counts something that has arrays. Checked before the params are copied.
     possible = _n_values(config["params"]) <= MOST_PARAMS + len(file.arrays) * len(OF_MEMBERS)
     check(possible, "the params have too many values")
-    meant = ADDED | (VERSION_1 if file.version == 1 else {})
+    defaults = ADDED | (VERSION_1 if file.version == 1 else {})
     if "committee" not in file.sections:
-        meant = meant | ALONE
-    return {name: value for name, value in meant.items() if name in known} | config["params"]
+        defaults = defaults | ALONE
+    return {name: value for name, value in defaults.items() if name in known} | config["params"]
 
 
 def _n_values(value: Any) -> int:
@@ -308,11 +308,11 @@ def _pairs(
     arrays: dict[str, NDArray[Any]], params: dict[str, Any], rule: Rule | None, n_nodes: list[int]
 ) -> SeenPairs | None:
     stored, whose = arrays.get("model/seen_pairs"), params.get("remember_seen", False)
-    check((stored is None) == (whose is False), "remembers pairs, or does not, against its parameters")
+    check((stored is None) == (whose is False), "the seen pairs do not match remember_seen")
     if stored is None or rule is None:
         return None
     good = stored.dtype == np.uint64 and stored.ndim == 1 and (stored[1:] > stored[:-1]).all()
-    check(good, "the pairs are not sorted numbers")
+    check(good, "the seen pairs are not sorted 64-bit numbers")
     first, second = stored >> np.uint64(32), stored & np.uint64(2**32 - 1)
     known = first.max(initial=0) < n_nodes[whose] and second.max(initial=0) < n_nodes[rule.over[0]]
     check(known or not len(stored), "a pair has a node that is not known")

@@ -315,7 +315,7 @@ def _ids_from(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Column]:
 def _ids_from_texts(data: bytes, cuts: NDArray[np.int64]) -> Iterator[list[str]]:
     whole = len(cuts) and cuts[0] == 0 and cuts[-1] == len(data)
     if not whole or (cuts[1:] < cuts[:-1]).any():
-        raise ValueError("offsets do not cut the text")
+        raise ValueError("the offsets do not match the text")
     for start in range(0, len(cuts) - 1, BLOCK):
         yield [_decode(data[a:b]) for a, b in pairwise(cuts[start : start + BLOCK + 1].tolist())]
 
@@ -334,7 +334,7 @@ def _ids_from_json(text: str) -> Iterator[list[Any]]:
         at = _end(_COMMA, text, at) if more else at
     yield block
     if _end(_CLOSE, text, at) != len(text):
-        raise ValueError("more than a list")
+        raise ValueError("text after the list of ids")
 
 
 def _untag(text: str, at: int, depth: int = 0) -> tuple[Any, int]:

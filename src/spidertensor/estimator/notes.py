@@ -164,7 +164,7 @@ class Notes:
         n, fewest = rule.negatives, int(draws.seen.min())
         if 1 < fewest <= n:
             reason = f"{n} are drawn after each event, of only {fewest} nodes: the same again and again"
-            self._give(SpiderWarning(reason, kind="few nodes", remedy="pass a smaller number of negatives"))
+            self._give(SpiderWarning(reason, kind="few nodes", remedy="pass fewer negatives"))
 
     def _judge_unclipped(self, fitted: Fitted, value: NDArray[np.float64]) -> None:
         shift, scale = units(fitted)
@@ -205,13 +205,13 @@ class Notes:
             warning = SpiderWarning(
                 f"{clipped:.1%} of {n:,} values were too far from their predictions to be learned in full",
                 kind="clipped",
-                remedy="look at the values; if they are as they should be, pass a larger Inference(clip=...)",
+                remedy="check the values; if they are correct, pass a larger Inference(clip=...)",
             )
         elif refused > MANY:
             warning = SpiderWarning(
                 f"{refused:.1%} of {n:,} values were too far from their predictions to be learned",
                 kind="refused",
-                remedy="look at the values, or pass a fitting scaling=(shift, scale)",
+                remedy="check the values, or pass a fitting scaling=(shift, scale)",
             )
         else:
             return

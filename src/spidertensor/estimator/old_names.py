@@ -84,9 +84,9 @@ def _method(name: str, instead: str) -> Callable[..., Any]:
 class OldMethods:
     """Estimator methods that are no longer public."""
 
-    learn_numbered = _method("learn_numbered", "use learn; nothing public has the rows of the nodes")
-    rule_of = _method("rule_of", "nothing takes its place")
-    warn_at_end = _method("warn_at_end", "nothing takes its place; fit warns by itself")
+    learn_numbered = _method("learn_numbered", "use learn; node numbers are no longer public")
+    rule_of = _method("rule_of", "there is no replacement")
+    warn_at_end = _method("warn_at_end", "there is no replacement; fit warns by itself")
     parse_ids = _method("parse_ids", "pass ids as they were learned")
     parse_id = _method("parse_id", "pass ids as they were learned")
 

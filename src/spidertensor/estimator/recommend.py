@@ -49,7 +49,7 @@ def check_modes(fitted: Fitted, given: Mapping[int, Any], candidates: Candidates
     """ValueError unless `given` and the candidates together have every mode once."""
     every = sorted([*given, *candidates.numbers])
     if every != list(range(len(fitted.nodes))):
-        raise ValueError("given must name every mode but the one to rank over, each once")
+        raise ValueError("given must name every mode except the ranked one, each once")
 
 
 def best_nodes(

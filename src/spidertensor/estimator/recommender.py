@@ -72,13 +72,13 @@ class Recommender(Known, Noting):
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)
-        how: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
+        options: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         rows = rows if columns else [{}]  # the candidates cover all modes
         best = []
         for ids in rows:
             left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
-            best.append(best_nodes(fitted, ranked, ids, ranked.places(left_out), **how))
+            best.append(best_nodes(fitted, ranked, ids, ranked.places(left_out), **options))
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return best

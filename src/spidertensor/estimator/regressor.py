@@ -184,5 +184,5 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 def _noise(member: State) -> float:
     """Noise variance of an entry whose nodes have the mean noise of their modes."""
     post, stream = member.posterior, member.stream
-    of_nodes = math.exp(stream.log_noise.sum()) if post.log_noise else 1.0
-    return float(post.noise.rate / post.noise.shape * of_nodes * stream.scale**2)
+    node_factor = math.exp(stream.log_noise.sum()) if post.log_noise else 1.0
+    return float(post.noise.rate / post.noise.shape * node_factor * stream.scale**2)
