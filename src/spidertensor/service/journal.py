@@ -123,7 +123,7 @@ class Journal:
         assert self._file is not None
         return iter(self._file.execute(question, values))
 
-    def begin_anew(self) -> None:
+    def start_empty(self) -> None:
         """Start an empty journal, once the model file has all requests."""
         self.remove()
         self._file = _created(self.path, self.about)

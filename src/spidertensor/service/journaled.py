@@ -224,12 +224,12 @@ class JournaledLearner:
         service = {"journal": self.journal.about["id"], "sequence": self.learned}
         learner.position = learner.position | {"value": learner.value, "service": service}
         try:
-            self.answers.write()  # first: saving the model makes the journal, their other copy, go
+            self.answers.write()  # first: the journal, their other copy, is removed below
             if self.rejects is not None:
                 self._write_rejects(self.rejects)
             learner.save()
             if self.learned > self.checkpointed or self.journal.bytes:
-                self.journal.begin_anew()
+                self.journal.start_empty()
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
         except (OSError, sqlite3.Error, JournalError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

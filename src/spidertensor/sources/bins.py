@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spidertensor.missing import MISSING_ID
 from spidertensor.sources.source import Chunk, SourceError
 
-QUANTILE_NUMBERS = 10_000  # the first so many determine the quantiles
+QUANTILE_NUMBERS = 10_000  # how many of the first numbers determine the quantiles
 MAX_BINS = 10_000
 MAX_QUIET_CHUNKS = 5  # in a row, after which a pipe need not deliver as many first rows as wanted
 
