@@ -603,7 +603,7 @@ def test_a_save_that_fails_on_the_way_out_does_not_hide_the_error(ratings, spide
     monkeypatch.setattr(Run, "save", full)
     code, _, err = spider("fit", ratings, *FIT, "--checkpoint-every", "never")
     assert code == 2
-    assert "could not save ratings.spider ([Errno 28] No space left)" in err
+    assert "could not save ratings.spider: [Errno 28] No space left" in err
     assert "line 1202: 2 fields instead of 3" in err
 
 

@@ -18,9 +18,7 @@ MODES = frozenset({"negatives_over", "remember_seen"})  # settings whose values 
 
 Events = Annotated[
     bool,
-    typer.Option(
-        "--events", help="Rows are events without a value; nodes that did not occur are drawn at random."
-    ),
+    typer.Option("--events", help="Rows are events without a value; negatives are drawn at random."),
 ]
 Over = Annotated[
     str | None,

@@ -99,10 +99,10 @@ def locked(path: Path) -> Iterator[None]:
 def check_apart(files: dict[str, Path | str | None]) -> None:
     """Raise an error if two files of a command are the same."""
     there = [(name, Path(path)) for name, path in files.items() if path is not None]
-    for (name, path), (other, beside) in combinations(there, 2):
-        both = path.exists() and beside.exists()
-        if path.samefile(beside) if both else path.resolve() == beside.resolve():
-            raise CommandError(f"{beside}: {name} and {other} are the same file")
+    for (name, path), (other, other_path) in combinations(there, 2):
+        both = path.exists() and other_path.exists()
+        if path.samefile(other_path) if both else path.resolve() == other_path.resolve():
+            raise CommandError(f"{other_path}: {name} and {other} are the same file")
 
 
 def check_writable(path: Path) -> None:

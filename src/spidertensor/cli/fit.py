@@ -85,8 +85,8 @@ Clip = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="Learn outliers as if they were at most N standard deviations from their prediction (default "
-        "4), or none.",
+        help="Learn outliers as if they were at most N standard deviations from their prediction. "
+        "Default: 4; none turns it off.",
     ),
 ]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
@@ -193,8 +193,8 @@ def fit(
     path = model or Path("model.spider" if source == "-" else f"{Path(source).name.split('.')[0]}.spider")
     rejects = rejects or path.with_suffix(".rejects.jsonl")
     written = {"--model": path} | ({"--rejects": rejects} if on_bad == OnBad.FILE else {})
-    beside = {"SOURCE": None if source == "-" else source, "--predictions": predictions}
-    files.check_apart({**beside, **written})
+    read = {"SOURCE": None if source == "-" else source, "--predictions": predictions}
+    files.check_apart({**read, **written})
     if predictions is not None:
         files.check_writable(predictions)
     for each in written.values():

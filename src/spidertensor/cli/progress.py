@@ -54,8 +54,8 @@ class Progress:
     def _text(self) -> str:
         run, scores, times = self.run, self.run.learner.scores, self.run.times
         speed = times.timed / times.learning if times.timed else run.entries / (perf_counter() - self.began)
-        beside = ", ".join(f"{name} {floor or 0.0:.4f}" for name, floor in scores.floors.items())
-        score = f"{output.METRICS[scores.metric]} {scores.score or 0.0:.4f} ({beside})"
+        floors = ", ".join(f"{name} {floor or 0.0:.4f}" for name, floor in scores.floors.items())
+        score = f"{output.METRICS[scores.metric]} {scores.score or 0.0:.4f} ({floors})"
         n_bad = run.learner.position["bad"]
         bad = f"  {output.counted(n_bad, 'bad row')}" if n_bad else ""
         evidence = f"evidence {scores.log_evidence / max(run.entries, 1):.4f}"

@@ -56,7 +56,7 @@ def recommend(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Leave out the ids in this file: for everyone, or only for the user in a column user.",
+            help="Leave out the ids in this file: for everyone, or per user if it also has a user column.",
         ),
     ] = None,
     explore: Annotated[

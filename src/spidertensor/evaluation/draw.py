@@ -51,15 +51,15 @@ def overview(
     calibrated = {name: row["calibrated"] for name, row in last.items() if row.get("calibrated")}
     draw_calibration(calibration, plain, CURVES[rows[-1]["metric"]], calibrated)
     if members:
-        weights, beside = panels[1]
+        weights, legend = panels[1]
         draw_members(weights, rows, members)
         curves.set_xlabel("")
         weights.set_xlabel(escaped(f"{entries} learned so far"))
         weights.set_ylabel("weight")
         weights.set_title(escaped(f"Weights of the members of {name}"), fontsize="medium")
-        beside.set_axis_off()
+        legend.set_axis_off()
         handles, labels = weights.get_legend_handles_labels()
-        beside.legend(  # top to bottom, like the areas
+        legend.legend(  # top to bottom, like the areas
             handles[::-1], labels[::-1], loc="center left", frameon=False, fontsize="small"
         )
     return figure

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
     def for_run(self, data: Dataset, settings: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
         """The method for a run on this data set, and keyword arguments for the protocols.
 
-        settings: rank, batch_size, seed, and any of the entry's own `settings`
+        settings: rank, batch_size, seed, and any of the entry's `settings`
         """
         own = {name: settings[name] for name in self.settings if name in settings}
         if data.events_over and self.events:
