@@ -336,7 +336,7 @@ CONV = CustomSizes((6, 6, 6), custom=CUSTOM, bias=True)
 
 @pytest.mark.slow
 def test_custom_network():
-    """Joint batches of one = scan. That it learns, and its files: tests/test_engines.py."""
+    """Joint batches of one = scan. That it learns, and its files: test_engines.py."""
     case = Case((6, 6, 6), (), "relu", "gaussian", bias=True)
     batch = stream(case, 80)
     methods = [vectorized(CONV, GAUSSIAN, update=update, refine_every=16) for update in ("joint", "scan")]
