@@ -13,4 +13,4 @@ def entries(n: int, nodes=12, seed: int = 0, *, first=0, noise: float = 0.1, bin
     rng = np.random.default_rng(seed)
     X = rng.integers(first, nodes, size=(n, 2))
     y = np.sin(X[:, 0]) + np.cos(X[:, 1]) + noise * rng.normal(size=n)
-    return X, (y > 0).astype(float) if binary else y
+    return X, (y > 0).astype(int) if binary else y

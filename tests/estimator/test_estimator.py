@@ -60,7 +60,8 @@ def config_of(model) -> dict:
         return checkpoint.load(Path(folder) / "model").sections["model"]
 
 
-def stream(n=60, binary=False, seed=0):
+def interacting(n=60, binary=False, seed=0):
+    """The nodes of two modes act together; values are in units of their own."""
     rng = np.random.default_rng(seed)
     X = np.column_stack([rng.integers(0, 9, n), rng.integers(100, 105, n)])
     f = np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 0] / 4
@@ -73,7 +74,7 @@ def fresh(kind, **changes):
 
 
 def fitted(kind, n=60, **changes):
-    return fresh(kind, **changes).fit(*stream(n, binary=kind is SpiderClassifier))
+    return fresh(kind, **changes).fit(*interacting(n, binary=kind is SpiderClassifier))
 
 
 # --- scikit-learn's etiquette ---
@@ -141,7 +142,7 @@ def test_paper():
 
 @BOTH
 def test_grid_search_with_numpy_numbers(kind, tmp_path):
-    X, y = stream(120, binary=kind is SpiderClassifier)
+    X, y = interacting(120, binary=kind is SpiderClassifier)
     grid = paths(
         {"rank": np.array([1, 2]), "rho0": np.linspace(0.5, 0.9, 2), "curvature": np.array([False, True])}
     )
@@ -155,7 +156,7 @@ def test_grid_search_with_numpy_numbers(kind, tmp_path):
 
 @BOTH
 def test_pipeline_and_cross_validation(kind):
-    X, y = stream(1500, binary=kind is SpiderClassifier)
+    X, y = interacting(1500, binary=kind is SpiderClassifier)
     model = make_pipeline(FunctionTransformer(lambda X: X.astype(str)), fresh(kind, rank=4, hidden=(30,)))
     scores = cross_val_score(model, X, y, cv=3, error_score="raise")
     assert scores.shape == (3,)
@@ -164,10 +165,10 @@ def test_pipeline_and_cross_validation(kind):
 
 
 def test_score_is_r2_or_accuracy():
-    X, y = stream(200)
+    X, y = interacting(200)
     model = fresh(SpiderRegressor).fit(X, y)
     assert model.score(X, y) == pytest.approx(1 - np.mean((y - model.predict(X)) ** 2) / y.var())
-    X, y = stream(200, binary=True)
+    X, y = interacting(200, binary=True)
     model = fresh(SpiderClassifier).fit(X, y)
     assert model.score(X, y) == np.mean(model.predict(X) == y)
     assert model.score(X, y.astype(bool)) == model.score(X, y)
@@ -175,7 +176,7 @@ def test_score_is_r2_or_accuracy():
 
 @BOTH
 def test_pickle_and_deepcopy(kind):
-    X, y = stream(30, binary=kind is SpiderClassifier, seed=1)
+    X, y = interacting(30, binary=kind is SpiderClassifier, seed=1)
     model = fitted(kind)
     for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert file_bytes(twin) == file_bytes(model)
@@ -191,7 +192,7 @@ def test_pickle_and_deepcopy(kind):
 
 
 def test_probabilities():
-    X, _ = stream(40)
+    X, _ = interacting(40)
     model = fitted(SpiderClassifier)
     p = model.predict_proba(X)
     assert p.shape == (40, 2)
@@ -233,7 +234,7 @@ def test_unseen_ids_are_answered_from_the_prior_and_not_added(kind):
 
 
 def test_what_is_learned():
-    X, y = stream(300)
+    X, y = interacting(300)
     model = fresh(SpiderRegressor, rank=(2, 3), hidden=(4,), multilinear=1).fit(X, y)
     assert model.n_nodes_ == (9, 5)
     assert model.n_entries_ == 300
@@ -269,7 +270,7 @@ def test_what_is_learned():
 
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_rejections_are_counted():
-    X, y = stream(400)
+    X, y = interacting(400)
     model = SpiderRegressor.paper(**SMALL | {"batch_size": 256}, scaling=(0.0, 0.01))
     rejected = sum(model.learn(X[i : i + 50], y[i : i + 50]).rejected for i in range(0, 400, 50))
     assert rejected == model.n_rejected_ > 0
@@ -283,7 +284,7 @@ def test_rejections_are_counted():
     a=st.floats(1e-3, 1e3), b=st.floats(-1e3, 1e3), shift=st.floats(-5, 5), scale=st.floats(0.3, 3)
 )  # fmt: skip
 def test_units(a, b, shift, scale):
-    X, y = stream(40)
+    X, y = interacting(40)
     plain = SpiderRegressor(**SMALL, scaling=(shift, scale))
     moved = SpiderRegressor(**SMALL, scaling=(a * shift + b, a * scale))
     first, second = plain.learn(X, y), moved.learn(X, a * y + b)
@@ -300,7 +301,7 @@ def test_units(a, b, shift, scale):
 
 def test_log_evidence_is_the_log_density_of_the_predictions():
     """For one model, whose predictions are Gaussian; test_committee.py has the mixture."""
-    X, y = stream(50)
+    X, y = interacting(50)
     model = fresh(SpiderRegressor, committee=1)
     update = model.learn(X, y)
     var = update.var + update.noise
@@ -311,7 +312,7 @@ def test_log_evidence_is_the_log_density_of_the_predictions():
 
 @BOTH
 def test_learn_returns_what_predict_said_just_before(kind):
-    X, y = stream(80, binary=kind is SpiderClassifier)
+    X, y = interacting(80, binary=kind is SpiderClassifier)
     model = fresh(kind).fit(X[:40], y[:40])
     start = model.log_evidence_
     total = 0.0
@@ -336,7 +337,7 @@ def test_learn_returns_what_predict_said_just_before(kind):
 
 
 def test_scale_is_taken_from_the_first_batch_only():
-    X, y = stream(60)
+    X, y = interacting(60)
     future = y.copy()
     future[8:] = future[8:] * 50 - 7
     one, other = (SpiderRegressor(**SMALL).fit(X, values) for values in (y, future))
@@ -354,7 +355,7 @@ def test_scale_is_taken_from_the_first_batch_only():
 
 
 def test_scale_stays_until_the_next_fit():
-    X, y = stream(40)
+    X, y = interacting(40)
     model = SpiderRegressor(**SMALL).fit(X, y)
     config = config_of(model)
     assert config_of(model.partial_fit(X, y * 10)) == config
@@ -365,7 +366,7 @@ def test_scale_stays_until_the_next_fit():
 @pytest.mark.parametrize("n", [1, 3, 8, 20])
 def test_values_that_do_not_vary(value, n):
     """0.1 eight times has a standard deviation of 1e-17, which is no scale."""
-    X, _ = stream(n)
+    X, _ = interacting(n)
     y = np.append(np.full(min(n, 8), value), value + np.arange(n - min(n, 8)))
     model = SpiderRegressor(**SMALL)
     words = "the first value does not vary" if n == 1 else f"the first {min(n, 8)} values do not vary"
@@ -384,7 +385,7 @@ def test_values_that_do_not_vary(value, n):
 
 @pytest.mark.parametrize("unit", [1e-90, 1e-12, 1e12, 1e90])
 def test_any_unit(unit):
-    X, y = stream(60)
+    X, y = interacting(60)
     model = SpiderRegressor(**SMALL).fit(X, y * unit)
     same = SpiderRegressor(**SMALL).fit(X, y)
     np.testing.assert_allclose(model.predict(X) / unit, same.predict(X), rtol=1e-3, atol=1e-3)
@@ -393,7 +394,7 @@ def test_any_unit(unit):
 
 
 def test_values_too_large_to_square():
-    X, y = stream(20)
+    X, y = interacting(20)
     y[3] = -1e120
     with pytest.raises(EntryError, match=r"row 3: value -1e.120 is too large"):
         SpiderRegressor(**SMALL).fit(X, y)
@@ -403,7 +404,7 @@ def test_values_too_large_to_square():
 @pytest.mark.parametrize(("clip", "limit"), [(None, 1e6), (4.0, 1e12)])
 def test_far_values_are_refused_and_less_far_ones_survived(clip, limit):
     """Without clipping float32 must hold the square of a square; a model that clips takes far more."""
-    X, y = stream(60)
+    X, y = interacting(60)
     for paper in (False, True):
         model = SpiderRegressor(**SCALED, inference=Inference(curvature=paper, clip=clip)).fit(X, y)
         before = file_bytes(model)
@@ -436,7 +437,7 @@ def test_far_values_are_refused_and_less_far_ones_survived(clip, limit):
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_how_calls_are_cut_does_not_matter(kind, cuts):
-    X, y = stream(60, binary=kind is SpiderClassifier)
+    X, y = interacting(60, binary=kind is SpiderClassifier)
     whole = fresh(kind, multilinear=2, bias=True)
     at_once = whole.learn(X, y)
     model = fresh(kind, multilinear=2, bias=True)
@@ -454,7 +455,9 @@ def test_same_seed_same_bytes(kind):
     assert file_bytes(fitted(kind, random_state=3)) == file_bytes(fitted(kind, random_state=3))
     assert file_bytes(fitted(kind, random_state=3)) != file_bytes(fitted(kind, random_state=4))
     model = fitted(kind)
-    assert file_bytes(model.fit(*stream(60, kind is SpiderClassifier))) == file_bytes(fitted(kind))  # forgets
+    assert file_bytes(model.fit(*interacting(60, kind is SpiderClassifier))) == file_bytes(
+        fitted(kind)
+    )  # forgets
     numbers = fitted(
         kind, random_state=np.int64(3), rank=np.int8(2), rho0=np.float64(0.9), hidden=np.array([4])
     )
@@ -463,7 +466,7 @@ def test_same_seed_same_bytes(kind):
 
 @pytest.mark.parametrize("random_state", [None, np.random.RandomState(7), 2**63 - 1])
 def test_random_states(random_state, tmp_path):
-    X, y = stream(20)
+    X, y = interacting(20)
     model = fresh(SpiderRegressor, random_state=random_state).fit(X[:10], y[:10])
     model.save(tmp_path / "model")
     back = SpiderRegressor.load(tmp_path / "model")
@@ -475,7 +478,7 @@ def test_random_states(random_state, tmp_path):
 
 
 def test_a_random_state_draws_again_for_each_fit():
-    X, y = stream(20)
+    X, y = interacting(20)
     model = fresh(SpiderRegressor, random_state=np.random.RandomState(7))
     first, second = file_bytes(model.fit(X, y)), file_bytes(model.fit(X, y))
     assert first != second
@@ -532,7 +535,7 @@ def test_bad_input_names_the_row_and_changes_nothing(kind, name):
     assert model.n_nodes_ == nodes
     assert {key: value for key, value in vars(model).items() if key != "_learned"} == known
     # and it goes on as if nothing had happened
-    good = stream(20, kind is SpiderClassifier, seed=2)
+    good = interacting(20, kind is SpiderClassifier, seed=2)
     assert file_bytes(model.partial_fit(*good)) == file_bytes(fitted(kind).partial_fit(*good))
     unborn = fresh(kind)
     if name not in ("one mode less", "one mode more"):
@@ -629,16 +632,18 @@ def test_bad_params_are_a_clear_error_at_fit(name, value, words):
         binary = kind is SpiderClassifier
         model = fresh(kind, **{name: value})  # the constructor checks nothing: scikit-learn's etiquette
         with pytest.raises(ValueError, match=words):
-            model.fit(*stream(10, binary))
+            model.fit(*interacting(10, binary))
         assert vars(model).keys() == vars(fresh(kind)).keys()
         model = fitted(kind)
         before = file_bytes(model)
         model.set_params(**paths({name: value}))
         with pytest.raises(ValueError, match=words):
-            model.fit(*stream(10, binary))
+            model.fit(*interacting(10, binary))
         assert file_bytes(model) == before
-        wanted = file_bytes(fitted(kind).partial_fit(*stream(10, binary)))
-        assert file_bytes(model.partial_fit(*stream(10, binary))) == wanted  # with the params it began with
+        wanted = file_bytes(fitted(kind).partial_fit(*interacting(10, binary)))
+        assert (
+            file_bytes(model.partial_fit(*interacting(10, binary))) == wanted
+        )  # with the params it began with
 
 
 @pytest.mark.parametrize(
@@ -660,7 +665,7 @@ def test_bad_params_are_a_clear_error_at_fit(name, value, words):
     ],
 )
 def test_params_at_the_edge(name, value, tmp_path):
-    X, y = stream(60)
+    X, y = interacting(60)
     node_noise = (name, value) != ("noise_memory", None)  # which would be refused
     model = fresh(SpiderRegressor, node_noise=node_noise, **{name: value}).fit(X, y)
     assert np.isfinite(model.predict(X, return_std=True)).all()
@@ -689,15 +694,15 @@ def test_fit_forgets_the_position_of_a_loaded_model(tmp_path):
     model.save(tmp_path / "model", position={"row": 60})
     back = SpiderRegressor.load(tmp_path / "model")
     assert back.position_ == {"row": 60}
-    assert back.partial_fit(*stream(5)).position_ == {"row": 60}
-    assert back.fit(*stream(5)).position_ is None
+    assert back.partial_fit(*interacting(5)).position_ == {"row": 60}
+    assert back.fit(*interacting(5)).position_ is None
 
 
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 @pytest.mark.parametrize("moment", ["ids", "growth", "before", "after"])
 def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tmp_path):
     """Ids and state stay together: neither is ahead of the other, whenever a call is cut off."""
-    X, y = stream(60)
+    X, y = interacting(60)
     model = fresh(SpiderRegressor).fit(X[:10], y[:10])
     before, kernel = file_bytes(model), model._learned.model.method.update
     more = ([(row, f"item {row}") for row in range(200, 260)], np.arange(60.0))
@@ -729,7 +734,7 @@ def test_ctrl_c_and_no_memory_leave_a_model_that_goes_on(moment, monkeypatch, tm
 
 
 def test_a_state_grows_once_for_new_ids_and_never_for_known_ones(monkeypatch):
-    X, y = stream(60)
+    X, y = interacting(60)
     model = fresh(SpiderRegressor).fit(X, y)
     grown = []
     with_room = posterior.with_room
@@ -745,7 +750,7 @@ def test_a_state_grows_once_for_new_ids_and_never_for_known_ones(monkeypatch):
 
 def test_columns_give_the_same_model():
     """Ids that come in columns go to the kernel as they are."""
-    X, y = stream(60)
+    X, y = interacting(60)
     plain = fresh(SpiderRegressor).fit(X, y)
     assert file_bytes(
         fresh(SpiderRegressor).fit(Columns([X[:, 0].copy(), X[:, 1].tolist()]), y)
@@ -763,7 +768,7 @@ FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
 
 
 def named(n=60, seed=0):
-    X, y = stream(n, seed=seed)
+    X, y = interacting(n, seed=seed)
     return {"user": X[:, 0], "item": [f"item {raw}" for raw in X[:, 1]]}, y
 
 
@@ -817,7 +822,7 @@ def test_names_come_from_the_first_frame():
 
 
 def test_two_models_in_two_threads_do_not_meet():
-    X, y = stream(300)
+    X, y = interacting(300)
     wanted = file_bytes(fresh(SpiderRegressor).fit(X, y))
     models = [fresh(SpiderRegressor) for _ in range(2)]
     threads = [threading.Thread(target=model.fit, args=(X, y)) for model in models]

@@ -31,6 +31,7 @@ from spidertensor import (
     testing,
 )
 from spidertensor.estimator.groups import GROUP_OF, paths
+from streams import entries
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"rank": 2, "hidden": (4,), "committee": 2, "batch_size": 16}
@@ -43,15 +44,12 @@ OTHER = {
 OF_VALUES = ("clip", "node_noise", "noise_memory")
 
 
-def stream(kind, n=120):
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 6, (n, 2))
-    y = np.sin(X).sum(axis=1) + 0.3 * rng.standard_normal(n)
-    return X, (y > 0).astype(int) if kind is SpiderClassifier else y
+def entries_for(kind, n=120):
+    return entries(n, 6, noise=0.3, binary=kind is SpiderClassifier)
 
 
 def learned(model) -> dict[str, bytes]:
-    fitted = model.fit(*stream(type(model)))._fitted()
+    fitted = model.fit(*entries_for(type(model)))._fitted()
     return {name: array.tobytes() for name, array in checkpoint.flatten(fitted.state).items()}
 
 
@@ -108,7 +106,7 @@ def test_clone_copy_and_repr(kind):
 
 @BOTH
 def test_grid_search(kind):
-    X, y = stream(kind, 240)
+    X, y = entries_for(kind, 240)
     grid = {"prior__bias_var": [0.001, 5.0], "inference__curvature": [False, True]}
     search = GridSearchCV(kind(**SMALL), grid, cv=KFold(2), error_score="raise").fit(X, y)
     assert search.best_params_.keys() == grid.keys()
@@ -145,7 +143,7 @@ def test_a_classifier_has_nothing_of_continuous_values(name):
     assert not hasattr(SpiderClassifier(), name)
     model = SpiderClassifier(**SMALL, inference=Inference(**{name: OTHER[name]}))
     with pytest.raises(ValueError, match=f"{name} has no meaning for this estimator"):
-        model.fit(*stream(SpiderClassifier))
+        model.fit(*entries_for(SpiderClassifier))
 
 
 @BOTH
@@ -154,13 +152,13 @@ def test_wrong_types(kind, value):
     model = kind(**SMALL, prior=value)
     assert model.get_params()["prior"] is value
     with pytest.raises(ValueError, match="prior must be Prior"):
-        model.fit(*stream(kind))
+        model.fit(*entries_for(kind))
     with pytest.raises(ValueError, match="prior must be Prior"):
         model.set_params(prior__bias_var=0.2)
     with pytest.raises(ValueError, match="inference must be Inference"):
-        kind(inference=Prior()).fit(*stream(kind))
+        kind(inference=Prior()).fit(*entries_for(kind))
     with pytest.raises(ValueError, match="bias_var must be a number"):
-        kind(prior=Prior(bias_var="wide")).fit(*stream(kind))  # pyright: ignore[reportArgumentType]
+        kind(prior=Prior(bias_var="wide")).fit(*entries_for(kind))  # pyright: ignore[reportArgumentType]
 
 
 def test_only_the_first_parameters_have_a_place():
@@ -208,7 +206,7 @@ def test_old_names_beside_new_ones(kind):
 def test_old_names_in_a_grid():
     with pytest.warns(FutureWarning, match="prior__bias_var"):
         search = GridSearchCV(SpiderRegressor(**SMALL), {"bias_var": [0.1]}, cv=KFold(2)).fit(
-            *stream(SpiderRegressor)
+            *entries_for(SpiderRegressor)
         )
     assert search.best_estimator_.prior == Prior(bias_var=0.1)
 
@@ -224,7 +222,7 @@ def test_a_subclass_with_parameters_of_its_own():
 
 @BOTH
 def test_methods_that_are_no_longer_public(kind):
-    X, y = stream(kind)
+    X, y = entries_for(kind)
     model = kind(**SMALL)
     calls = {
         "learn_numbered": lambda: model.learn_numbered(X, y).update,
@@ -258,7 +256,7 @@ def test_a_flat_pickle():
 @BOTH
 def test_files_are_flat_and_load_as_groups(kind, tmp_path):
     path = tmp_path / "model"
-    model = kind(**SMALL).set_params(**paths(changes(kind))).fit(*stream(kind))
+    model = kind(**SMALL).set_params(**paths(changes(kind))).fit(*entries_for(kind))
     model.save(path)
     params = checkpoint.load(path).sections["model"]["params"]
     assert params.keys() == kind._flat_names()
@@ -270,12 +268,12 @@ def test_files_are_flat_and_load_as_groups(kind, tmp_path):
     assert (back.prior, back.inference) == (model.prior, model.inference)
     back.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
-    kind(**SMALL).fit(*stream(kind)).save(path)
+    kind(**SMALL).fit(*entries_for(kind)).save(path)
     assert repr(kind.load(path)) == repr(kind(**SMALL))
 
 
 def test_a_file_with_groups_is_no_model(tmp_path):
-    SpiderRegressor(**SMALL).fit(*stream(SpiderRegressor)).save(tmp_path / "model")
+    SpiderRegressor(**SMALL).fit(*entries_for(SpiderRegressor)).save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")
     for wrong in ({"prior": None}, {"prior": {"bias_var": 0.2}}, {"factor_var": True}, {"curvature": 0}):
         sections = json.loads(json.dumps(file.sections))
@@ -287,10 +285,10 @@ def test_a_file_with_groups_is_no_model(tmp_path):
 
 def test_dicts_of_a_committee_are_flat():
     own = [{}, {"bias_var": 0.2, "node_noise": False, "memory": 50}]
-    model = SpiderRegressor(**SMALL | {"committee": own}).fit(*stream(SpiderRegressor))
+    model = SpiderRegressor(**SMALL | {"committee": own}).fit(*entries_for(SpiderRegressor))
     assert [member.own for member in model.members_] == own
     with pytest.raises(ValueError, match="cannot have its own 'prior'"):
-        SpiderRegressor(committee=[{"prior": Prior()}]).fit(*stream(SpiderRegressor))
+        SpiderRegressor(committee=[{"prior": Prior()}]).fit(*entries_for(SpiderRegressor))
 
 
 # --- what is public
@@ -311,5 +309,5 @@ def test_nothing_of_ours_uses_old_names():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for kind in (SpiderRegressor, SpiderClassifier):
-            model = kind.paper(**{**SMALL, "committee": 1}).fit(*stream(kind))
+            model = kind.paper(**{**SMALL, "committee": 1}).fit(*entries_for(kind))
             pickle.loads(pickle.dumps(clone(model)))
