@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -208,21 +209,21 @@ BROKEN = {
     ("promise", "change"), [(promise, change) for promise, changes in BROKEN.items() for change in changes]
 )
 def test_a_broken_promise_is_named(promise, change):
-    case = Case(lambda: GOOD._replace(**change), GAUSSIAN, traits=TRAITS._replace(calls=30))
+    case = Case(lambda: replace(GOOD, **change), GAUSSIAN, traits=TRAITS._replace(calls=30))
     with pytest.raises(AssertionError, match=f"^{promise}: "):
         checks_of(case)[promise]()
 
 
 def test_check_method_stops_at_a_broken_promise():
     with pytest.raises(AssertionError, match=r"^empty_batch_changes_nothing: An update without entries"):
-        check_method(lambda: GOOD._replace(update=learns_an_empty_batch), likelihood=GAUSSIAN, traits=TRAITS)
+        check_method(lambda: replace(GOOD, update=learns_an_empty_batch), likelihood=GAUSSIAN, traits=TRAITS)
 
 
 def test_an_error_inside_a_method_names_the_promise_too():
     def fails(state, index):
         raise IndexError("row 99")
 
-    case = Case(lambda: GOOD._replace(predict=fails), GAUSSIAN, traits=TRAITS)
+    case = Case(lambda: replace(GOOD, predict=fails), GAUSSIAN, traits=TRAITS)
     with pytest.raises(AssertionError, match=r"^predict_is_pure: .* IndexError: row 99") as caught:
         checks_of(case)["predict_is_pure"]()
     assert isinstance(caught.value.__cause__, IndexError)
@@ -243,7 +244,7 @@ def in_batches(size: int) -> Method:
             updates.append((*predicted, said.log_evidence))
         return state, Update(*np.concatenate(updates, axis=1), rejected=0)
 
-    return GOOD._replace(update=update, unit="batch")
+    return replace(GOOD, update=update, unit="batch")
 
 
 def test_cuts_of_a_method_that_learns_batches():
@@ -251,7 +252,7 @@ def test_cuts_of_a_method_that_learns_batches():
     checks_of(Case(lambda: in_batches(16), GAUSSIAN, unit="batch", traits=TRAITS))[check]()
     with pytest.raises(AssertionError, match=f"^{check}: .* cut at"):
         checks_of(Case(lambda: in_batches(11), GAUSSIAN, unit="batch", traits=TRAITS))[check]()
-    entry_by_entry = Case(lambda: GOOD._replace(unit="batch"), GAUSSIAN, unit="batch", traits=TRAITS)
+    entry_by_entry = Case(lambda: replace(GOOD, unit="batch"), GAUSSIAN, unit="batch", traits=TRAITS)
     with pytest.raises(AssertionError, match="A cut inside a batch changes nothing"):
         checks_of(entry_by_entry)[check]()
 
@@ -268,7 +269,7 @@ def test_a_static_method_must_not_add_to_what_it_has_learned():
         return GOOD.update(state, batch)
 
     def run(update):
-        static = Case(lambda: GOOD._replace(update=update, unit="all"), GAUSSIAN, unit="all", traits=TRAITS)
+        static = Case(lambda: replace(GOOD, update=update, unit="all"), GAUSSIAN, unit="all", traits=TRAITS)
         checks_of(static)[check]()
 
     run(starts_over)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import spidertensor
 from model_files import SPECIAL, file_bytes
-from spidertensor import CheckpointError, EntryError, SpiderRegressor, checkpoint
-from spidertensor.cli import app
+from spidertensor import CheckpointError, EntryError, SpiderRegressor, checkpoint, cli
+from spidertensor.cli import app, moved, program
 from spidertensor.demo.synthetic import synthetic
 from spidertensor.evaluation import floors, protocols
 from spidertensor.method import Batch
@@ -287,7 +287,8 @@ def file(tmp_path):
 
 
 def spider(*words: object):
-    return CliRunner().invoke(app, [str(word) for word in words])
+    typed = [str(word) for word in words]
+    return CliRunner().invoke(app, typed, obj=program.Call(typed, cli._catalogue, moved.forward))
 
 
 def error(*words: object) -> str:

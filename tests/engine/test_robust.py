@@ -154,9 +154,9 @@ def test_a_state_of_another_method_is_refused():
     wide = sequential(Network((3, 2)), GAUSSIAN)
     state, _ = plain.update(plain.init(0), batch)
     for other in (noisy, wide):
-        with pytest.raises(ValueError, match="not one of this method"):
+        with pytest.raises(ValueError, match="not belong to this method"):
             other.update(copy.deepcopy(state), batch)
-        with pytest.raises(ValueError, match="not one of this method"):
+        with pytest.raises(ValueError, match="not belong to this method"):
             other.predict(state, batch.index)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import following  # noqa: E402
 import naive  # noqa: E402
-from cases import PRIOR, assert_healthy, learn_in_pieces, nodes_of, stream  # noqa: E402
+from cases import PRIOR, assert_healthy, assert_same_state, learn_in_pieces, nodes_of, stream, to_oracle  # noqa: E402
 from exact import algorithm, linear, regression  # noqa: E402
 from naive import as_float64  # noqa: E402
 from spidertensor.evaluation import metrics  # noqa: E402
@@ -73,8 +73,8 @@ def test_follows_as_the_oracle_does(name, change, update):
         method = build(case, update, batch_size=WINDOW_ENTRIES if update == "scan" else 1)
         state = posterior.grow(following.begin(case, change), case.network, following.PRIOR, nodes_of(case))
         fresh = as_float64(posterior.init(case.network, following.PRIOR, 3, node_noise=case.node_noise))
-        fresh = following.to_oracle(posterior.grow(fresh, case.network, following.PRIOR, nodes_of(case)))
-        oracle = following.to_oracle(state) | {"fresh": fresh}
+        fresh = to_oracle(posterior.grow(fresh, case.network, following.PRIOR, nodes_of(case)))
+        oracle = to_oracle(state) | {"fresh": fresh}
         wanted, said = naive.learn(
             case.oracle(WINDOW_ENTRIES, following.PRIOR), oracle, batch.index, batch.value
         )
@@ -82,7 +82,7 @@ def test_follows_as_the_oracle_does(name, change, update):
             got, update_, _ = learn_in_pieces(method, copy.deepcopy(state), batch, cuts)
             assert got.stream.followed.sum() == 1
             np.testing.assert_allclose(update_, said, rtol=1e-6, atol=1e-7)
-            following.assert_same_state(case, got, wanted, rtol=1e-6, atol=1e-7)
+            assert_same_state(case, got, wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def test_where_nothing_can_be_written_everything_works_and_one_line_says_why_it_
 def test_the_command_says_it_in_one_line(install):
     install.protect(install.package, install.home)
     program = PROGRAM.replace("logging.basicConfig", "(lambda **_: None)").replace(
-        "import logging, sys", "import logging, sys, spidertensor.cli as cli; cli._show_log()"
+        "import logging, sys", "import logging, sys, spidertensor.cli.program as program; program._show_log()"
     )
     log = install.run(program)[2]
     assert [NO_CACHE in line for line in log] == [True, False]

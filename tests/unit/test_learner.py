@@ -32,11 +32,11 @@ VALUES = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
 class Picky(SpiderRegressor):
     """Refuses odd values, then those above 5: rows are counted in what is left at that time."""
 
-    def learn_numbered(self, X, y):
+    def _learn_numbered(self, X, y):
         for wrong in (y % 2 == 1, y > 5):
             if wrong.any():
                 raise EntryError("is not liked", kind="odd", rows=tuple(np.flatnonzero(wrong).tolist()))
-        return super().learn_numbered(X, y)
+        return super()._learn_numbered(X, y)
 
 
 def test_refused_entries_are_named_by_their_place_in_the_call_and_left_out():
