@@ -137,7 +137,7 @@ def test_the_command_forgets(ratings, folder, spider, fails):
     again = spidertensor.load("ratings.spider")
     assert (again.n_nodes_, again.n_entries_) == ((28, 20), 1201)
     spider("forget", "ratings.spider", "--mode", "movie", *(f"m{n}" for n in range(20)))
-    assert "knows no movie" in fails("recommend", "ratings.spider", "--given", "user=7", "--over", "movie")
+    assert "has no movie left" in fails("recommend", "ratings.spider", "--given", "user=7", "--over", "movie")
 
 
 @pytest.mark.usefixtures("warm_kernels")

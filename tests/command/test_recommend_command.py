@@ -128,7 +128,7 @@ def test_one_user_to_a_file_that_a_spreadsheet_can_open(spider, tmp_path):
         (("--given-file", "users.csv", "--candidates", "users.csv"), "no column 'product'"),
         (
             ("--given-file", "users.csv", "--given", "user=u1", "--candidates", "products.csv"),
-            "nothing to tell",
+            "--given-file is not needed",
         ),
         (
             ("--given-file", "users.csv", "--candidates", "products.csv", "--json"),
@@ -213,4 +213,4 @@ def test_a_mode_without_nodes_has_nothing_to_recommend(spider, tmp_path):
     fitted.save(tmp_path / "m.spider")
     code, _, err = spider(*ONE)
     assert code == 2
-    assert "m.spider knows no product: all were forgotten" in err
+    assert "m.spider has no product left: all were forgotten" in err

@@ -118,7 +118,7 @@ def test_what_describes_a_network():
     assert repr(TINY) == "CustomNetwork(shapes=((5, 4), (5,)), name='tiny')"
     assert CustomNetwork(partial(tiny), ((5, 4), (5,)), "mine").name == "mine"
     for shapes in ((), ((),), ((0, 2),), (5, 4), ((5.0,),), None):
-        with pytest.raises(ValueError, match="shapes of the weights"):
+        with pytest.raises(ValueError, match="shapes must be"):
             CustomNetwork(tiny, shapes)
     with pytest.raises(ValueError, match="function"):
         CustomNetwork("tiny", ((5,),))  # pyright: ignore[reportArgumentType]
@@ -191,7 +191,7 @@ def test_combinations_that_cannot_be():
         ({"rank": 3}, "'tiny' fails on weights of shapes"),
         ({"network": CustomNetwork(norm, ((1,),))}, "gradient of 'norm' is not finite"),
         ({"network": CustomNetwork(whole, ((4,),))}, "'whole' fails on weights of shapes"),
-        ({"network": CustomNetwork(vector, ((4,),))}, r"returns one number, 'vector' returns \(4,\) for"),
+        ({"network": CustomNetwork(vector, ((4,),))}, r"must return one number, 'vector' gives \(4,\) for"),
         ({"batch_size": 10**9}, "at most 16384 entries"),
     ):
         model = SpiderRegressor(**OWN | changes)

@@ -580,7 +580,7 @@ def test_settings_that_make_no_sense():
         ({"batch_size": 10**9, "refine_every": 10**9}, "at most 16384 entries"),
         ({"noise_memory": 1.0}, "noise_memory"),
         ({"clip": 0.0}, "clip"),
-        ({"memory": 0.5}, "memory counts"),
+        ({"memory": 0.5}, "memory must be"),
         ({"node_noise": True, "noise_memory": None}, "node_noise"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -69,7 +69,7 @@ def test_a_score_that_is_not_a_number_has_no_rank():
     for broken in (0, 1):
         scores = np.array([[1.0, 2.0]])
         scores[0, broken] = math.nan
-        with pytest.raises(ValueError, match="not a number"):
+        with pytest.raises(ValueError, match="is NaN"):
             ranking_metrics.ranks(scores, [0], [[True, True]])
     assert ranking_metrics.ranks([[1.0, math.nan]], [0], [[True, False]]) == [1]  # takes no part
 
@@ -143,7 +143,7 @@ def test_over_the_first_mode_the_user_is_in_the_second():
 
 @pytest.mark.parametrize("block", [1, 70, 2**20])
 def test_ranks_of_held_out_events_are_those_of_a_slow_count(monkeypatch, block):
-    monkeypatch.setattr(last_out, "BLOCK", block)
+    monkeypatch.setattr(last_out, "BLOCK_PREDICTIONS", block)
     stream = random_events(shape=(6, 30, 4), n=300)
     table = np.random.default_rng(1).integers(8, size=(6, 30, 4)).astype(float)
     split = split_last(stream, 1)
