@@ -81,17 +81,20 @@ def memory_is_constant_on_a_long_stream(case: Case) -> None:
         gc.collect()
         return state
 
+    one_batch = batches[0].index.nbytes + batches[0].value.nbytes
+    most = max(calls * one_batch / 10, 100_000)
     tracemalloc.start()
     try:
         state = feed(state, calls // 4)
-        early = tracemalloc.get_traced_memory()[0]
-        state = feed(state, calls)
-        late = tracemalloc.get_traced_memory()[0]
+        for _ in range(2):  # what a library caches once is gone from the second stretch, a leak is not
+            early = tracemalloc.get_traced_memory()[0]
+            state = feed(state, calls)
+            left = tracemalloc.get_traced_memory()[0] - early
+            if left < most:
+                break
     finally:
         tracemalloc.stop()
-    one_batch = batches[0].index.nbytes + batches[0].value.nbytes
-    most = max(calls * one_batch / 10, 100_000)
-    require(late - early < most, f"{calls} calls leave {late - early:,} bytes behind.")
+    require(left < most, f"{calls} calls leave {left:,} bytes behind.")
 
 
 def a_second_batch_does_not_recompile(case: Case) -> None:
