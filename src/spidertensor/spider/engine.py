@@ -25,8 +25,7 @@ def build(
 ) -> Method:
     """SPIDER on one of ENGINES; `inference` holds further options of the engine.
 
-    The prior is refined every `batch_size` entries. With curvature the vectorized engine learns entry by
-    entry, because its joint update has no curvature term. JAX is imported only for the vectorized engine.
+    The prior is refined every `batch_size` entries. JAX is imported only for the vectorized engine.
     """
     if name == "sequential":
         return sequential(
@@ -43,7 +42,6 @@ def build(
         network,
         likelihood,
         prior,
-        update="scan" if curvature else "joint",
         refine_every=batch_size,
         batch_size=batch_size,
         curvature=curvature,

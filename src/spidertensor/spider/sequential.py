@@ -37,15 +37,7 @@ from spidertensor.spider.sequential_passes import (
     move_log_noise,
     narrow_weights,
 )
-from spidertensor.spider.sequential_record import (
-    Record,
-    counts_of,
-    noise_of,
-    places_of,
-    record_of,
-    settings_of,
-    stream_of,
-)
+from spidertensor.spider.sequential_record import Record, part, record_of
 from spidertensor.spider.spike_slab import refine
 
 
@@ -63,12 +55,12 @@ def run_models(learning, start, index, value, records, like, out):
     stopped, rejected = np.int64(start), np.int64(0)
     for m in range(len(records)):
         r = records[m]
-        counts, stream = counts_of(r), stream_of(r)
+        counts, stream = part(r, "counts"), part(r, "stream")
         rejected -= counts.rejected[()]
         is_packed = r.scratch != 0 and r.packed_at == counts.entries[()]
         stopped = _entries(
-            learning, start, index, value, places_of(r), noise_of(r), counts, stream, settings_of(r),
-            r.scratch, is_packed, like, out[m],
+            learning, start, index, value, part(r, "places"), part(r, "noise"), counts, stream,
+            part(r, "settings"), r.scratch, is_packed, like, out[m],
         )  # fmt: skip
         rejected += counts.rejected[()]
         if r.scratch:
@@ -79,8 +71,9 @@ def run_models(learning, start, index, value, records, like, out):
 @kernel(**PART)
 def _can_learn(index, records):
     for m in range(len(records)):
-        nodes = counts_of(records[m]).nodes
-        if counts_of(records[m]).entries[()] != counts_of(records[0]).entries[()]:
+        counts = part(records[m], "counts")
+        nodes = counts.nodes
+        if counts.entries[()] != part(records[0], "counts").entries[()]:
             return False
         for n in range(index.shape[0]):
             for k in range(index.shape[1]):

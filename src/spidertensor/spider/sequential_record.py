@@ -11,15 +11,17 @@ from itertools import chain
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
+from numba.core import cgutils, types
+from numba.np import arrayobj, numpy_support
 from numpy.typing import NDArray
 
-from spidertensor.spider.compiled import PART, kernel
-from spidertensor.spider.posterior import Counts, Gamma, State, Stream
-from spidertensor.spider.sequential_memory import Places, Settings, carray, elements, places, sizes
+from spidertensor.spider import posterior
+from spidertensor.spider.network import Network
+from spidertensor.spider.posterior import Counts, Gamma, Prior, State, Stream
+from spidertensor.spider.sequential_memory import Places, Settings, intrinsic, places, sizes
 
 _NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
 _ARRAYS = {NDArray[np.int64]: np.int64, NDArray[np.float64]: np.float64, NDArray[np.float32]: np.float32}
-_WHOLE, _REAL, _SINGLE = (np.empty(1, kind) for kind in _ARRAYS.values())  # `elements` wants their dtypes
 _PARTS: dict[str, Any] = {
     "settings": Settings,
     "places": Places,
@@ -31,12 +33,32 @@ _KINDS = {
     (part, field): kind for part, fields in _PARTS.items() for field, kind in get_type_hints(fields).items()
 }
 
-# First the address of working memory with the packed weights that is kept between calls (0: none), the entry
-# count at which they were packed, and the lengths of arrays that depend on the network. Then the fields of
-# the parts, such as `stream_shift`: a number, or the address of an array.
+_SAMPLE = posterior.init(Network((1,), (1,)), Prior(), seed=0)
+_SCALARS = {  # arrays without dimensions; all others have one
+    (part, field)
+    for part, values in (
+        ("noise", _SAMPLE.posterior.noise),
+        ("counts", _SAMPLE.counts),
+        ("stream", _SAMPLE.stream),
+    )
+    for field, value in values._asdict().items()
+    if not value.ndim
+}
+
+# First the number of modes, the address of working memory with the packed weights that is kept between calls
+# (0: none), and the entry count at which they were packed. Then the fields of the parts, such as
+# `stream_shift`: a number, or the address of an array followed by its length, `stream_shift_n`.
 RECORD = np.dtype(
-    [(name, np.int64) for name in ("scratch", "packed_at", "modes", "layers", "longest")]
-    + [(f"{part}_{field}", _NUMBERS.get(kind, np.int64)) for (part, field), kind in _KINDS.items()],
+    [(name, np.int64) for name in ("modes", "scratch", "packed_at")]
+    + [
+        column
+        for (part, field), kind in _KINDS.items()
+        for column in (
+            [(f"{part}_{field}", _NUMBERS[kind])]
+            if kind in _NUMBERS
+            else [(f"{part}_{field}", np.int64), (f"{part}_{field}_n", np.int64)]
+        )
+    ],
     align=True,
 )
 
@@ -53,15 +75,16 @@ def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -
     """The record of a state; ValueError if it belongs to another method. shapes: see `places`."""
     at = places(state, shapes)
     given: Any = settings, at, state.posterior.noise, state.counts, state.stream
-    fields: list[Any] = [0, -1, len(settings.ranks), len(settings.inputs), len(settings.prior_var)]
+    fields: list[Any] = [len(settings.ranks), 0, -1]
     writable, kept = True, []
     for kind, value in zip(_KINDS.values(), chain(*given), strict=True):
         if kind in _ARRAYS:
             if value.dtype != _ARRAYS[kind] or not value.flags.carray:  # read-only, or made by hand
                 value, writable = np.array(value, _ARRAYS[kind]), False
             kept.append(value)
-            value = value.ctypes.data
-        fields.append(value)
+            fields += value.ctypes.data, value.size
+        else:
+            fields.append(value)
     parts = (*state.posterior.factors, *state.posterior.weights, *state.posterior.log_noise, *state.sites)
     writable = writable and all(array.flags.writeable for part in parts for array in part)
     like = np.empty(0, state.posterior.weights[0].mean.dtype)
@@ -70,88 +93,41 @@ def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -
     return Record(np.array([tuple(fields)], RECORD), like, writable, int(size), (kept, state))
 
 
-@kernel(**PART)
-def _array(address, n, like):
-    return carray(elements(address, like), (n,))
+@intrinsic(prefer_literal=True)
+def part(typingctx, record, name):
+    """Rebuild one of the parts of a record, given by its name, as the NamedTuple it was made from."""
+    fields = [field for of, field in _KINDS if of == name.literal_value]
+    columns = [f"{name.literal_value}_{field}" for field in fields]
+    found = []
+    for field, column in zip(fields, columns, strict=True):
+        kind = _KINDS[name.literal_value, field]
+        if kind in _NUMBERS:
+            found.append(record.typeof(column))
+        else:
+            dtype = numpy_support.from_dtype(np.dtype(_ARRAYS[kind]))
+            found.append(types.Array(dtype, int((name.literal_value, field) not in _SCALARS), "C"))
+    whole = types.NamedTuple(found, _PARTS[name.literal_value])
 
+    def codegen(context, builder, signature, args):
+        def number(column):
+            kind = record.typeof(column)
+            at = cgutils.get_record_member(
+                builder, args[0], record.offset(column), context.get_data_type(kind)
+            )
+            return context.unpack_value(builder, kind, at)
 
-@kernel(**PART)
-def _number(address, like):
-    """A zero-dimensional array."""
-    return carray(elements(address, like), ())
+        def array(column, kind):
+            made = arrayobj.make_array(kind)(context, builder)
+            data = builder.inttoptr(number(column), made.data.type)
+            size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+            shape, strides = ([number(f"{column}_n")], [size]) if kind.ndim else ([], [])
+            arrayobj.populate_array(made, data, shape, strides, size, None)
+            return made._getvalue()
 
+        values = [
+            array(column, kind) if isinstance(kind, types.Array) else number(column)
+            for column, kind in zip(columns, found, strict=True)
+        ]
+        return context.make_tuple(builder, whole, values)
 
-@kernel(**PART)
-def settings_of(r):
-    return Settings(
-        likelihood=r.settings_likelihood,
-        activation=r.settings_activation,
-        curvature=r.settings_curvature,
-        slab_var=r.settings_slab_var,
-        rho0=r.settings_rho0,
-        forgetting=r.settings_forgetting,
-        paper_noise=r.settings_paper_noise,
-        refine_every=r.settings_refine_every,
-        normal=r.settings_normal,
-        has_level=r.settings_has_level,
-        clip=r.settings_clip,
-        follows=r.settings_follows,
-        node_noise=r.settings_node_noise,
-        widening=r.settings_widening,
-        log_noise_prior=r.settings_log_noise_prior,
-        log_noise_widening=r.settings_log_noise_widening,
-        bias=r.settings_bias,
-        multilinear=r.settings_multilinear,
-        product=r.settings_product,
-        ranks=_array(r.settings_ranks, r.modes, _WHOLE),
-        inputs=_array(r.settings_inputs, r.layers, _WHOLE),
-        n_elements=r.settings_n_elements,
-        prior_var=_array(r.settings_prior_var, r.longest, _SINGLE),
-    )
-
-
-@kernel(**PART)
-def places_of(r):
-    return Places(
-        factor_mean=_array(r.places_factor_mean, r.modes, _WHOLE),
-        factor_var=_array(r.places_factor_var, r.modes, _WHOLE),
-        log_noise_mean=_array(r.places_log_noise_mean, r.modes, _WHOLE),  # invalid without node_noise
-        log_noise_var=_array(r.places_log_noise_var, r.modes, _WHOLE),
-        weight_mean=_array(r.places_weight_mean, r.layers, _WHOLE),
-        weight_var=_array(r.places_weight_var, r.layers, _WHOLE),
-        site_precision=_array(r.places_site_precision, r.layers, _WHOLE),
-        site_precision_mean=_array(r.places_site_precision_mean, r.layers, _WHOLE),
-        site_log_odds=_array(r.places_site_log_odds, r.layers, _WHOLE),
-    )
-
-
-@kernel(**PART)
-def noise_of(r):
-    return Gamma(shape=_number(r.noise_shape, _REAL), rate=_number(r.noise_rate, _REAL))
-
-
-@kernel(**PART)
-def counts_of(r):
-    return Counts(
-        nodes=_array(r.counts_nodes, r.modes, _WHOLE),
-        entries=_number(r.counts_entries, _WHOLE),
-        rejected=_number(r.counts_rejected, _WHOLE),
-        refused=_number(r.counts_refused, _WHOLE),
-        clipped=_number(r.counts_clipped, _WHOLE),
-        log_evidence=_number(r.counts_log_evidence, _REAL),
-    )
-
-
-@kernel(**PART)
-def stream_of(r):
-    return Stream(
-        shift=_number(r.stream_shift, _REAL),
-        scale=_number(r.stream_scale, _REAL),
-        entries=_number(r.stream_entries, _REAL),
-        mean=_number(r.stream_mean, _REAL),
-        var=_number(r.stream_var, _REAL),
-        log_noise=_array(r.stream_log_noise, r.modes, _REAL),
-        window=_array(r.stream_window, 7, _REAL),
-        watching=_number(r.stream_watching, _WHOLE),
-        followed=_array(r.stream_followed, 3, _WHOLE),
-    )
+    return whole(record, name), codegen

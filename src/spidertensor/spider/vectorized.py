@@ -29,8 +29,7 @@ from spidertensor.spider.vectorized_networks import Normal, check_function, flat
 from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
-UPDATES = ("joint", "scan")
-BATCHES_AT_ONCE = (64, 8, 1)  # joint batches in one compiled call: the largest number that fits
+BATCHES_AT_ONCE = (64, 8, 1)  # batches in one compiled call: the largest number that fits
 LARGEST_BATCH = 2**14  # entries: the n x n matrix of such a batch takes 1 GiB
 FEWEST_ROWS = 256  # of a table of nodes: otherwise a young stream would recompile at every doubling
 SMALL_BATCH = 16  # places for a batch, or a prediction, with at most this many entries
@@ -104,7 +103,7 @@ def _learn_all(
 ) -> tuple[int, NDArray[np.float64]]:
     """Learn the batches of a call from number `done` on, in place: to the end, or to a batch after which a
     window is to be watched or decided on. Returns the number of batches done, and their `_report`."""
-    joint, stream = settings.update == "joint", state.stream
+    stream = state.stream
     table = _gather(state, batch.index, len(cuts.start) * places * batch.index.shape[1])
     carry = _carry(state, table)
     with np.errstate(over="ignore"):  # a value that overflows float32 is an entry without evidence
@@ -114,9 +113,9 @@ def _learn_all(
     results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
     stop = len(cuts.start)
     while done < stop:
-        length = next(length for length in BATCHES_AT_ONCE if length <= stop - done) if joint else 1
+        length = next(length for length in BATCHES_AT_ONCE if length <= stop - done)
         start, taken, due = (part[done : done + length] for part in cuts)
-        width = min(places, SMALL_BATCH) if joint and length == 1 and taken[0] <= SMALL_BATCH else places
+        width = min(places, SMALL_BATCH) if length == 1 and taken[0] <= SMALL_BATCH else places
         at = start[:, None] + np.arange(width)
         filled = np.arange(width) < taken[:, None]
         at[~filled] = 0
@@ -282,7 +281,6 @@ def vectorized(
     likelihood: Likelihood,
     prior: Prior = _DEFAULT,
     *,
-    update: str = "joint",
     curvature: bool = False,
     noise_memory: float | None = 10_000,
     refine_every: int = 256,
@@ -294,22 +292,17 @@ def vectorized(
     """SPIDER as a Method; its state is that of the sequential engine.
 
     network:      sizes of a built-in network, or CustomSizes with a function of your own
-    update:       "joint" learns a batch as a whole, "scan" entry by entry as `sequential` does
-    curvature:    also differentiate log Z through beta (the paper); "scan" only
+    curvature:    also differentiate log Z through beta (the paper); learns entry by entry
     noise_memory: entries after which an error's weight in the noise is 1/e; None: never forgets (the paper)
     refine_every: entries between two refinements of the prior, however the calls are cut
-    batch_size:   most entries of a joint batch, which also ends at a refinement and with the call
+    batch_size:   most entries learned together; a batch also ends at a refinement and with the call
     clip, node_noise, memory: as in `sequential`
     """
-    if update not in UPDATES:
-        raise ValueError(f"unknown update {update!r}: choose one of {', '.join(UPDATES)}")
-    if curvature and update == "joint":
-        raise ValueError("the joint update has no curvature term: choose update='scan'")
     if refine_every < 1 or batch_size < 1:
         raise ValueError(
             f"refine_every and batch_size must be at least 1 entry, got {refine_every} and {batch_size}"
         )
-    places = min(batch_size, refine_every)
+    places = 1 if curvature else min(batch_size, refine_every)
     if places > LARGEST_BATCH:
         raise ValueError(f"this engine learns at most {LARGEST_BATCH} entries at once, got {places}")
     if isinstance(network, CustomSizes):
@@ -319,7 +312,6 @@ def vectorized(
     settings = Settings(
         network=network,
         likelihood=likelihood,
-        update=update,
         curvature=bool(curvature),
         noise_fades=noise_memory is not None,
         # other likelihoods have no normal noise to clip by or to split among nodes
@@ -382,4 +374,4 @@ def vectorized(
         out[1:] *= scale * scale
         return Prediction(*out)
 
-    return Method(init, learn_batch, predict, unit="batch" if update == "joint" else "entry")
+    return Method(init, learn_batch, predict, unit="entry" if places == 1 else "batch")

@@ -33,7 +33,6 @@ class Settings(NamedTuple):
 
     network: Network
     likelihood: Likelihood
-    update: str
     curvature: bool
     noise_fades: bool  # if not, the noise is learned as in the paper
     robust: bool  # values are clipped, and their level and scale followed

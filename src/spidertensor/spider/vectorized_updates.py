@@ -1,12 +1,9 @@
-"""The two ways to learn a batch, and the refinement of the prior, compiled by JAX.
+"""Learn a batch as a whole, compiled by JAX: mathematics.md section 7. A batch of one entry is section 3.
 
-    joint  all entries of the batch together, linearised at the posterior before it: mathematics.md section 7
-    scan   entry by entry: section 3
+Pairs, clipping, noise per node and memory are those of sections 10 to 13. Letters: the same sections.
 
-with pairs, clipping, noise per node and memory as in sections 10 to 13. Letters: the same sections.
-
-Both turn one `Carry`, the state on the device, into the next. Compiled shapes do not depend on the data: a
-batch has a fixed number of places, of which the first `taken` hold entries.
+A batch turns one `Carry`, the state on the device, into the next. Compiled shapes do not depend on the data:
+a batch has a fixed number of places, of which the first `taken` hold entries.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from jax import lax
 
 from spidertensor.method import HUGE
 from spidertensor.spider.network import Network
-from spidertensor.spider.spike_slab import WIDEST_CAVITY
+from spidertensor.spider.spike_slab import jax_refine
 from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
 from spidertensor.spider.vectorized_noise import (
     VALUES,
@@ -71,139 +68,13 @@ class Learned(NamedTuple):
     values_var: jax.Array  # the running variance of the values
 
 
-# --- refinement of the prior: section 4 -----------------------------------------------------------
-
-
-def refine(weights: Normal, sites: Sites, slab_var, log_odds) -> tuple[Normal, Sites, jax.Array]:
-    """spike_slab.refine_layer in JAX: refined weights and sites, and how many elements were rejected.
-
-    In float32 the new site is computed directly as what the prior adds to the cavity: as a difference of
-    posterior and cavity, which become large and nearly equal, it would lose its digits.
-    """
-    # cavity = posterior / site
-    cavity_precision = 1 / weights.var - sites.precision
-    proper = cavity_precision > 1 / WIDEST_CAVITY
-    cavity_precision = jnp.where(proper, cavity_precision, 1)
-    cavity_precision_mean = weights.mean / weights.var - sites.precision_mean
-    v_c = 1 / cavity_precision
-    m_c = v_c * cavity_precision_mean
-    # rho = log N(m_c | 0, v_c + slab) - log N(m_c | 0, v_c)
-    wide = v_c + slab_var
-    rho = 0.5 * m_c * m_c * slab_var / (v_c * wide) - 0.5 * jnp.log(wide * cavity_precision)
-    # incl = sigmoid(rho + logit(rho0)); 1 - incl is computed directly, to keep its digits near incl = 1
-    logit = rho + log_odds
-    included, excluded = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
-    # slab times cavity, then the moments of its mixture with the spike at 0
-    v_slab = 1 / (cavity_precision + 1 / slab_var)
-    m_slab = v_slab * cavity_precision_mean
-    spread = v_slab + excluded * m_slab * m_slab
-    new = Normal(included * m_slab, included * spread)
-    # site = posterior / cavity, with 1/v_slab = cavity_precision + 1/slab, m_slab/v_slab its precision * mean
-    pull = excluded / (v_slab * spread)
-    precision = 1 / slab_var + pull * (v_slab / included - m_slab * m_slab)
-    new_sites = Sites(precision, -pull * m_slab**3, rho)
-    # A NaN or inf anywhere fails this comparison.
-    fine = (new.var > 1 / HUGE) & (jnp.abs(new.mean) < HUGE)
-    fine &= (jnp.abs(new_sites.precision) < HUGE) & (jnp.abs(new_sites.precision_mean) < HUGE)
-    put = partial(jnp.where, proper & fine)
-    return Normal(*map(put, new, weights)), Sites(*map(put, new_sites, sites)), count(proper & ~fine)
-
-
-# --- a batch entry by entry: section 3 ------------------------------------------------------------
-
-
-def _scan(
-    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
-) -> tuple[Carry, Learned]:
-    network, evidence = settings.network, settings.likelihood.jax_evidence
-    f = function(network)
-    gradient = jax.grad(f, argnums=(0, 1))
-
-    def entry(i, loop: tuple[Carry, Learned]) -> tuple[Carry, Learned]:
-        carry, out = loop
-        row, weights = index[i], carry.weights
-        u_before = Normal(*(part[row] for part in carry.factors))
-        u = u_before._replace(var=widened(u_before.var, numbers.prior_var, numbers.log_widening, 1))
-        at = parts(network, weights.mean), u.mean
-        g, g_u = gradient(*at)
-        alpha, g = f(*at), flat(g)
-        beta = jnp.sum(g * g * weights.var) + jnp.sum(g_u * g_u * u.var)
-        level, level_var = level_of(settings, carry.sums)
-        alpha, beta = alpha + level, beta + level_var
-        log_noise = log_noise_of(settings, carry.log_noise, carry.sums, row)
-        noise_var, own = noise_of(settings, carry.sums, log_noise)
-        y = clipped(settings, numbers.clip, value[i], alpha, beta, noise_var)
-        _, da, db, c, *_, score = evidence(y, alpha, beta, noise_var, level)
-        log_z = evidence(value[i], alpha, beta, noise_var, level).log_z
-        good = (jnp.abs(log_z) < HUGE) & (jnp.abs(da) < HUGE) & (c >= 0) & (c < HUGE)
-        moves = good & ~watching
-        bend: Any = 0
-        bend_u: Any = 0
-        if settings.curvature:  # db dbeta/dmu = 2 db H (var g)
-            direction = parts(network, weights.var * g), u.var * g_u
-            Hd, Hd_u = jax.jvp(gradient, at, direction)[1]
-            bend, bend_u = 2 * db * flat(Hd), 2 * db * Hd_u
-        weights, bad = _moved(weights, g, bend, da, c, moves)
-        u, bad_u = _moved(u, g_u, bend_u, da, c, moves)
-        y_noise = for_noise(settings, value[i], y)
-        misfit = (y_noise - alpha) ** 2 + beta
-        if settings.noise_fades:  # gaussian.misfit: f after the entry
-            kept = noise_var / (beta + noise_var)
-            misfit = (kept * (y_noise - alpha)) ** 2 + kept * beta
-        put = partial(_put, row=row, where=moves)
-        if log_noise is not None:
-            information = 0.5 * (noise_var / (beta + noise_var)) ** 2
-            widening, score = numbers.log_noise_log_widening, score_of(misfit, noise_var)
-            log_noise = moved_log_noise(settings, widening, log_noise, 1, information, score)
-        if settings.likelihood.normal:
-            of_batch = _each(moves, value[i], misfit / own, log_noise)
-            sums = sums_after(settings, numbers.log_forgetting, carry.sums, *of_batch)
-        else:
-            of_batch = jnp.atleast_1d(moves), score, jnp.where(moves, da, 0), jnp.where(moves, c, 0)
-            sums = sums_after_scores(settings, numbers.log_forgetting, carry.sums, *of_batch)
-        reported = [alpha, beta, noise_var, log_z, y][: len(out.reported)]
-        carry = Carry(put(carry.factors, u), weights, carry.sites, put(carry.log_noise, log_noise), sums)
-        return carry, Learned(
-            out.reported.at[:, i].set(jnp.stack(reported)),
-            out.good.at[i].set(good),
-            out.rejected + jnp.where(moves, bad + bad_u, 0),
-            sums.high[VALUES][2],
-        )
-
-    reported = jnp.zeros((5 if settings.clips else 4, *value.shape), value.dtype)
-    blank = Learned(reported, jnp.zeros(value.shape, bool), jnp.int32(0), carry.sums.high[VALUES][2])
-    return lax.fori_loop(0, taken, entry, (carry, blank))
-
-
-def _each(*of_one: Any) -> Any:
-    """Arrays of one entry as those of a batch of one."""
-    return jax.tree.map(lambda part: part[None], of_one)
-
-
-def _put(table: Any, new: Any, row: jax.Array, where: jax.Array) -> Any:
-    """Put new rows into the tables of nodes; rows of refused entries stay."""
-    return jax.tree.map(lambda part, now: part.at[row].set(jnp.where(where, now, part[row])), table, new)
-
-
-def _moved(old: Normal, g, bend, da, c, good) -> tuple[Normal, jax.Array]:
-    """Elements after the entry, and how many are unchanged because var would not stay positive.
-
-    dmu² - 2 dv = c g² + bend (2 da g + bend). This form avoids da² - 2 db, which cancels for an outlier.
-    """
-    dmu = da * g + bend
-    var = old.var - old.var * old.var * (c * g * g + bend * (dmu + da * g))
-    fine = (var > 0) & good
-    new = Normal(jnp.where(fine, old.mean + old.var * dmu, old.mean), jnp.where(fine, var, old.var))
-    return new, count(~fine)
-
-
-# --- a batch as a whole: section 7 ----------------------------------------------------------------
+# --- a batch: section 7 --------------------------------------------------------------------------
 
 
 def _joint(
     settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
 ) -> tuple[Carry, Learned]:
-    """Learn all entries at once, linearised at the posterior before the batch."""
+    """Learn all entries at once, linearised at the posterior before the batch. With curvature it has one."""
     evidence = settings.likelihood.jax_evidence
     there = jnp.arange(len(value)) < taken
     u = Normal(*(part[index] for part in carry.factors))  # (n, K, ·)
@@ -222,15 +93,18 @@ def _joint(
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(cov.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
-    *_, precision, root, score = evidence(y, alpha, beta, used, level)
+    _, _, db, _, precision, root, score = evidence(y, alpha, beta, used, level)
     log_z = evidence(value, alpha, beta, used, level).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # false for NaN
     solved = _solve(cov, good & ~watching, precision, root)
     moves, good = solved.good, jnp.where(watching, good, solved.good)
 
     # mean += var G^T S^-1 res,   var -= var² (column sums of g S^-1 g)
-    weights, bad = _narrowed(carry.weights, *back(solved.S_res, solved.M))
-    u, bad_u = _shared_rows(u, A, shared, solved.S_res, solved.S_inv)
+    if settings.curvature:
+        weights, u, bad, bad_u = _bent(settings.network, carry.weights, u, solved, jnp.where(moves, db, 0))
+    else:
+        weights, bad = _narrowed(carry.weights, *back(solved.S_res, solved.M))
+        u, bad_u = _shared_rows(u, A, shared, solved.S_res, solved.S_inv)
     times = shared @ moves.astype(cov.dtype)  # (K, n): number of learned entries of each node
     factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # other nodes do not widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
@@ -255,6 +129,11 @@ def _joint(
     reported = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(reported), good, count(bad) + bad_u, sums.high[VALUES][2])
+
+
+def _put(table: Any, new: Any, row: jax.Array, where: jax.Array) -> Any:
+    """Put new rows into the tables of nodes; rows of refused entries stay."""
+    return jax.tree.map(lambda part, now: part.at[row].set(jnp.where(where, now, part[row])), table, new)
 
 
 class _Solved(NamedTuple):
@@ -330,6 +209,31 @@ def _shared_rows(u: Normal, A, shared, S_res, S_inv) -> tuple[Normal, jax.Array]
     return new, jnp.round(jnp.sum(bad / times)).astype(jnp.int32)  # a node counts once
 
 
+def _bent(
+    network: Network, weights: Normal, u: Normal, solved: _Solved, db
+) -> tuple[Normal, Normal, Any, Any]:
+    """Section 3: a batch of one entry with the curvature term, db dbeta/dmu = 2 db H (var g)."""
+    gradient = jax.grad(function(network), argnums=(0, 1))
+    at = parts(network, weights.mean), u.mean[:, 0]
+    g, g_u = gradient(*at)
+    Hd, Hd_u = jax.jvp(gradient, at, (parts(network, weights.var * flat(g)), u.var[:, 0] * g_u))[1]
+    da, c, db = solved.S_res[0], solved.S_inv[0, 0], db[0]
+    weights, bad = _moved(weights, flat(g), 2 * db * flat(Hd), da, c)
+    u, bad_u = _moved(u, g_u[:, None], 2 * db * Hd_u[:, None], da, c)
+    return weights, u, bad, count(bad_u)
+
+
+def _moved(old: Normal, g, bend, da, c) -> tuple[Normal, jax.Array]:
+    """Elements after one entry, unchanged where var would not stay positive; and where that is.
+
+    dmu² - 2 dv = c g² + bend (2 da g + bend). This form avoids da² - 2 db, which cancels for an outlier.
+    """
+    dmu = da * g + bend
+    var = old.var - old.var * old.var * (c * g * g + bend * (dmu + da * g))
+    bad = ~(var > 0)  # true for NaN
+    return Normal(jnp.where(bad, old.mean, old.mean + old.var * dmu), jnp.where(bad, old.var, var)), bad
+
+
 def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
     """mean + step and var (1 - shrink), unchanged where var would not stay positive; and where that is."""
     bad = ~(shrink < 1)  # true for NaN
@@ -350,15 +254,14 @@ def learn(
     index (batches, places, K), value (batches, places)
     taken, due (batches,): how many places hold entries, and whether to refine the prior after the batch
     """
-    learn_one = _joint if settings.update == "joint" else _scan
 
     def batch(carry: Carry, of: tuple[jax.Array, ...]) -> tuple[Carry, Learned]:
         index, value, taken, due = of
-        carry, out = learn_one(settings, numbers, carry, index, value, taken, watching)
+        carry, out = _joint(settings, numbers, carry, index, value, taken, watching)
         # Always computed, then selected: a branch would make a GPU wait for the host at every batch.
         wide = widened(carry.weights.var, numbers.slab_var, numbers.log_widening, 1)
         weights = carry.weights._replace(var=wide)
-        weights, sites, rejected = refine(weights, carry.sites, numbers.slab_var, numbers.log_odds)
+        weights, sites, rejected = jax_refine(weights, carry.sites, numbers.slab_var, numbers.log_odds)
         put = partial(jnp.where, due)
         weights, sites = Normal(*map(put, weights, carry.weights)), Sites(*map(put, sites, carry.sites))
         carry = carry._replace(weights=weights, sites=sites)
