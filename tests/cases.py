@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from naive import as_float64
-from spidertensor.method import Batch
+from spidertensor.method import Bags, Batch
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import likelihood_by_name
-from spidertensor.spider.network import Network
+from spidertensor.spider.network import Network, Table
 from spidertensor.spider.posterior import Gamma, Gaussian, Prior
 from spidertensor.spider.sequential import sequential
 
@@ -19,6 +20,7 @@ from spidertensor.spider.sequential import sequential
 PRIOR = Prior(
     slab_var=0.75, rho0=0.9, factor_var=0.875, bias_var=0.0625, multilinear_var=0.125, multilinear_start=0.25
 )
+TABLE_ROWS = 4  # of every attribute table
 NEVER = 10**9  # refine_every of a stream without refinement
 
 
@@ -36,10 +38,15 @@ class Case(NamedTuple):
     node_noise: bool = False
     memory: float | None = None
     nodes: tuple[int, ...] = (6, 5, 4, 3)
+    tables: tuple[Table, ...] = ()
+    without_id: tuple[int, ...] = ()
 
     @property
     def network(self) -> Network:
-        return Network(self.ranks, self.hidden, self.activation, self.bias, self.multilinear, self.product)
+        return Network(
+            *(self.ranks, self.hidden, self.activation, self.bias, self.multilinear, self.product),
+            *(self.tables, self.without_id),
+        )
 
     @property
     def pair_scale(self) -> float:
@@ -74,6 +81,8 @@ class Case(NamedTuple):
             "memory": self.memory,
             "slab_var": prior.slab_var,
             "rho0": prior.rho0,
+            "tables": self.tables,
+            "without_id": self.without_id,
             "refine_every": refine_every,
             "prior_var": {
                 "bias": prior.bias_var,
@@ -119,27 +128,79 @@ CASES = [
 ]
 
 
+# Section 19: attributes beside ids and alone, with every option
+_TABLES = (Table(0, 0.25), Table(0, 0.125), Table(1, 0.5))
+BAG_CASES = [
+    Case((3, 2), (7,), "relu", "gaussian", bias=True, multilinear=3, noise_memory=50.0, tables=_TABLES),
+    Case((3, 2), (7,), "tanh", "gaussian", True, True, 3, 50.0, False, 0.7, True, 20.0, tables=_TABLES),
+    Case((3, 2), (7,), "tanh", "probit", True, multilinear=3, product=True, tables=_TABLES[1:]),
+    Case((3, 2, 4), (7, 16), "relu", "gaussian", False, True, 3, 50.0, False, 0.7, True, 20.0,
+         tables=(*_TABLES, Table(2, 0.375)), without_id=(2,)),
+    Case((3, 2), (7,), "relu", "probit", False, True, 3, memory=5.0, tables=_TABLES, without_id=(0,)),
+    Case((2, 3), (), "tanh", "count", bias=True, multilinear=2, noise_memory=50.0, tables=_TABLES),
+]  # fmt: skip
+
+
 def name(case: Case) -> str:
     parts = f"b{case.bias:d}m{case.multilinear}"
+    parts += f"-tables{len(case.tables)}" if case.tables else ""
     parts += "".join(field for field in ("product", "clip", "node_noise", "memory") if getattr(case, field))
     curved = "curved" if case.curvature else "flat"
     return f"{case.ranks}-{case.hidden}-{case.activation}-{case.likelihood}-{curved}-{parts}".replace(" ", "")
 
 
 def nodes_of(case: Case) -> np.ndarray:
-    return np.array(case.nodes[: len(case.ranks)])
+    """Number of nodes of each mode, then rows of each attribute table."""
+    own = [0 if k in case.without_id else case.nodes[k] for k in range(len(case.ranks))]
+    return np.array(own + [TABLE_ROWS] * len(case.tables))
 
 
 def stream(case: Case, n: int, seed: int = 1) -> Batch:
     """Values that depend on the nodes, so that there is something to learn."""
     rng = np.random.default_rng(seed)
-    index = np.stack([rng.integers(d, size=n) for d in nodes_of(case)], axis=1)
-    effects = [rng.normal(size=d) for d in nodes_of(case)]
+    sizes = nodes_of(case)[: len(case.ranks)]
+    index = np.stack([rng.integers(d, size=n) if d else np.full(n, -1) for d in sizes], axis=1)
+    effects = [rng.normal(size=max(d, 1)) for d in sizes]
     signal = sum(effect[rows] for effect, rows in zip(effects, index.T, strict=True))
     value = signal / np.sqrt(len(effects)) + 0.3 * rng.normal(size=n)
+    bags = None
+    if case.tables:
+        bags = random_bags(case, n, rng)
+        effects = rng.normal(size=(len(case.tables), TABLE_ROWS))
+        np.add.at(
+            value, np.repeat(np.arange(n), np.diff(bags.start)), bags.weight * effects[bags.table, bags.row]
+        )
     if case.likelihood == "count":
-        return Batch(index, rng.poisson(2 * np.exp(value)).astype(float))
-    return Batch(index, (value > 0).astype(float) if case.likelihood == "probit" else value)
+        return Batch(index, rng.poisson(2 * np.exp(value)).astype(float), bags)
+    return Batch(index, (value > 0).astype(float) if case.likelihood == "probit" else value, bags)
+
+
+def random_bags(case: Case, n: int, rng: np.random.Generator) -> Bags:
+    """Up to three nodes of every table in an entry, some entries without any."""
+    elements = [
+        [
+            (t, row, rng.choice([1.0, 0.5, -0.25]))
+            for t in range(len(case.tables))
+            for row in rng.permutation(TABLE_ROWS)[: rng.integers(4)]
+        ]
+        for _ in range(n)
+    ]
+    return bags_of(elements)
+
+
+def bags_of(elements: list[list[tuple[int, int, float]]]) -> Bags:
+    """Bags of a list of (table, row, weight) for each entry."""
+    table, row, weight = zip(*(element for each in elements for element in each), strict=True)
+    start = np.cumsum([0, *map(len, elements)])
+    return Bags(start, np.array(table), np.array(row), np.array(weight, np.float32))
+
+
+def listed(bags: Bags | None) -> list[list[tuple[int, int, float]]] | None:
+    """The inverse of `bags_of`, as the oracle takes it."""
+    if bags is None:
+        return None
+    elements = list(zip(*(each.tolist() for each in bags[1:]), strict=True))
+    return [elements[a:b] for a, b in pairwise(bags.start.tolist())]
 
 
 def start(case: Case, dtype=np.float64, seed: int = 3) -> posterior.State:
@@ -192,7 +253,8 @@ def learn_in_pieces(method, state, batch: Batch, cuts=(0, 7, 8, 40)):
     """Several calls, so that modes grow on the way. The Update of the whole stream, as a (4, n) array."""
     updates, rejected = [], 0
     for first, last in zip(cuts, (*cuts[1:], len(batch.value)), strict=True):
-        state, update = method.update(state, Batch(batch.index[first:last], batch.value[first:last]))
+        bags = None if batch.bags is None else batch.bags.part(first, last)
+        state, update = method.update(state, Batch(batch.index[first:last], batch.value[first:last], bags))
         updates.append(update[:4])
         rejected += update.rejected
     return state, np.concatenate(updates, axis=1), rejected
@@ -237,7 +299,7 @@ def assert_same_state(case: Case, state: posterior.State, wanted: dict, rtol: fl
 def questions(case: Case) -> np.ndarray:
     """Seen nodes, -1, the first row that is not there, and rows far beyond."""
     rng = np.random.default_rng(9)
-    d = nodes_of(case)
+    d = np.maximum(nodes_of(case)[: len(case.ranks)], 1)
     index = np.stack([rng.integers(n, size=8) for n in d], axis=1)
     index[1, 0] = -1
     index[2, -1] = d[-1]

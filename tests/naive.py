@@ -1,4 +1,4 @@
-"""The oracle: mathematics.md sections 3 to 5, 9 to 15 and 17 in plain float64 NumPy, a line per formula.
+"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17 and 19 in plain float64 NumPy, a line per formula.
 
 Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -9,10 +9,12 @@ Slow on purpose, and it knows nothing of the package. A model is a dict
     clip, node_noise, memory                 sections 11 to 13; None, False, None: without
     slab_var, rho0, refine_every             the prior of the weights
     prior_var                                {"bias", "multilinear", "deep"}: of the factors of an unseen node
+    tables, without_id                       section 19: [(mode, scale of prior_var), ...] of attributes;
+                                             modes without ids, whose row is -1
 
 and a state is a dict
 
-    factors   [[mean, var], ...]  one per mode, (nodes, length of a factor vector)
+    factors   [[mean, var], ...]  one per mode, then one per table: (nodes, length of a factor vector)
     weights   [[mean, var], ...]  one per layer, (V_m, V_{m-1} + 1)
     sites     [{"precision", "precision_mean", "log_odds"}, ...]  one per layer
     a, b      of the noise
@@ -272,12 +274,28 @@ def dlog_z(model, params, var, y, noise, level=(0, 0)):
 # --- section 3: one entry -------------------------------------------------------------------------
 
 
-def at(state, index, which):
-    """The entry's parameters: which = 0 the means, 1 the variances."""
-    return {
-        "weights": [weights[which] for weights in state["weights"]],
-        "factors": [factors[which][row] for factors, row in zip(state["factors"], index, strict=True)],
-    }
+def nodes_of(model, index, bag):
+    """[(mode, table, row, weight, scale), ...]: the own ids, then the bag, [(table, row, weight), ...]"""
+    K = len(model["ranks"])
+    own = [(k, k, row, 1.0, 1.0) for k, row in enumerate(index) if k not in model["without_id"]]
+    tables = model["tables"]
+    return own + [(tables[t][0], K + t, row, w, tables[t][1]) for t, row, w in bag]
+
+
+def at(model, state, index, bag, counts, memory=None):
+    """The entry's means and variances. Section 19: x^k = sum_j w_j u_j, so its variance is sum_j w_j² v_j"""
+    params = {"weights": [mean for mean, _ in state["weights"]], "factors": []}
+    var = {"weights": [v for _, v in state["weights"]], "factors": []}
+    for k in range(len(model["ranks"])):
+        x, x_var = np.zeros(len(factor_prior_var(model, k))), np.zeros(len(factor_prior_var(model, k)))
+        for _, table, row, w, scale in (node for node in nodes_of(model, index, bag) if node[0] == k):
+            prior_var, (mean, v) = scale * factor_prior_var(model, k), state["factors"][table]
+            seen = 0 <= row < counts[table]  # an unseen node has the prior
+            x = x + w * (mean[row] if seen else 0)
+            x_var = x_var + w**2 * (widened(v[row], prior_var, memory) if seen else prior_var)
+        params["factors"].append(x)
+        var["factors"].append(x_var)
+    return params, var
 
 
 def log_noise_var(model):
@@ -288,7 +306,7 @@ def log_noise_var(model):
 def log_noise_of(model, state, index, nodes):
     """l^k of the entry's nodes; of a node that no entry has touched, the running mean of its mode"""
     found = []
-    for (mean, var), running, row, n in zip(state["log_noise"], state["running"], index, nodes, strict=True):
+    for (mean, var), running, row, n in zip(state["log_noise"], state["running"], index, nodes, strict=False):
         touched = 0 <= row < n and var[row] < log_noise_var(model)
         found.append(mean[row] if touched else running)
     return found
@@ -318,13 +336,11 @@ def factor_prior_var(model, k):
     )
 
 
-def learn_entry(model, state, index, value):
+def learn_entry(model, state, index, value, bag=()):
     """Changes the state; returns mean, var, noise, log evidence from before, in the units of the value."""
     shift, scale = state["shift"], state["scale"]
     nodes = [len(mean) for mean, _ in state["factors"]]
-    params, var = at(state, index, 0), at(state, index, 1)
-    wide = [widened(v, factor_prior_var(model, k), model["memory"]) for k, v in enumerate(var["factors"])]
-    var = {"weights": var["weights"], "factors": wide}
+    params, var = at(model, state, index, bag, nodes, model["memory"])
     y = (value - shift) / scale
     alpha, beta_, noise = f(model, params), beta(model, params, var), noise_var(model, state, index, nodes)
     level = (0, 0)
@@ -336,7 +352,8 @@ def learn_entry(model, state, index, value):
     out = shift + scale * alpha, scale**2 * beta_, scale**2 * noise, log_z_ - np.log(scale)
     if not np.isfinite([log_z_, da, db]).all():
         state["refused"] += 1
-        state["rejected"] += sum(np.size(v) for (v,) in pairs(var))
+        state["rejected"] += sum(np.size(v) for v in var["weights"])
+        state["rejected"] += sum(len(var["factors"][k]) for k, *_ in nodes_of(model, index, bag))
         return out
 
     # Section 11: everything but log Z with the clipped residual
@@ -356,15 +373,12 @@ def learn_entry(model, state, index, value):
         return out  # looked at, not learned
 
     dmu, dv = dlog_z(model, params, var, y_c, noise, level)
-    for mean, v, dmu_, dv_ in pairs(params, var, dmu, dv):
-        new_mean = mean + v * dmu_
-        new_var = v - v**2 * (dmu_**2 - 2 * dv_)
-        good = (new_var > 0) & np.isfinite(new_mean)
-        state["rejected"] += np.count_nonzero(~good)
-        mean[...] = np.where(good, new_mean, mean)  # views of the state's arrays: the state moves
-        v[...] = np.where(good, new_var, v)
-    for (_, kept), row, v in zip(state["factors"], index, wide, strict=True):
-        kept[row] = v
+    for (mean, v), dmu_, dv_ in zip(state["weights"], dmu["weights"], dv["weights"], strict=True):
+        move(state, mean, v, dmu_, dv_)
+    for k, table, row, w, scale_ in nodes_of(model, index, bag):  # dx/dm_j = w_j, dx_var/dv_j = w_j²
+        mean, v = (part[row] for part in state["factors"][table])
+        v[...] = widened(v, scale_ * factor_prior_var(model, k), model["memory"])
+        move(state, mean, v, w * dmu["factors"][k], w**2 * dv["factors"][k])
 
     if model["likelihood"] == "gaussian":
         y_noise = y_c if robust and abs(y) >= 20 else y
@@ -372,6 +386,16 @@ def learn_entry(model, state, index, value):
     if model["likelihood"] == "count":
         learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
     return out
+
+
+def move(state, mean, v, dmu_, dv_):
+    """Moves views of the state's arrays, in place."""
+    new_mean = mean + v * dmu_
+    new_var = v - v**2 * (dmu_**2 - 2 * dv_)
+    good = (new_var > 0) & np.isfinite(new_mean)
+    state["rejected"] += np.count_nonzero(~good)
+    mean[...] = np.where(good, new_mean, mean)
+    v[...] = np.where(good, new_var, v)
 
 
 def learn_level_and_dispersion(model, state, y, alpha, beta_, noise):
@@ -404,6 +428,8 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     z2 = min(misfit / noise, 16)
     memory = None if model["memory"] is None else max(model["memory"], 1000)
     for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
+        if k in model["without_id"]:
+            continue
         mean, var = state["log_noise"][k]
         var[row] = 1 / (1 / widened(var[row], log_noise_var(model), memory) + (noise / s) ** 2 / 2)
         mean[row] = np.clip(before + var[row] * (z2 - 1) / 2, -6, 6)
@@ -517,12 +543,12 @@ def refine(model, state):
 # --- a stream, and predictions --------------------------------------------------------------------
 
 
-def learn(model, state, index, value):
+def learn(model, state, index, value, bags=None):
     """The state after the stream, and a (4, n) array: mean, var, noise, log evidence of each entry."""
     state = copy.deepcopy(state)
     out = []
-    for row, y in zip(index, value, strict=True):
-        out.append(learn_entry(model, state, row, y))
+    for row, y, bag in zip(index, value, bags or [()] * len(value), strict=True):
+        out.append(learn_entry(model, state, row, y, bag))
         state["entries"] += 1
         if state["entries"] % model["refine_every"] == 0:
             refine(model, state)
@@ -530,18 +556,11 @@ def learn(model, state, index, value):
     return state, np.array(out).T
 
 
-def predict(model, state, index, nodes):
+def predict(model, state, index, nodes, bags=None):
     """Section 5: (3, n) mean, var, noise. A row outside 0..nodes-1 is an unseen node: the prior."""
     out = []
-    for rows in index:
-        params = {"weights": [mean for mean, _ in state["weights"]], "factors": []}
-        var = {"weights": [v for _, v in state["weights"]], "factors": []}
-        for k, row in enumerate(rows):
-            mean, v = state["factors"][k]
-            seen = 0 <= row < nodes[k]
-            prior_var = factor_prior_var(model, k)
-            params["factors"].append(mean[row] if seen else np.zeros_like(prior_var))
-            var["factors"].append(v[row] if seen else prior_var)
+    for rows, bag in zip(index, bags or [()] * len(index), strict=True):
+        params, var = at(model, state, rows, bag, nodes)
         noise = noise_var(model, state, rows, nodes)
         mean, var = f(model, params), beta(model, params, var)
         if model["likelihood"] == "count":

@@ -23,6 +23,7 @@ Every Method guarantees (spidertensor.testing.check_method checks it):
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -37,11 +38,32 @@ HUGE = 1e30
 HUGE_SCALED = 1e6
 
 
+class Bags(NamedTuple):
+    """Attribute nodes of n entries, beside their own ids: entry i has the elements start[i] to start[i + 1].
+
+    An element is a node of an attribute table (see Network.tables) with a weight. No node comes twice in an
+    entry: `merged` adds up the weights of those that do.
+    """
+
+    start: NDArray[np.int64]  # (n + 1,)
+    table: NDArray[np.int64]  # (m,)
+    row: NDArray[np.int64]  # (m,) in that table, -1 for an unseen node
+    weight: NDArray[np.float32]  # (m,)
+
+    def part(self, first: int, last: int) -> Bags:
+        """The bags of entries first to last."""
+        start = self.start[first : last + 1]
+        here = slice(start[0], start[-1])
+        return Bags(start - start[0], *(each[here] for each in self[1:]))
+
+
 class Batch(NamedTuple):
-    """Entries that arrive together: index (n, K) with the node of each mode, and value (n,)."""
+    """Entries that arrive together: index (n, K) with the node of each mode, -1 in modes without ids, value
+    (n,), and the attributes of the entries, if the model has any."""
 
     index: NDArray[np.int64]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
     value: NDArray[np.float64]
+    bags: Bags | None = None
 
 
 class Prediction(NamedTuple):
@@ -103,7 +125,7 @@ class UpdateFunction(Protocol):
 
 
 class PredictFunction(Protocol):
-    def __call__(self, state: Any, index: NDArray[np.integer], /) -> Prediction:
+    def __call__(self, state: Any, index: NDArray[np.integer], bags: Bags | None = None, /) -> Prediction:
         """A Prediction with (n,) arrays. index: (n, K), -1 for an unseen node"""
         ...
 
@@ -129,15 +151,40 @@ class Method:
     quantile: QuantileFunction | None = None  # None: residuals are treated as normal
 
 
-def check_batch(batch: Batch, n_modes: int) -> None:
-    """Check a batch before it reaches compiled loops, which do not check bounds."""
-    check_index(batch.index, n_modes)
+def check_batch(batch: Batch, n_modes: int, *, without_id: Collection[int] = (), n_tables: int = 0) -> None:
+    """Check a batch before it reaches compiled loops, which do not check bounds.
+
+    without_id: modes whose index is -1
+    n_tables:   number of attribute tables; 0: the method does not learn attributes, and refuses them
+    """
+    check_index(batch.index, n_modes, batch.bags, n_tables)
     if batch.value.shape != batch.index.shape[:1]:
         raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")
-    if batch.index.min(initial=0) < 0:
+    least = batch.index.min(axis=0, initial=0)
+    if any(least[mode] < 0 for mode in range(n_modes) if mode not in without_id) or (
+        batch.bags is not None and batch.bags.row.min(initial=0) < 0
+    ):
         raise ValueError("a batch to learn from has a negative row")
 
 
-def check_index(index: NDArray[np.integer], n_modes: int) -> None:
+def check_index(
+    index: NDArray[np.integer], n_modes: int, bags: Bags | None = None, n_tables: int = 0
+) -> None:
     if index.shape[1:] != (n_modes,):
         raise ValueError(f"{n_modes} modes, but an index of shape {index.shape}")
+    if bags is None:
+        return
+    if not n_tables:
+        raise ValueError("this method learns ids only: leave the attributes out")
+    start, table, row, weight = bags
+    m = len(table)
+    if not (
+        start.shape == (len(index) + 1,)
+        and table.shape == row.shape == weight.shape == (m,)
+        and start[0] == 0
+        and start[-1] == m
+        and (np.diff(start) >= 0).all()
+        and 0 <= table.min(initial=0) <= table.max(initial=0) < n_tables
+        and np.isfinite(weight).all()
+    ):
+        raise ValueError(f"the bags do not belong to {len(index)} entries and {n_tables} attribute tables")

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
 from spidertensor.spider.calibration import Histogram
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
@@ -123,15 +123,16 @@ def committee(
             known = state, found
         return found
 
-    def predict(state: CommitteeState, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
         if len(index) < MANY_ENTRIES and (found := ready(state)) is not None:
-            prediction = found.predict(index)
+            prediction = found.predict(index, bags)
             if prediction is not None:
                 return prediction
         predicted = []
         for start in range(0, max(len(index), 1), BLOCK_ENTRIES):
             rows = index[start : start + BLOCK_ENTRIES]
-            parts = run(lambda m, rows=rows: members[m].predict(state.members[m], rows), len(rows))
+            of = None if bags is None else bags.part(start, start + len(rows))
+            parts = run(lambda m, rows=rows, of=of: members[m].predict(state.members[m], rows, of), len(rows))
             predicted.append(mixed(likelihood, state.weights[:, None], parts))
         return Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
 

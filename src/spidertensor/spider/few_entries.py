@@ -25,10 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update
+from spidertensor.spider.bags import plain
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import SequentialMethod, run_models
-from spidertensor.spider.sequential_record import RECORD, Record
+from spidertensor.spider.sequential_record import RECORD, Record, set_bags
 from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, mixed, update_of_members
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
@@ -76,6 +77,7 @@ class ReadyCommittee:
             int(records[0][name]) for name in ("modes", "settings_refine_every")
         )
         self._writable = all(member.writable for member in members)
+        self._has_bags = False  # whether the records point to attributes of an earlier call
         self._busy = Lock()  # one call at a time may use the working memory
         self._entries, self._of_members = state.counts.entries, state.members[0].counts.entries
         self._prepare_one(len(members))
@@ -103,7 +105,8 @@ class ReadyCommittee:
 
         Where the prior is refined a model may have to follow a change (`follow.py`); new nodes need room.
         """
-        (index, value), n = batch, len(batch.value)
+        index, value, bags = batch
+        n = len(value)
         if (
             self._entries.item() % self._refine_every + n >= self._refine_every
             or not self._writable
@@ -112,10 +115,12 @@ class ReadyCommittee:
         ):
             return None
         parts, rejected = np.empty((len(self._records), 4, n)), 0
+        bags = None if bags is None else plain(bags)
         # An interrupt takes effect after a compiled call: never between two members, but perhaps between them
         # and the committee. (Deferring it would take longer than an entry.)
         try:
             with self._busy:
+                self._set_bags(bags)
                 stopped, rejected = run_models(True, 0, index, value, self._records, self._like, parts)
             return None if stopped < 0 else self._update(value, parts, rejected)
         except BaseException:
@@ -123,15 +128,22 @@ class ReadyCommittee:
                 self._update(value, parts, rejected)
             raise
 
+    def _set_bags(self, bags: Bags | None) -> None:
+        if bags is not None or self._has_bags:
+            set_bags(self._records, bags)
+            self._has_bags = bags is not None
+
     def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
         return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
 
-    def predict(self, index: NDArray[np.integer]) -> Prediction | None:
+    def predict(self, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction | None:
         """Predict these rows; None if the array's layout does not suit the kernel."""
         if not _plain(index, np.int64, (len(index), self._n_modes)):
             return None
         parts = np.empty((len(self._records), 4, len(index)))
+        bags = None if bags is None else plain(bags)
         with self._busy:
+            self._set_bags(bags)
             run_models(False, 0, index, _NO_VALUES, self._records, self._like, parts)
         return mixed(self._likelihood, self._state.weights[:, None], parts)
 
@@ -150,6 +162,7 @@ class ReadyCommittee:
             for mode, node in enumerate(nodes):
                 self._index[0, mode] = node
             self._value[0] = value
+            self._set_bags(None)
             try:
                 stopped, rejected = run_models(
                     True, 0, self._index, self._value, self._records, self._like, self._parts
@@ -171,6 +184,7 @@ class ReadyCommittee:
         with self._busy:
             for mode, node in enumerate(nodes):
                 self._index[0, mode] = node
+            self._set_bags(None)
             run_models(False, 0, self._index, self._value, self._records, self._like, self._parts)
             self._mix(self._weights, self._parts, self._out)
             mean, var, noise, *_ = self._numbers.tolist()

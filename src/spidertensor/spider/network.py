@@ -9,8 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
+from typing import NamedTuple
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "softplus", "gelu")
+
+
+class Table(NamedTuple):
+    """A table of attribute nodes (mathematics.md section 19): the mode they belong to, and their prior
+    variance as a share of an own id's."""
+
+    mode: int
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,8 @@ class Network:
     bias:        give every node an additive bias
     multilinear: length of the part that enters as a sum of products over pairs of modes (0: none)
     product:     the multilinear part is a product over all modes instead, as in models made before 0.2
+    tables:      tables of attribute nodes, beside one table of own ids per mode
+    without_id:  modes whose entries have attributes only
     """
 
     ranks: tuple[int, ...]
@@ -31,6 +42,8 @@ class Network:
     bias: bool = False
     multilinear: int = 0
     product: bool = False
+    tables: tuple[Table, ...] = ()
+    without_id: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -52,6 +65,10 @@ class Network:
         if self.multilinear < 0:
             raise ValueError(f"multilinear must not be negative, got {self.multilinear}")
 
+        for table in self.tables:
+            if not (0 <= table.mode < len(self.ranks) and 0 < table.scale <= 1):
+                raise ValueError(f"a table belongs to a mode and has a scale up to 1, got {table}")
+
     @property
     def n_modes(self) -> int:
         return len(self.ranks)
@@ -65,6 +82,16 @@ class Network:
     def factor_sizes(self) -> tuple[int, ...]:
         """Length of a whole factor vector, one per mode."""
         return tuple(self.deep_start + rank for rank in self.ranks)
+
+    @property
+    def table_modes(self) -> tuple[int, ...]:
+        """The mode of each table of a state: own ids, one table per mode, then attributes."""
+        return (*range(self.n_modes), *(table.mode for table in self.tables))
+
+    @property
+    def table_scales(self) -> tuple[float, ...]:
+        """Prior variance in each table of a state, as a share of an own id's."""
+        return (*[1.0] * self.n_modes, *(table.scale for table in self.tables))
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from spidertensor.method import Batch
 from spidertensor.spider.network import Network
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -24,6 +25,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 NODE_NOISE_VAR = 0.1  # prior variance of log_noise with up to NODE_NOISE_MODES modes: see `node_noise_var`
 NODE_NOISE_MODES = 3
 GAP_ROWS = 16  # rows to restart that are at most this far apart share a generator; those between are dropped
+ATTRIBUTE_STREAMS = 2**32  # random streams of attribute tables begin here, behind those of modes and layers
 GROWTH = 1.5  # factor by which a mode's arrays grow: amortised O(1) copies per node
 
 
@@ -51,14 +53,14 @@ class Site(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    factors: tuple[Gaussian, ...]  # one per mode, (rows, length of a factor vector)
+    factors: tuple[Gaussian, ...]  # one per table, (rows, length of a factor vector): Network.table_modes
     weights: tuple[Gaussian, ...]  # one per layer, (V_m, V_{m-1} + 1)
     noise: Gamma
     log_noise: tuple[Gaussian, ...]  # one per mode, (rows,): log of each node's noise factor; () if unused
 
 
 class Counts(NamedTuple):
-    nodes: NDArray[np.int64]  # per mode
+    nodes: NDArray[np.int64]  # per table
     entries: NDArray[np.int64]
     rejected: NDArray[np.int64]  # elements whose update was rejected
     refused: NDArray[np.int64]  # entries not learned because their evidence is not finite
@@ -145,7 +147,10 @@ def init(
         )
     return State(
         Posterior(
-            tuple(Gaussian(*np.zeros((2, 0, size), np.float32)) for size in network.factor_sizes),
+            tuple(
+                Gaussian(*np.zeros((2, 0, network.factor_sizes[mode]), np.float32))
+                for mode in network.table_modes
+            ),
             tuple(weights),
             Gamma(np.array(float(prior.noise_shape)), np.array(float(prior.noise_rate))),
             tuple(
@@ -154,7 +159,7 @@ def init(
         ),
         tuple(sites),
         Counts(
-            nodes=np.zeros(network.n_modes, np.int64),
+            nodes=np.zeros(len(network.table_modes), np.int64),
             entries=np.zeros((), np.int64),
             rejected=np.zeros((), np.int64),
             refused=np.zeros((), np.int64),
@@ -177,7 +182,7 @@ def init(
 
 
 def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64]) -> State:
-    """The state with at least `n_nodes` nodes per mode; the same object if it already has them."""
+    """The state with at least `n_nodes` nodes per table; the same object if it already has them."""
     if (n_nodes <= state.counts.nodes).all():
         return state
     state = state._replace(counts=state.counts._replace(nodes=np.maximum(state.counts.nodes, n_nodes)))
@@ -186,16 +191,16 @@ def grow(state: State, network: Network, prior: Prior, n_nodes: NDArray[np.int64
         return state  # spare rows are left
     factors = with_room(factors, n_nodes, partial(start_rows, network, prior, int(state.seed)))
     if log_noise:
-        log_noise = with_room(log_noise, n_nodes, partial(start_log_noise, network))
+        log_noise = with_room(log_noise, n_nodes[: network.n_modes], partial(start_log_noise, network))
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
 def with_room(
     modes: tuple[T, ...], n_nodes: NDArray[np.int64], start: Callable[[int, int, int], T]
 ) -> tuple[T, ...]:
-    """Extend each mode's arrays, one row per node, to at least `n_nodes` rows.
+    """Extend the arrays of each table, one row per node, to at least `n_nodes` rows.
 
-    start: (mode, first, last) -> starting values of rows first..last
+    start: (table, first, last) -> starting values of rows first..last
     """
     grown = []
     for mode, (arrays, n) in enumerate(zip(modes, n_nodes, strict=True)):
@@ -216,13 +221,22 @@ def trim(state: State) -> State:
     return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
 
 
+def rows_of(network: Network, batch: Batch) -> NDArray[np.int64]:
+    """Number of rows that each table needs for the nodes of a batch."""
+    needed = np.zeros(len(network.table_modes), np.int64)
+    needed[: network.n_modes] = batch.index.max(axis=0, initial=-1) + 1
+    if batch.bags is not None:
+        np.maximum.at(needed, network.n_modes + batch.bags.table, batch.bags.row + 1)
+    return needed
+
+
 def restart(state: State, network: Network, prior: Prior, mode: int, rows: NDArray[np.int64]) -> None:
-    """Reset some rows of a mode to their starting values, in place."""
+    """Reset some rows of a table to their starting values, in place."""
     rows = np.sort(rows)
     for run in np.split(rows, np.flatnonzero(np.diff(rows) > GAP_ROWS) + 1):
         first, last = int(run[0]), int(run[-1]) + 1
         fresh = [(state.posterior.factors, start_rows(network, prior, int(state.seed), mode, first, last))]
-        if state.posterior.log_noise:
+        if mode < len(state.posterior.log_noise):
             fresh.append((state.posterior.log_noise, start_log_noise(network, mode, first, last)))
         for modes, start in fresh:
             for part, new in zip(modes[mode], start, strict=True):
@@ -308,16 +322,17 @@ def _draw(mean: NDArray[np.floating], var: NDArray[np.floating], rng: np.random.
     return Gaussian(drawn, np.full_like(var, 1e-20))
 
 
-def factor_prior_var(network: Network, prior: Prior, mode: int) -> NDArray[np.float32]:
-    """Prior variance of each element of a mode's factor vector."""
+def factor_prior_var(network: Network, prior: Prior, table: int) -> NDArray[np.float32]:
+    """Prior variance of each element of a factor vector of this table."""
     multilinear_var = _pair_scale(network) * prior.multilinear_var
-    return np.concatenate(
+    var = np.concatenate(
         [
             np.full(int(network.bias), prior.bias_var, np.float32),
             np.full(network.multilinear, multilinear_var, np.float32),
-            np.full(network.ranks[mode], prior.factor_var, np.float32),
+            np.full(network.ranks[network.table_modes[table]], prior.factor_var, np.float32),
         ]
     )
+    return var * np.float32(network.table_scales[table])
 
 
 def _pair_scale(network: Network) -> float:
@@ -338,18 +353,19 @@ def node_noise_var(n_modes: int) -> float:
     return float(np.float32(NODE_NOISE_VAR * min(1.0, NODE_NOISE_MODES / n_modes)))
 
 
-def start_rows(network: Network, prior: Prior, seed: int, mode: int, first: int, last: int) -> Gaussian:
-    """Starting values of rows first..last of a mode.
+def start_rows(network: Network, prior: Prior, seed: int, table: int, first: int, last: int) -> Gaussian:
+    """Starting values of rows first..last of a table.
 
     Means are 0 (trap 2) except in the multilinear part: a product of zeros would never move. Its draw for a
-    row depends only on (seed, mode, row), not on when the node arrives.
+    row depends only on (seed, table, row), not on when the node arrives.
     """
-    var = np.tile(factor_prior_var(network, prior, mode), (last - first, 1))
+    var = np.tile(factor_prior_var(network, prior, table), (last - first, 1))
     mean = np.zeros_like(var)
     if network.multilinear:
-        uniform = uniforms(seed, mode, network.multilinear, first, last) + 2.0**-54  # neither 0 nor 1
+        stream = table if table < network.n_modes else ATTRIBUTE_STREAMS + table - network.n_modes
+        uniform = uniforms(seed, stream, network.multilinear, first, last) + 2.0**-54  # neither 0 nor 1
         columns = slice(int(network.bias), network.deep_start)
-        spread = _pair_scale(network) * prior.multilinear_start
+        spread = math.sqrt(network.table_scales[table]) * _pair_scale(network) * prior.multilinear_start
         mean[:, columns] = spread * ndtri(uniform)
     return Gaussian(mean, var)
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
+from spidertensor.spider.bags import plain
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
@@ -27,17 +28,29 @@ from spidertensor.spider.likelihoods.kernel import (
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
-from spidertensor.spider.sequential_memory import Settings, elements, load, pack, scratch, unpack
+from spidertensor.spider.sequential_memory import (
+    WHOLE,
+    Settings,
+    add_bag,
+    elements,
+    load,
+    pack,
+    scratch,
+    set_inputs,
+    unpack,
+)
 from spidertensor.spider.sequential_passes import (
     bend_weights,
     curvature_pass,
     evaluate,
     load_log_noise,
+    move_bag,
     move_factors,
     move_log_noise,
+    n_elements,
     narrow_weights,
 )
-from spidertensor.spider.sequential_record import Record, part, record_of
+from spidertensor.spider.sequential_record import Record, part, record_of, set_bags
 from spidertensor.spider.spike_slab import refine
 
 
@@ -59,8 +72,8 @@ def run_models(learning, start, index, value, records, like, out):
         rejected -= counts.rejected[()]
         is_packed = r.scratch != 0 and r.packed_at == counts.entries[()]
         stopped = _entries(
-            learning, start, index, value, part(r, "places"), part(r, "noise"), counts, stream,
-            part(r, "settings"), r.scratch, is_packed, like, out[m],
+            learning, start, index, value, part(r, "bags"), part(r, "places"), part(r, "noise"), counts,
+            stream, part(r, "settings"), r.scratch, is_packed, like, out[m],
         )  # fmt: skip
         rejected += counts.rejected[()]
         if r.scratch:
@@ -72,19 +85,37 @@ def run_models(learning, start, index, value, records, like, out):
 def _can_learn(index, records):
     for m in range(len(records)):
         counts = part(records[m], "counts")
-        nodes = counts.nodes
+        nodes, settings, bags = counts.nodes, part(records[m], "settings"), part(records[m], "bags")
         if counts.entries[()] != part(records[0], "counts").entries[()]:
             return False
         for n in range(index.shape[0]):
             for k in range(index.shape[1]):
-                if not 0 <= index[n, k] < nodes[k]:
+                if not 0 <= index[n, k] < nodes[k] and settings.has_id[k]:
+                    return False
+        if bags.start:
+            for j in range(elements(bags.start, WHOLE)[index.shape[0]]):
+                table = index.shape[1] + elements(bags.table, WHOLE)[j]
+                if not 0 <= elements(bags.row, WHOLE)[j] < nodes[table]:
                     return False
     return True
 
 
 @kernel(inline="always", **PART)  # into its only caller, before compilation: else it is optimised twice
 def _entries(
-    learning, start, index, value, places, noise, counts, stream, settings, address, is_packed, like, out
+    learning,
+    start,
+    index,
+    value,
+    bags,
+    places,
+    noise,
+    counts,
+    stream,
+    settings,
+    address,
+    is_packed,
+    like,
+    out,
 ):
     """Predict the entries in order and, if `learning`, learn them.
 
@@ -104,6 +135,9 @@ def _entries(
     widening = real(settings.widening if learning else 1.0)
     for n in range(start, index.shape[0]):
         load(places, counts.nodes, index, n, settings, widening, mem)
+        if bags.start:
+            add_bag(places, counts.nodes, bags, n, settings, widening, mem)
+        set_inputs(settings, mem)
         alpha, beta = evaluate(settings, mem)
         noise_var, factor, level = 0.0, 1.0, 0.0
         if settings.normal:
@@ -140,7 +174,7 @@ def _entries(
             counts.log_evidence[()] += log_z - log_scale
         else:
             counts.refused[()] += 1
-            counts.rejected[()] += settings.n_elements
+            counts.rejected[()] += n_elements(settings, index, bags, n)
         if good:
             counts.clipped[()] += y != y_true
         if good and settings.follows:
@@ -155,9 +189,14 @@ def _entries(
                 counts.rejected[()] += bend_weights(settings, mem, real(da), db2, real(narrowing))
             else:
                 narrow_weights(mem, real(da), real(narrowing))
-            counts.rejected[()] += move_factors(
-                places, index, n, settings, mem, real(da), db2, real(narrowing)
-            )
+            if bags.start:
+                counts.rejected[()] += move_bag(
+                    places, index, bags, n, settings, mem, real(da), db2, real(narrowing), widening
+                )
+            else:
+                counts.rejected[()] += move_factors(
+                    places, index, n, settings, mem, real(da), db2, real(narrowing)
+                )
             if settings.normal:
                 # the noise learns unclipped values unless they are wild: clipped ones would let it collapse
                 y_noise = y_true if abs(y_true) < WILD else y
@@ -279,6 +318,9 @@ def sequential(
         multilinear=network.multilinear,
         product=network.product,
         ranks=ranks,
+        has_id=np.array([mode not in network.without_id for mode in range(network.n_modes)], np.int64),
+        table_modes=np.array(network.table_modes, np.int64),
+        table_scales=np.array(network.table_scales, np.float32),
         inputs=np.array([columns - 1 for _, columns in network.layers], np.int64),
         n_elements=sum(network.factor_sizes) + network.n_weights,
         # depends on the part of the vector, not on the mode: the longest vector serves all
@@ -287,7 +329,7 @@ def sequential(
 
     shapes = [
         *network.layers,
-        *((size,) for size in network.factor_sizes),
+        *((network.factor_sizes[mode],) for mode in network.table_modes),
         *[()] * (network.n_modes * node_noise),
     ]
 
@@ -304,34 +346,36 @@ def sequential(
             known = state, found
         return found
 
-    def run(learning: bool, state: State, start: int, index, value, out) -> int:
+    def run(learning: bool, state: State, start: int, index, value, bags: Bags | None, out) -> int:
         found = record(state)
+        set_bags(found.record, bags)
         if learning and not found.writable:
             raise ValueError("this state is read-only, but learning works in place: copy it first")
         return run_models(learning, start, index, value, found.record, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
-        check_batch(batch, network.n_modes)
+        check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
         n = len(batch.value)
         out = np.empty((4, n))
         if not n:
             return state, Update(*out, rejected=0)
-        state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
+        state = posterior.grow(state, network, prior, posterior.rows_of(network, batch))
         index = np.require(batch.index, np.int64, LAYOUT)
         value = np.require(batch.value, np.float64, LAYOUT)
+        bags = None if batch.bags is None else plain(batch.bags)
         before, done = _reported_counts(state), 0
         while done < n:
-            done = run(True, state, done, index, value, out)
+            done = run(True, state, done, index, value, bags, out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
         mean, var, noise, log_evidence = out
         return state, Update(mean, var, noise, log_evidence, *(_reported_counts(state) - before).tolist())
 
-    def predict(state: State, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, network.n_modes)
+    def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, network.n_modes, bags, len(network.tables))
         index = np.require(index, np.int64, LAYOUT)
         out = np.empty((4, len(index)))
-        run(False, state, 0, index, np.empty(0), out)
+        run(False, state, 0, index, np.empty(0), None if bags is None else plain(bags), out)
         return Prediction(*out[:3])
 
     return SequentialMethod(init, update, predict, record=record)

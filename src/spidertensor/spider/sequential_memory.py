@@ -23,6 +23,8 @@ from spidertensor.spider.sequential_simd import LANES
 carray: Callable[..., Any] = getattr(numba, "carray")  # noqa: B009 (not declared as exported)
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
+WHOLE, SINGLE = np.empty(1, np.int64), np.empty(1, np.float32)  # dtypes for `elements`
+
 
 class Settings(NamedTuple):
     likelihood: int
@@ -45,6 +47,9 @@ class Settings(NamedTuple):
     multilinear: int
     product: bool
     ranks: NDArray[np.int64]  # (K,)
+    has_id: NDArray[np.int64]  # (K,) 0 for a mode whose entries have attributes only
+    table_modes: NDArray[np.int64]  # (tables,) mode of each table: own ids of every mode, then attributes
+    table_scales: NDArray[np.float32]  # (tables,) share of prior_var
     inputs: NDArray[np.int64]  # (L+1,) inputs of each layer, without the constant
     n_elements: int  # number of elements that one entry moves
     prior_var: NDArray[np.float32]  # prior variances of a factor vector's elements
@@ -57,7 +62,7 @@ class Places(NamedTuple):
     seconds to compile. The caller keeps the arrays alive while a kernel runs.
     """
 
-    factor_mean: NDArray[np.int64]  # (K,) of (rows, size) arrays
+    factor_mean: NDArray[np.int64]  # (tables,) of (rows, size) arrays
     factor_var: NDArray[np.int64]
     log_noise_mean: NDArray[np.int64]  # (K,) of (rows,) arrays, or (0,)
     log_noise_var: NDArray[np.int64]
@@ -68,10 +73,19 @@ class Places(NamedTuple):
     site_log_odds: NDArray[np.int64]
 
 
+class BagPlaces(NamedTuple):
+    """Addresses of the arrays of method.Bags; start is 0 if the entries of a call have no attributes."""
+
+    start: int
+    table: int
+    row: int
+    weight: int
+
+
 def places(state: State, shapes: Sequence[tuple[int, ...]]) -> Places:
     """Addresses of a state's arrays. Checks their shapes and dtypes, because kernels do not.
 
-    shapes: of the weights; then of one factor row per mode, and () per mode if there is log_noise
+    shapes: of the weights; then of one factor row per table, and () per mode if there is log_noise
     """
     factors, weights, _, log_noise = state.posterior
     parts = (*weights, *factors, *log_noise)
@@ -252,11 +266,11 @@ def unpack(places, settings, mem, one_entry):
 
 @kernel(**HOT)
 def load(places, nodes, index, n, settings, widening, mem):
-    """Load the factor vectors of entry n into u, u_var; an unseen node has the prior. Deep parts become h[0].
+    """Load the factor vectors of entry n into u, u_var; an unseen node has the prior.
 
     Section 13: var = max(var, min(prior var, var * widening)).
     """
-    deep, at = settings.bias + settings.multilinear, 0
+    deep = settings.bias + settings.multilinear
     for k in range(len(settings.ranks)):
         size, row = deep + settings.ranks[k], index[n, k]
         if 0 <= row < nodes[k]:
@@ -268,8 +282,39 @@ def load(places, nodes, index, n, settings, widening, mem):
         else:
             for e in range(size):
                 mem.u[k, e] = 0
-                mem.u_var[k, e] = settings.prior_var[e]
-        for e in range(deep, size):
+                mem.u_var[k, e] = settings.prior_var[e] * settings.has_id[k]
+
+
+@kernel(**HOT)
+def add_bag(places, nodes, bags, n, settings, widening, mem):
+    """Section 19: add the attribute nodes of entry n to u, u_var: mean += w_j m_j, var += w_j² v_j."""
+    real, K = mem.s.dtype.type, len(settings.ranks)
+    starts = elements(bags.start, WHOLE)
+    for j in range(starts[n], starts[n + 1]):
+        t, row = K + elements(bags.table, WHOLE)[j], elements(bags.row, WHOLE)[j]
+        w, scale, k = (
+            real(elements(bags.weight, SINGLE)[j]),
+            settings.table_scales[t],
+            settings.table_modes[t],
+        )
+        size = settings.bias + settings.multilinear + settings.ranks[k]
+        if 0 <= row < nodes[t]:
+            mean, var = elements(places.factor_mean[t], mem.s), elements(places.factor_var[t], mem.s)
+            for e in range(size):
+                mem.u[k, e] += w * mean[row * size + e]
+                v = var[row * size + e]
+                mem.u_var[k, e] += w * w * max(v, min(scale * settings.prior_var[e], v * widening))
+        else:
+            for e in range(size):
+                mem.u_var[k, e] += w * w * (scale * settings.prior_var[e])
+
+
+@kernel(**HOT)
+def set_inputs(settings, mem):
+    """The deep parts of u become h[0], the input of the network."""
+    deep, at = settings.bias + settings.multilinear, 0
+    for k in range(len(settings.ranks)):
+        for e in range(deep, deep + settings.ranks[k]):
             mem.h[0, at] = mem.u[k, e]
             mem.h2[0, at] = mem.u[k, e] * mem.u[k, e]
             at += 1

@@ -13,7 +13,7 @@ import math
 
 from spidertensor.spider.compiled import HOT, kernel
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
-from spidertensor.spider.sequential_memory import elements
+from spidertensor.spider.sequential_memory import SINGLE, WHOLE, elements
 from spidertensor.spider.sequential_simd import (
     bend_rows,
     live_rows,
@@ -261,12 +261,61 @@ def move_factors(places, index, n, settings, mem, da, db2, narrowing):
         mean, var = elements(places.factor_mean[k], mem.s), elements(places.factor_var[k], mem.s)
         size = settings.bias + settings.multilinear + settings.ranks[k]
         first = index[n, k] * size
-        for e in range(size):
+        for e in range(size if first >= 0 else 0):  # a mode without ids has row -1
             mean[first + e], var[first + e], bad = _moved(
                 mem.u[k, e], mem.u_var[k, e], mem.g[k, e], db2 * mem.Hd[k, e], da, narrowing
             )
             rejected += bad
     return rejected
+
+
+@kernel(**HOT)
+def move_bag(places, index, bags, n, settings, mem, da, db2, narrowing, widening):
+    """Section 19: move_factors for an entry with attributes. Own ids are nodes of weight 1."""
+    rejected, K = 0, len(settings.ranks)
+    for k in range(K):
+        if index[n, k] >= 0:
+            rejected += _move_row(
+                places, k, index[n, k], mem.s.dtype.type(1), settings, mem, da, db2, narrowing, widening
+            )
+    starts = elements(bags.start, WHOLE)
+    for j in range(starts[n], starts[n + 1]):
+        table, row = K + elements(bags.table, WHOLE)[j], elements(bags.row, WHOLE)[j]
+        w = mem.s.dtype.type(elements(bags.weight, SINGLE)[j])
+        rejected += _move_row(places, table, row, w, settings, mem, da, db2, narrowing, widening)
+    return rejected
+
+
+@kernel(**HOT)
+def _move_row(places, table, row, w, settings, mem, da, db2, narrowing, widening):
+    """m += da v (w g),  v -= c (v w g)²; with curvature Hd is w Hd. The variance is widened first."""
+    k, scale = settings.table_modes[table], settings.table_scales[table]
+    mean, var = elements(places.factor_mean[table], mem.s), elements(places.factor_var[table], mem.s)
+    size = settings.bias + settings.multilinear + settings.ranks[k]
+    first, rejected = row * size, 0
+    for e in range(size):
+        v = var[first + e]
+        v = max(v, min(scale * settings.prior_var[e], v * widening))
+        mean[first + e], var[first + e], bad = _moved(
+            mean[first + e], v, w * mem.g[k, e], w * (db2 * mem.Hd[k, e]), da, narrowing
+        )
+        rejected += bad
+    return rejected
+
+
+@kernel(**HOT)
+def n_elements(settings, index, bags, n):
+    """Number of elements that entry n moves."""
+    total, K = settings.n_elements, len(settings.ranks)
+    for k in range(K):
+        if index[n, k] < 0:
+            total -= settings.bias + settings.multilinear + settings.ranks[k]
+    if bags.start:
+        starts = elements(bags.start, WHOLE)
+        for j in range(starts[n], starts[n + 1]):
+            k = settings.table_modes[K + elements(bags.table, WHOLE)[j]]
+            total += settings.bias + settings.multilinear + settings.ranks[k]
+    return total
 
 
 @kernel(**HOT)
@@ -315,11 +364,13 @@ def move_log_noise(places, running, index, n, settings, mem, square, kept):
     score, information = 0.5 * (min(square, LARGEST_SQUARE) - 1), 0.5 * kept * kept
     shift = 0.0
     for k in range(len(settings.ranks)):
+        row = index[n, k]
+        if row < 0:  # a mode without ids
+            continue
         v = mem.log_noise_var[k]
         v = max(v, min(settings.log_noise_prior, v * settings.log_noise_widening))
         v = 1 / (1 / v + information)
         moved = min(max(mem.log_noise[k] + v * score, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
-        row = index[n, k]
         elements(places.log_noise_mean[k], mem.s)[row] = moved
         elements(places.log_noise_var[k], mem.s)[row] = v
         step = (moved - running[k]) / LOG_NOISE_RUNNING

@@ -15,16 +15,18 @@ from numba.core import cgutils, types
 from numba.np import arrayobj, numpy_support
 from numpy.typing import NDArray
 
+from spidertensor.method import Bags
 from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Counts, Gamma, Prior, State, Stream
-from spidertensor.spider.sequential_memory import Places, Settings, intrinsic, places, sizes
+from spidertensor.spider.sequential_memory import BagPlaces, Places, Settings, intrinsic, places, sizes
 
 _NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
 _ARRAYS = {NDArray[np.int64]: np.int64, NDArray[np.float64]: np.float64, NDArray[np.float32]: np.float32}
 _PARTS: dict[str, Any] = {
     "settings": Settings,
     "places": Places,
+    "bags": BagPlaces,
     "noise": Gamma,
     "counts": Counts,
     "stream": Stream,
@@ -33,6 +35,7 @@ _KINDS = {
     (part, field): kind for part, fields in _PARTS.items() for field, kind in get_type_hints(fields).items()
 }
 
+NO_BAGS = BagPlaces(0, 0, 0, 0)
 _SAMPLE = posterior.init(Network((1,), (1,)), Prior(), seed=0)
 _SCALARS = {  # arrays without dimensions; all others have one
     (part, field)
@@ -63,6 +66,14 @@ RECORD = np.dtype(
 )
 
 
+def set_bags(records: NDArray[Any], bags: Bags | None) -> None:
+    """Let the records point to the attributes of the next call's entries. The caller keeps them alive."""
+    if bags is not None or records[0]["bags_start"]:
+        at = NO_BAGS if bags is None else BagPlaces(*(each.ctypes.data for each in bags))
+        for name, address in at._asdict().items():
+            records[f"bags_{name}"] = address
+
+
 class Record(NamedTuple):
     record: NDArray[Any]  # (1,) of RECORD
     like: NDArray[np.floating]  # an empty array of the state's dtype
@@ -74,7 +85,7 @@ class Record(NamedTuple):
 def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -> Record:
     """The record of a state; ValueError if it belongs to another method. shapes: see `places`."""
     at = places(state, shapes)
-    given: Any = settings, at, state.posterior.noise, state.counts, state.stream
+    given: Any = settings, at, NO_BAGS, state.posterior.noise, state.counts, state.stream
     fields: list[Any] = [len(settings.ranks), 0, -1]
     writable, kept = True, []
     for kind, value in zip(_KINDS.values(), chain(*given), strict=True):
