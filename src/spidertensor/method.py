@@ -44,6 +44,15 @@ class Batch(NamedTuple):
     value: NDArray[np.float64]
 
 
+class Bags(NamedTuple):
+    """Attribute nodes of n entries beside own ids: entry i has the elements start[i] to start[i + 1]."""
+
+    start: NDArray[np.int64]  # (n + 1,)
+    table: NDArray[np.int64]  # (m,) number of the attribute table
+    row: NDArray[np.int64]  # (m,) row in that table, -1 unseen
+    weight: NDArray[np.float32]  # (m,)
+
+
 class Prediction(NamedTuple):
     """All (n,): mean and variance of the latent f, and the observation noise (0 for probit; for counts the
     dispersion d of the variance mean + d mean²)."""
