@@ -84,6 +84,10 @@ class NodeIndex:
         """The number of each id; unseen ids are added. On error nothing is added."""
         return self._map(checked_ids(ids), add=True)
 
+    def numbers(self, checked: Column, *, add: bool) -> NDArray[np.int64]:
+        """The number of each id that has passed `checked_ids`; -1 for unseen ids unless `add`."""
+        return self._map(checked, add=add)
+
     def truncate(self, n: int) -> None:
         """Remove all nodes but the first n: undoes `find_or_add` when a later step fails."""
         while len(self._numbers) > n:

@@ -15,7 +15,7 @@ UNSEEN = -1  # a value that the model has not learned
 MISSING = -2  # not stated
 LEFT_OUT = -3  # stated, but there was no room for it
 
-_NEVER_MISSING = frozenset({int, bool, str, bytes, list, tuple, set, frozenset, dict, np.ndarray})
+NEVER_MISSING = frozenset({int, bool, str, bytes, list, tuple, set, frozenset, dict, np.ndarray})
 
 
 class Encoded(NamedTuple):
@@ -62,9 +62,9 @@ def stated_of(column: Column) -> tuple[Column, NDArray[np.bool_] | None]:
             raise EntryError(f"{column.dtype} cannot be used")
         column = column.tolist()
     kinds = set(map(type, column))
-    if kinds <= _NEVER_MISSING:
+    if kinds <= NEVER_MISSING:
         return column, None
-    if kinds <= _NEVER_MISSING | {type(None)}:
+    if kinds <= NEVER_MISSING | {type(None)}:
         there = [cell is not None for cell in column]
     else:
         there = [not is_missing(cell) for cell in column]

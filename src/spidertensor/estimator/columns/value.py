@@ -51,9 +51,7 @@ class BoundedValues:
 
     def rows(self, values: Column, *, add: bool) -> NDArray[np.int64]:
         """The row of each checked value; UNSEEN or, with `add`, LEFT_OUT if it has none."""
-        if not add:
-            return self.index.find(values)
-        rows = self.index.find_or_add(values)
+        rows = self.index.numbers(values, add=add)
         if len(self.index) > self.max_values:
             self.index.truncate(self.max_values)
             rows[rows >= self.max_values] = LEFT_OUT
@@ -78,6 +76,8 @@ class ValueState:
 
     def check(self, column: Column) -> ValueCells:
         stated, mask = stated_of(column)
+        if isinstance(stated, list) and set(map(type, stated)) <= {str}:  # usual, and needs no check
+            return ValueCells(stated, mask, len(column))
         if isinstance(stated, np.ndarray) and stated.dtype.kind == "f":
             finite = stated.astype(np.float64)
             if (np.abs(finite) < _EXACT).all() and (finite == np.trunc(finite)).all():
