@@ -78,11 +78,15 @@ class NodeIndex:
 
     def find(self, ids: Column) -> NDArray[np.int64]:
         """The number of each id, -1 for unseen ids. Adds nothing."""
-        return self._map(_checked(ids), add=False)
+        return self._map(checked_ids(ids), add=False)
 
     def find_or_add(self, ids: Column) -> NDArray[np.int64]:
         """The number of each id; unseen ids are added. On error nothing is added."""
-        return self._map(_checked(ids), add=True)
+        return self._map(checked_ids(ids), add=True)
+
+    def numbers(self, checked: Column, *, add: bool) -> NDArray[np.int64]:
+        """The number of each id that has passed `checked_ids`; -1 for unseen ids unless `add`."""
+        return self._map(checked, add=add)
 
     def truncate(self, n: int) -> None:
         """Remove all nodes but the first n: undoes `find_or_add` when a later step fails."""
@@ -144,7 +148,7 @@ class NodeIndex:
         return index
 
     def _map(self, ids: Column, *, add: bool) -> NDArray[np.int64]:
-        """The numbers of ids that have passed `_checked`."""
+        """The numbers of ids that have passed `checked_ids`."""
         if not isinstance(ids, np.ndarray):
             return self._ask_dict(ids, add=add)
         if len(ids) <= BLOCK:
@@ -207,7 +211,7 @@ def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDAr
     checked = []
     for mode, column in enumerate(columns.ids):
         try:
-            checked.append(_checked(column))
+            checked.append(checked_ids(column))
         except EntryError as error:
             raise error.but(column=mode if columns.names is None else columns.names[mode]) from None
     index = np.empty((columns.n_entries, len(nodes)), dtype=np.int64)
@@ -216,7 +220,7 @@ def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDAr
     return index
 
 
-def _checked(ids: Column) -> Column:
+def checked_ids(ids: Column) -> Column:
     """The ids as an int64 array or a sequence of plain Python objects; EntryError if one is not allowed."""
     if isinstance(ids, np.ndarray):
         if ids.ndim != 1:

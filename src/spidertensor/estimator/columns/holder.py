@@ -1,0 +1,138 @@
+"""One column of the input with its state, and the latest attribute of each node if it belongs to nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator.columns.calendar import CalendarState
+from spidertensor.estimator.columns.cells import Encoded
+from spidertensor.estimator.columns.deciding import decide
+from spidertensor.estimator.columns.many import ManyState
+from spidertensor.estimator.columns.memory import NodeMemory
+from spidertensor.estimator.columns.number import NumberState
+from spidertensor.estimator.columns.specs import Calendar, Many, Number, Spec, Undecided
+from spidertensor.estimator.columns.value import ValueState
+from spidertensor.estimator.inputs import Column
+from spidertensor.faults import EntryError
+
+State = ValueState | NumberState | ManyState | CalendarState
+
+
+class CheckedColumn(NamedTuple):
+    """Cells that can be learned, and what the column was taken for."""
+
+    spec: Spec
+    cells: Any
+
+    def cut(self, start: int, stop: int) -> CheckedColumn:
+        return CheckedColumn(self.spec, self.cells.cut(start, stop))
+
+
+class Holder:
+    """owner: the mode whose nodes have this attribute; None if it belongs to the entry"""
+
+    def __init__(self, spec: Spec, owner: int | None, max_values: int) -> None:
+        self.spec, self.owner, self._max_values = spec, owner, max_values
+        self.state: State | None = None
+        self.memory: NodeMemory | None = None
+        if not isinstance(spec, Undecided):
+            self._start(spec)
+
+    def _new_state(self, spec: Spec) -> State:
+        if isinstance(spec, Number):
+            return NumberState()
+        if isinstance(spec, Calendar):
+            return CalendarState()
+        if isinstance(spec, Many):
+            return ManyState(spec.sep, self._max_values, remembers=self.owner is not None)
+        return ValueState(self._max_values)
+
+    def _start(self, spec: Spec) -> None:
+        self.spec, self.state = spec, self._new_state(spec)
+        if self.owner is not None:
+            self.memory = NodeMemory(self.state.dtype, self.state.missing)
+
+    def check(self, column: Column) -> CheckedColumn | None:
+        """Convert and check the cells; None if the column is undecided and all cells are missing."""
+        spec = self.spec
+        try:
+            if isinstance(spec, Undecided):
+                spec = decide(spec.column, column)
+            if spec is None:
+                return None
+            return CheckedColumn(spec, (self.state or self._new_state(spec)).check(column))
+        except EntryError as error:
+            raise error.but(column=self.spec.name) from None
+
+    def adopt(self, given: CheckedColumn | None) -> None:
+        """Decide what the column is, if it is undecided."""
+        if given is None:
+            return
+        if self.state is None:
+            self._start(given.spec)
+        elif given.spec != self.spec:
+            raise ValueError(f"column {self.spec.name} was checked before it was decided: check it again")
+
+    def encode(
+        self, given: CheckedColumn | None, nodes: NDArray[np.int64] | None, n: int, *, learn: bool
+    ) -> Encoded | None:
+        """The codes of n entries, those of their nodes where missing; None if the column is undecided."""
+        state, memory = self.state, self.memory
+        if state is None:
+            return None
+        if given is None:
+            return self.remembered(nodes, n)
+        if learn:
+            state.tidy(memory)
+        encoded = state.encode(given.cells, learn=learn)
+        if memory is None or nodes is None:
+            return encoded
+        codes, missing = encoded.codes, state.is_missing(encoded.codes)
+        if learn:
+            codes = memory.fill_and_store(nodes, codes, ~missing)
+        elif missing.any():
+            codes = np.where(missing, memory.read(nodes), codes)
+        return encoded._replace(codes=codes)
+
+    def remembered(self, nodes: NDArray[np.int64] | None, n: int) -> Encoded | None:
+        """The codes that the model keeps for these nodes."""
+        if self.state is None:
+            return None
+        if self.memory is None or nodes is None:
+            return Encoded(np.full(n, self.state.missing, self.state.dtype))
+        return Encoded(self.memory.read(nodes))
+
+    def describe(self, nodes: NDArray[np.int64], given: CheckedColumn) -> None:
+        """Replace the attribute of these nodes where it is stated."""
+        assert self.state is not None
+        assert self.memory is not None
+        self.state.tidy(self.memory)
+        codes = self.state.encode(given.cells, learn=True).codes
+        self.memory.store(nodes, codes, ~self.state.is_missing(codes))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        if self.state is None:
+            return {}
+        arrays = self.state.to_arrays(self.memory)
+        return arrays if self.memory is None else {"memory": self.memory.codes.copy()} | arrays
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `to_arrays`. ValueError for anything it does not write."""
+        arrays = dict(arrays)
+        if self.state is None:
+            if arrays:
+                raise ValueError("an undecided column has arrays")
+            return
+        codes = arrays.pop("memory", None)
+        self.state.read(arrays)
+        if (codes is None) != (self.memory is None):
+            raise ValueError("the attributes of nodes are missing, or of an entry")
+        if codes is None or self.memory is None:
+            return
+        if codes.dtype != self.state.dtype or codes.ndim != 1 or not self.state.possible(codes):
+            raise ValueError("the attributes of nodes are not possible")
+        self.memory.codes = codes

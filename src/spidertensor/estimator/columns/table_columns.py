@@ -1,0 +1,253 @@
+"""What fills one table of attribute nodes: a column of the input, a cross of columns, or recent nodes.
+
+All have the same methods. `index` is (n, K), the nodes of the entries; `cells` are checked columns by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator.columns.cells import MISSING, Elements, no_elements
+from spidertensor.estimator.columns.cross import CrossState, NodeCodes
+from spidertensor.estimator.columns.holder import CheckedColumn, Holder
+from spidertensor.estimator.columns.recent import RecentState
+from spidertensor.estimator.columns.specs import Cross, Recent, Spec, Value
+
+Cells = dict[str, CheckedColumn]
+Arrays = dict[str, NDArray[Any]]
+
+
+class TableColumn:
+    """Base class. mode: the mode whose bags it adds to; scale: of the prior variance, None until decided"""
+
+    def __init__(self, mode: int, holders: Sequence[Holder]) -> None:
+        self.mode, self.holders = mode, holders
+        self.scale: float | None = None
+
+    @property
+    def spec(self) -> Spec:
+        raise NotImplementedError
+
+    @property
+    def n_rows(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def n_left_out(self) -> int:
+        return 0
+
+    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+        """The elements of the entries in this table."""
+        raise NotImplementedError
+
+    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+        """The elements of nodes of the own mode, from what the model remembers."""
+        raise NotImplementedError
+
+    def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Nodes were removed. Return which rows of the table stay; None for all."""
+        for holder in self.holders:
+            if holder.owner == mode and holder.memory is not None:
+                holder.memory.keep(keep)
+        return None
+
+    def clear(self, mode: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Nodes now belong to other ids. Return the rows of the table to start afresh; None for none."""
+        for holder in self.holders:
+            if holder.owner == mode and holder.memory is not None:
+                holder.memory.clear(rows)
+        return None
+
+    def nodes_kept(self) -> list[tuple[int, int]]:
+        """Modes, and how many of their nodes something is kept for."""
+        own = [(holder.owner, holder.memory) for holder in self.holders]
+        return [(mode, len(memory.codes)) for mode, memory in own if mode is not None and memory is not None]
+
+    def to_arrays(self) -> Arrays:
+        raise NotImplementedError
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `to_arrays`. ValueError for anything it does not write."""
+        raise NotImplementedError
+
+
+class PlainColumn(TableColumn):
+    """A table for the values, knots or parts of one column of the input."""
+
+    def __init__(self, mode: int, spec: Spec, owner: int | None, max_values: int) -> None:
+        super().__init__(mode, [Holder(spec, owner, max_values)])
+        self.holder = self.holders[0]
+
+    @property
+    def spec(self) -> Spec:
+        return self.holder.spec
+
+    @property
+    def n_rows(self) -> int:
+        return self.holder.state.n_rows if self.holder.state else 0
+
+    @property
+    def n_left_out(self) -> int:
+        return self.holder.state.n_left_out if self.holder.state else 0
+
+    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+        holder = self.holder
+        nodes = None if holder.owner is None else index[:, holder.owner]
+        encoded = holder.encode(cells.get(self.spec.name), nodes, len(index), learn=learn)
+        return holder.state.elements(encoded) if holder.state and encoded else no_elements(len(index))
+
+    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+        encoded = self.holder.remembered(nodes, len(nodes))
+        return (
+            self.holder.state.elements(encoded) if self.holder.state and encoded else no_elements(len(nodes))
+        )
+
+    def to_arrays(self) -> Arrays:
+        return self.holder.to_arrays()
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.holder.read(arrays)
+
+
+class CrossColumn(TableColumn):
+    """A table for combinations. Each part is an id of a mode (`ids`) or a column with values of its own."""
+
+    def __init__(
+        self, mode: int, spec: Cross, ids: Mapping[str, int], owners: Mapping[str, int], max_values: int
+    ) -> None:
+        """ids: part -> mode, for parts that are ids; owners: part -> mode, for attributes of nodes"""
+        self._spec = spec
+        self.ids = {part: (ids[part], NodeCodes()) for part in spec.columns if part in ids}
+        self.values = {
+            part: Holder(Value(part), owners.get(part), max_values)
+            for part in spec.columns
+            if part not in ids
+        }
+        self.state = CrossState(len(spec.columns), max_values)
+        super().__init__(mode, list(self.values.values()))
+
+    @property
+    def spec(self) -> Cross:
+        return self._spec
+
+    @property
+    def n_rows(self) -> int:
+        return self.state.n_rows
+
+    @property
+    def n_left_out(self) -> int:
+        return self.state.n_left_out
+
+    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+        parts = []
+        for name in self.spec.columns:
+            if name in self.ids:
+                mode, codes = self.ids[name]
+                parts.append(codes.read(index[:, mode], add=learn))
+            else:
+                holder = self.values[name]
+                nodes = None if holder.owner is None else index[:, holder.owner]
+                encoded = holder.encode(cells.get(name), nodes, len(index), learn=learn)
+                assert encoded is not None  # parts are never undecided
+                parts.append(encoded.codes)
+        return self.state.elements(parts, learn=learn)
+
+    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+        parts = []
+        for name in self.spec.columns:
+            codes = np.full(len(nodes), MISSING, np.int64)
+            if name in self.ids and self.ids[name][0] == self.mode:
+                codes = self.ids[name][1].read(nodes, add=False)
+            elif name in self.values and self.values[name].owner == self.mode:
+                encoded = self.values[name].remembered(nodes, len(nodes))
+                assert encoded is not None
+                codes = encoded.codes
+            parts.append(codes)
+        return self.state.elements(parts, learn=False)
+
+    def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        super().keep(mode, keep)
+        for part, name in enumerate(self.spec.columns):
+            if name in self.ids and self.ids[name][0] == mode:
+                codes = self.ids[name][1]
+                codes.keep(keep)
+                return self.state.keep_with(part, codes.codes)
+        return None
+
+    def clear(self, mode: int, rows: NDArray[np.int64]) -> None:
+        super().clear(mode, rows)
+        for owner, codes in self.ids.values():
+            if owner == mode:
+                codes.clear(rows)
+
+    def nodes_kept(self) -> list[tuple[int, int]]:
+        return super().nodes_kept() + [(mode, len(codes.codes)) for mode, codes in self.ids.values()]
+
+    def to_arrays(self) -> Arrays:
+        arrays = self.state.to_arrays()
+        for part, name in enumerate(self.spec.columns):
+            own = self.ids[name][1].to_arrays() if name in self.ids else self.values[name].to_arrays()
+            arrays |= {f"part{part}/{key}": array for key, array in own.items()}
+        return arrays
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        arrays, limits = dict(arrays), []
+        for part, name in enumerate(self.spec.columns):
+            start = f"part{part}/"
+            own = {key.removeprefix(start): arrays.pop(key) for key in list(arrays) if key.startswith(start)}
+            if name in self.ids:
+                self.ids[name][1].read_arrays(own)
+                limits.append(self.ids[name][1].next)
+            else:
+                holder = self.values[name]
+                holder.read(own)
+                limits.append(holder.state.n_rows if holder.state else 0)
+        self.state.read_arrays(arrays)
+        if (self.state.combinations() >= np.array(limits)).any():
+            raise ValueError("a combination has a part that is not known")
+
+
+class RecentColumn(TableColumn):
+    """A table with a row for each node of another mode."""
+
+    def __init__(self, mode: int, spec: Recent, other: int) -> None:
+        super().__init__(mode, [])
+        self._spec, self.state = spec, RecentState(mode, other, spec.n)
+
+    @property
+    def spec(self) -> Recent:
+        return self._spec
+
+    @property
+    def n_rows(self) -> int:
+        return self.state.n_rows
+
+    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+        own, other = index[:, self.state.own], index[:, self.state.other]
+        return self.state.learn(own, other) if learn else self.state.read(own)
+
+    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+        return self.state.read(nodes)
+
+    def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        if mode == self.state.own:
+            self.state.keep_own(keep)
+        return self.state.keep_other(keep) if mode == self.state.other else None
+
+    def clear(self, mode: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        if mode == self.state.own:
+            self.state.clear_own(rows)
+        return self.state.clear_other(rows) if mode == self.state.other else None
+
+    def nodes_kept(self) -> list[tuple[int, int]]:
+        return [(self.state.own, self.state.n_rings), (self.state.other, self.n_rows)]
+
+    def to_arrays(self) -> Arrays:
+        return self.state.to_arrays()
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.state.read_arrays(arrays)
