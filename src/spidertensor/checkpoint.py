@@ -25,8 +25,9 @@ import numpy as np
 from spidertensor.faults import Fault
 from spidertensor.writing import naming, replacing
 
-FORMAT_VERSION = 2  # written; earlier versions can be read
-SECTIONS = {"model", "committee", "classes", "position"}  # known to this version of the package
+FORMAT_VERSION = 3  # the newest; earlier versions can be read
+# Known to this version of the package, with the format version that a file with such a section has
+SECTIONS = {"model": 2, "committee": 2, "classes": 2, "position": 2, "columns": 3}
 MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and changed by transfers that convert line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")
 ALIGN = 64  # bytes
@@ -69,7 +70,7 @@ def save(
     header, offsets = _header(arrays, sections, optional)
     digest = hashlib.sha256()
     with replacing(path) as handle:
-        for part in _parts(header, arrays, offsets):
+        for part in _parts(_version(sections), header, arrays, offsets):
             digest.update(part)
             handle.write(part)
         handle.write(digest.digest())
@@ -177,12 +178,19 @@ def _header(
     header = text.ljust(_aligned(_FIXED.size + len(text)) - _FIXED.size)
     if len(header) > HEADER_LIMIT:
         raise ValueError(f"the sections take {len(header)} bytes; the limit is {HEADER_LIMIT}")
-    _parse(FORMAT_VERSION, header, end)  # never write what `load` would reject
+    _parse(_version(sections), header, end)  # never write what `load` would reject
     return header, {record["name"]: record["offset"] for record in records}
 
 
-def _parts(header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, int]) -> Iterator[Any]:
-    yield _FIXED.pack(MAGIC, FORMAT_VERSION, len(header)) + header
+def _version(sections: Mapping[str, Any]) -> int:
+    """The oldest format that has these sections: older programs can read what they know."""
+    return max((SECTIONS.get(name, 2) for name in sections), default=2)
+
+
+def _parts(
+    version: int, header: bytes, arrays: Mapping[str, np.ndarray], offsets: dict[str, int]
+) -> Iterator[Any]:
+    yield _FIXED.pack(MAGIC, version, len(header)) + header
     end = 0
     for name, offset in offsets.items():
         yield bytes(offset - end)
@@ -252,7 +260,7 @@ def _known(
     _check(isinstance(sections, dict), "the sections are not an object")
     are_names = isinstance(optional, list) and all(isinstance(name, str) for name in optional)
     _check(are_names and sections.keys() >= set(optional), "the optional sections are not a list of sections")
-    unknown = min(sections.keys() - SECTIONS - set(optional), default=None)
+    unknown = min(sections.keys() - SECTIONS.keys() - set(optional), default=None)
     newer = f"written by a newer version of spidertensor (section {unknown!r:.80})"
     _check(unknown is None, f"{newer}, this one reads {', '.join(sorted(SECTIONS))}")
     owners = {name: name.partition("/")[0] for name in records}

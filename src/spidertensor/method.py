@@ -53,8 +53,11 @@ class Bags(NamedTuple):
     def part(self, first: int, last: int) -> Bags:
         """The bags of entries first to last."""
         start = self.start[first : last + 1]
-        here = slice(start[0], start[-1])
-        return Bags(start - start[0], *(each[here] for each in self[1:]))
+        return self.elements(start - start[0], slice(start[0], start[-1]))
+
+    def elements(self, start: NDArray[np.int64], at: Any) -> Bags:
+        """Bags with this start, of the elements at these positions."""
+        return Bags(start, self.table[at], self.row[at], self.weight[at])
 
 
 class Batch(NamedTuple):

@@ -18,8 +18,21 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
+from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.fitted import Fitted, followed, remembering, scaled_values, with_room, without
+from spidertensor.estimator.fitted import (
+    Fitted,
+    attributes_of,
+    bags_of,
+    check_description,
+    describe,
+    followed,
+    remembering,
+    scaled_values,
+    with_room,
+    with_rows,
+    without,
+)
 from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
@@ -97,6 +110,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
     _likelihood: Any  # the Likelihood of the learned model, or of the model the parameters describe
     _stored_as: str  # name of the estimator in files; user-defined subclasses share it
     position_: Any = None
+    _described: Any = ()  # (mode, table) passed to set_attributes before the first entry
     _placed: Any = None  # where the members learn, if in other processes: cluster/fit.py
 
     @learns
@@ -199,6 +213,29 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return len(known)
 
     @locked
+    def set_attributes(self, mode: str | int, table: Any) -> Self:
+        """Describe nodes of a mode: add or replace their attributes, also for ids that come later.
+
+        table: a data frame or a dict of columns, with the ids in the column of the mode and any of its
+               attribute columns; others are ignored. One row for each id. A missing cell changes nothing
+
+        What was learned stays with the attributes it was learned for; later entries use the new ones.
+        """
+        schema = self._schema
+        if schema is None:
+            raise ValueError('a model without attributes: pass modes={"user": ["age"], ...} when creating it')
+        number = schema.number_of(mode)
+        table = inputs.by_name_of(table, schema.names[number])
+        if self._learned is None:
+            check_description(FittedColumns(schema), number, table)
+            self._described = [*self._described, (number, table)]
+            return self
+        with deferred_interrupts():
+            describe(self._fitted().columns, self._fitted().nodes, number, table)
+            self._learned = with_rows(self._fitted())
+        return self
+
+    @locked
     def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
         """Parse texts as ids of a mode: "42" becomes the integer 42 if the ids of the mode are integers."""
         return self._fitted().nodes[self._mode(mode)].parse(texts)
@@ -235,7 +272,16 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         """How negatives are drawn, for modes with these names; None if the entries are not events."""
         return None
 
+    @property
+    def _schema(self) -> Schema | None:
+        """The modes and their columns, if the model has attributes."""
+        if self._learned is not None:
+            return None if self._learned.columns is None else self._learned.columns.schema
+        return None if self.modes is None else Schema.parse(self.modes)
+
     def _columns(self, X: Any) -> Columns:
+        if (schema := self._schema) is not None:
+            return inputs.named_columns(X, [(mode.name, mode.has_id) for mode in schema.modes])
         width = None if self._learned is None else len(self._learned.nodes)
         return inputs.columns(X, getattr(self, "feature_names_in_", None), width)
 
@@ -258,14 +304,15 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
-        if not fitted.bounded:  # an interrupt leaves at worst ids that have learned nothing
+        if not fitted.bounded and fitted.columns is None:  # an interrupt leaves at worst ids without entries
             return self._learn(fitted, columns, value)
-        with deferred_interrupts():  # an interrupt must not leave a new id with the row of an evicted one
+        # An interrupt must not leave a new id with the row of an evicted one, or attributes without a node.
+        with deferred_interrupts():
             return self._learn(fitted, columns, value)
 
     def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
         batch_value = scaled_values(value, fitted)
-        fitted, index, segments = with_room(fitted, columns)
+        fitted, (index, bags, segments) = with_room(fitted, columns)
         # The input is valid from here on. Stored before the update, which works in place on these arrays, so
         # that ids and state agree even if it is interrupted.
         first, self._learned = self._learned is None, fitted
@@ -275,7 +322,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
             with remembering(fitted, index):
-                batch = Batch(index, batch_value)
+                batch = Batch(index, batch_value, bags)
                 if segments:
                     state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
                 else:
@@ -297,10 +344,13 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
     def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
         n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)
-        model = model_of(params, self._likelihood, n_modes)
-        check_alone(params)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
+        attributes = self._start_columns(columns, nodes)
+        model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
+        check_alone(params)
+        if attributes is not None and model.rule is not None:
+            attributes.check_drawn(model.rule.over)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
@@ -308,18 +358,32 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
         pairs = None if params.get("remember_seen", False) is False else SeenPairs()
-        fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs)
+        fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs, columns=attributes)
         return fitted if self._placed is None else self._placed.start(fitted)
 
+    def _start_columns(self, columns: Columns, nodes: list[NodeIndex]) -> FittedColumns | None:
+        """The attribute columns before the first entry, with the attributes set before."""
+        if (schema := self._schema) is None:
+            return None
+        attributes = FittedColumns(schema)
+        for mode, table in self._described:
+            describe(attributes, nodes, mode, table)
+        attributes.begin(attributes.check(columns.given, columns.n_entries))
+        return attributes
+
     def _flat_params(self) -> dict[str, Any]:
-        """The parameters, checked and flat: what the model is built from and what its file stores."""
+        """The parameters, checked and flat: what the model is built from and what its file stores.
+
+        Without `modes`, which files store with what was learned about them.
+        """
         groups = {group: getattr(self, group) for group in self._inside}
-        return checked(flat(self.get_params(deep=False) | groups, self._inside))
+        params = flat(self.get_params(deep=False) | groups, self._inside)
+        return checked({name: value for name, value in params.items() if name != "modes"})
 
     @classmethod
     def _flat_names(cls) -> set[str]:
         inside = [name for names in cls._inside.values() for name in names]
-        return {*cls._get_param_names(), *inside} - cls._inside.keys()
+        return {*cls._get_param_names(), *inside} - cls._inside.keys() - {"modes"}
 
     def _whole(self, fitted: Fitted) -> Fitted:
         """The same with all members in this process."""
@@ -338,10 +402,12 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             return prediction
         columns = self._columns(X)
         index = to_index(fitted.nodes, columns, add=False)
+        bags = bags_of(fitted, columns, index)
         if index.min(initial=0) < 0:
             names = getattr(self, "feature_names_in_", None)
-            self._notes.predicted(fitted, dict(enumerate(columns.ids)), dict(enumerate(index.T)), names)
-        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
+            ids = {mode: each for mode, each in enumerate(columns.ids) if each is not None}
+            self._notes.predicted(fitted, ids, {mode: index[:, mode] for mode in ids}, names)
+        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index, bags))
 
     def _predict_one(self, ids: Any) -> tuple[float, float, float]:
         """mean, var and noise of one entry, as in predict_parts."""
@@ -382,6 +448,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             estimator._learned = fitted_file.from_file(
                 file, config | {"params": params}, estimator._likelihood, runs=runs
             )
+            estimator.modes = estimator._schema  # pyright: ignore[reportAttributeAccessIssue]
             estimator.n_features_in_ = config["modes"]
             estimator.position_ = file.sections.get("position")
             if config["names"] is not None:
@@ -400,8 +467,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             model = fitted.model._replace(members=members, method=LEFT_OUT)
             # Copied because pickle reads it after this call, when another thread may be learning, and because
             # the result of copy.copy must share neither state nor ids.
-            nodes, pairs = copy.deepcopy((fitted.nodes, fitted.pairs))
-            own = {"state": _copied(fitted.state), "nodes": nodes, "pairs": pairs}
+            nodes, pairs, columns = copy.deepcopy((fitted.nodes, fitted.pairs, fitted.columns))
+            own = {"state": _copied(fitted.state), "nodes": nodes, "pairs": pairs, "columns": columns}
             state["_learned"] = fitted._replace(model=model, **own)
         return state
 
@@ -415,6 +482,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
                 len(fitted.nodes),
                 members=[member.own for member in members],
                 product=members[0].network.product,
+                attributes=attributes_of(fitted.columns),
             )
             # Copied because joblib may map a pickle read-only, and kernels write to the state.
             self._learned = fitted._replace(model=model, state=_copied(fitted.state))

@@ -149,7 +149,8 @@ def empty_nodes(max_nodes: int | list[int | None] | None, n_modes: int) -> list[
 
 
 class Segment(NamedTuple):
-    """The entries of a call from `start` to the next segment; `reused`: rows with a new id, per mode."""
+    """The entries of a call from `start` to the next segment; `reused`: rows with a new id, per mode, and
+    rows of attribute tables that start afresh with them."""
 
     start: int
     reused: list[list[int]]
@@ -237,7 +238,8 @@ def in_segments(
             start, reused = waiting.popleft()
             end = waiting[0].start if waiting else len(batch.value)
             start_afresh(state, reused)
-            state, update = update_by(state, Batch(batch.index[start:end], batch.value[start:end]))
+            bags = None if batch.bags is None else batch.bags.part(start, end)
+            state, update = update_by(state, Batch(batch.index[start:end], batch.value[start:end], bags))
             updates.append(update)
     except BaseException:
         for part in waiting:  # not learned, but no id may keep the factors of another

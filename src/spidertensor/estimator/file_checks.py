@@ -43,11 +43,17 @@ def check(condition: Any, reason: str) -> None:
 
 
 def check_sizes(arrays: dict[str, NDArray[Any]], member: int, network: Network, n_nodes: list[int]) -> None:
-    """Check the shapes of the arrays in the file before anything of that size is allocated."""
+    """Check the shapes of the arrays in the file before anything of that size is allocated.
+
+    n_nodes: rows of each table: nodes of each mode, then attribute values
+    """
     check(n_nodes, "there are no modes")
     for part, shapes in (
         ("weights", network.layers),
-        ("factors", list(zip(n_nodes, network.factor_sizes, strict=True))),
+        (
+            "factors",
+            [(n, network.factor_sizes[mode]) for n, mode in zip(n_nodes, network.table_modes, strict=True)],
+        ),
     ):
         for number, shape in enumerate(shapes):
             name = f"committee/members/{member}/posterior/{part}/{number}/mean"
@@ -117,7 +123,10 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
     """Check that predictions cannot overflow, in the model's units or the user's."""
     network, prior, post = member.network, member.prior, state.posterior
     allowed = [
-        *(posterior.factor_prior_var(network, prior, mode).max() for mode in range(network.n_modes)),
+        *(
+            posterior.factor_prior_var(network, prior, table).max()
+            for table in range(len(network.table_modes))
+        ),
         *(prior.slab_var for _ in post.weights),
     ]
     parts = zip((*post.factors, *post.weights), allowed, strict=True)

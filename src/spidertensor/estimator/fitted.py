@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns import Checked, FittedColumns
 from spidertensor.estimator.eviction import Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
-from spidertensor.estimator.inputs import Columns, refuse
+from spidertensor.estimator.inputs import Column, Columns, refuse
 from spidertensor.estimator.labels import Classes
-from spidertensor.estimator.parameters import Model, is_number, plain
+from spidertensor.estimator.parameters import NO_ATTRIBUTES, Attributes, Model, is_number, plain
 from spidertensor.estimator.seen_pairs import SeenPairs
-from spidertensor.method import Prediction
+from spidertensor.method import Bags, Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import events, posterior
+from spidertensor.spider.bags import concatenated
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.posterior import State
 
@@ -33,6 +35,7 @@ class Fitted(NamedTuple):
     scaling: Scaling
     classes: Classes | None = None  # the labels of a classifier
     pairs: SeenPairs | None = None  # for `remember_seen`
+    columns: FittedColumns | None = None  # attributes beside the ids, if the model has any
 
     @property
     def bounded(self) -> bool:
@@ -87,31 +90,108 @@ def units(fitted: Fitted) -> Scaling:
     return Scaling(float(shift + scale * stream.shift), float(scale * stream.scale))
 
 
-def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, NDArray[np.int64], list[Segment]]:
-    """Add all new ids. Return the grown model, the (n, K) node numbers, and the segments (eviction.py).
+class Rows(NamedTuple):
+    """Where the entries of a call are in the state."""
+
+    index: NDArray[np.int64]  # (n, K) nodes of the ids
+    bags: Bags | None  # their attributes
+    segments: list[Segment]  # see eviction.py
+
+
+def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
+    """Add all new ids and attribute values. Return the grown model, and the rows of the entries.
 
     On failure nothing is added. The state grows here, not in the update, so that ids and state agree as soon
     as the result is stored, and the update can work in place.
     """
     nodes, known = fitted.nodes, [len(each) for each in fitted.nodes]
+    checked = None if fitted.columns is None else fitted.columns.check(columns.given, columns.n_entries)
     try:
         index = to_index(nodes, columns, add=True)
-        wanted = np.array([len(each) for each in nodes])
-        members = tuple(
-            posterior.grow(state, member.network, member.prior, wanted)
-            for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
-        )
-        parts, rule, draws = [], fitted.model.rule, fitted.state.draws
+        parts, rule, bags = [], fitted.model.rule, None
         if fitted.bounded:
             size, entries = fitted.params["batch_size"], int(fitted.state.counts.entries)
             parts = segments(nodes, index, entries, size, at_once=rule is not None)
-        if rule and draws:
-            draws = events.with_room(draws, rule, wanted)
+        if checked is not None:
+            bags, parts = _learned_bags(fitted, checked, index, parts)
+        grown = with_rows(fitted)
     except BaseException:  # out of memory, or Ctrl-C
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)
         raise
-    return fitted._replace(state=fitted.state._replace(members=members, draws=draws)), index, parts
+    return grown, Rows(index, bags, parts)
+
+
+def with_rows(fitted: Fitted) -> Fitted:
+    """The same model with a row in every table for every node and every attribute value."""
+    rows = [len(each) for each in fitted.nodes]
+    wanted = np.array(rows if fitted.columns is None else [*rows, *fitted.columns.n_rows])
+    members = tuple(
+        posterior.grow(state, member.network, member.prior, wanted)
+        for state, member in zip(fitted.state.members, fitted.model.members, strict=True)
+    )
+    rule, draws = fitted.model.rule, fitted.state.draws
+    if rule and draws:
+        draws = events.with_room(draws, rule, wanted)
+    return fitted._replace(state=fitted.state._replace(members=members, draws=draws))
+
+
+def _learned_bags(
+    fitted: Fitted, checked: Checked, index: NDArray[np.int64], parts: list[Segment]
+) -> tuple[Bags, list[Segment]]:
+    """The attributes of the entries, segment by segment: in each some nodes may have become others."""
+    assert fitted.columns is not None
+    if not parts:
+        return fitted.columns.bags(checked, index, learn=True), parts
+    found, longer = [], []
+    for number, (start, reused) in enumerate(parts):
+        end = parts[number + 1].start if number + 1 < len(parts) else len(index)
+        of_tables: list[list[int]] = [[] for _ in fitted.columns.tables]
+        for mode, rows in enumerate(reused):
+            if rows:
+                for table, afresh in fitted.columns.clear(mode, np.array(rows)).items():
+                    of_tables[table].extend(afresh.tolist())
+        found.append(fitted.columns.bags(checked.cut(start, end), index[start:end], learn=True))
+        longer.append(Segment(start, [*reused, *of_tables]))
+    return concatenated(found), longer
+
+
+def bags_of(fitted: Fitted, columns: Columns, index: NDArray[np.int64]) -> Bags | None:
+    """The attributes of entries to predict, whose ids have these nodes."""
+    if fitted.columns is None:
+        return None
+    checked = fitted.columns.check(columns.given, columns.n_entries)
+    return fitted.columns.bags(checked, index, learn=False)
+
+
+def describe(
+    columns: FittedColumns | None, nodes: Sequence[NodeIndex], mode: int, table: Mapping[str, Column]
+) -> None:
+    """Remember the attributes of nodes of a mode; unseen ids become nodes. EntryError changes nothing."""
+    assert columns is not None
+    checked = check_description(columns, mode, table)
+    ids, known = table[columns.schema.names[mode]], len(nodes[mode])
+    numbers = nodes[mode].find_or_add(ids)
+    try:
+        columns.describe(mode, numbers, checked)
+    except BaseException:
+        nodes[mode].truncate(known)
+        raise
+
+
+def check_description(columns: FittedColumns, mode: int, table: Mapping[str, Column]) -> Checked:
+    """Check a table of attributes; EntryError if something in it is not allowed."""
+    ids = table[columns.schema.names[mode]]
+    NodeIndex().find_or_add(ids)  # only to check them
+    return columns.check(table, len(ids), mode)
+
+
+def attributes_of(columns: FittedColumns | None) -> Attributes:
+    """What the model of these columns has to know of them."""
+    if columns is None:
+        return NO_ATTRIBUTES
+    without_id = [mode for mode, each in enumerate(columns.schema.modes) if not each.has_id]
+    return Attributes(columns.tables, tuple(without_id), columns.of_nodes)
 
 
 @contextmanager
@@ -134,6 +214,9 @@ def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
     keep = np.ones(len(fitted.nodes[mode]), bool)
     keep[list(numbers)] = False
     members = tuple(posterior.keep_rows(member, mode, keep) for member in fitted.state.members)
+    if fitted.columns is not None:
+        for table, rows in fitted.columns.keep(mode, keep).items():
+            members = tuple(posterior.keep_rows(each, len(fitted.nodes) + table, rows) for each in members)
     nodes = [each.without(numbers) if m == mode else each for m, each in enumerate(fitted.nodes)]
     draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
     if rule and draws:

@@ -3,6 +3,7 @@
 "model":     the model's JSON (here called `config`), the ids of its nodes, and the seen pairs, if remembered
 "committee": what its members have learned, and for events what the draws depend on
 "classes":   the labels of a classifier, unless they are 0 and 1
+"columns":   the attributes beside the ids, if the model has any: a file of format 3
 "position":  the caller's
 
 Kernels do not validate, so everything in a file is checked before use: the description of the model here, the
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
 from spidertensor.estimator import event_rule, labels
+from spidertensor.estimator.columns import FittedColumns
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.file_checks import check, check_learned, check_sizes
-from spidertensor.estimator.fitted import Fitted
+from spidertensor.estimator.fitted import Fitted, attributes_of
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import (
@@ -139,6 +141,8 @@ def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> 
     sections = {"model": to_config(fitted, estimator, names), "committee": {"members": members}}
     if fitted.classes is not None and not labels.are_zero_one(fitted.classes):
         sections["classes"] = list(fitted.classes)
+    if fitted.columns is not None:
+        sections["columns"] = fitted.columns.to_json()
     return sections
 
 
@@ -180,6 +184,8 @@ def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     arrays = checkpoint.flatten(state, "committee")
     if fitted.pairs is not None:
         arrays["model/seen_pairs"] = fitted.pairs.pairs()
+    if fitted.columns is not None:
+        arrays |= {f"columns/{name}": array for name, array in fitted.columns.to_arrays().items()}
     for mode, nodes in enumerate(fitted.nodes):
         arrays |= {f"model/nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
     return arrays
@@ -204,15 +210,37 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
         same = event_rule.resolved(params, names, modes) == params
         check(whole and same, "the modes of the events are not numbers")
     n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
+    columns = _columns(file, names, n_nodes)
+    rows = n_nodes if columns is None else [*n_nodes, *columns.n_rows.tolist()]
+    attributes = attributes_of(columns)
     arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
     for m, own in enumerate(members):
-        check_sizes(arrays, m, network_of(params | own, len(nodes), product=product), n_nodes)
-    model = model_of(params, likelihood, len(nodes), members=members, product=product, runs=runs)
+        network = network_of(params | own, len(nodes), product=product, attributes=attributes)
+        check_sizes(arrays, m, network, rows)
+    built: dict[str, Any] = {"members": members, "product": product, "runs": runs, "attributes": attributes}
+    model = model_of(params, likelihood, len(nodes), **built)
+    if columns is not None and model.rule is not None:
+        columns.check_drawn(model.rule.over)
     state = _state(file, arrays, model, params)
     scaling = Scaling(float(shift), float(scale))
-    check_learned(state, model, params, n_nodes, scaling)
+    check_learned(state, model, params, rows, scaling)
     pairs = _pairs(file.arrays, params, model.rule, n_nodes)
-    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood), pairs)
+    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood), pairs, columns)
+
+
+def _columns(file: Checkpoint, names: Any, n_nodes: list[int]) -> FittedColumns | None:
+    stored = file.sections.get("columns")
+    if stored is None:
+        return None
+    inside = {
+        name.removeprefix("columns/"): a for name, a in file.arrays.items() if name.startswith("columns/")
+    }
+    columns = FittedColumns.from_file(stored, inside, n_nodes)
+    check(names == list(columns.schema.names), "the columns are of other modes")
+    check(all(column.scale is not None for column in columns.columns), "a table has no scale")
+    empty = all(n == 0 for n, mode in zip(n_nodes, columns.schema.modes, strict=True) if not mode.has_id)
+    check(empty, "a mode without ids has nodes")
+    return columns
 
 
 def _classes(file: Checkpoint, likelihood: Likelihood) -> Classes | None:
@@ -235,7 +263,7 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
                 modes.setdefault(mode, {})[part] = array
             case ["model", "state", _, *_] if alone:
                 pass
-            case ["committee", _, *_] | ["model", "seen_pairs"]:
+            case ["committee" | "columns", _, *_] | ["model", "seen_pairs"]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r:.80}")

@@ -210,13 +210,16 @@ def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDAr
         raise wrong_width(len(nodes), len(columns.ids))
     checked = []
     for mode, column in enumerate(columns.ids):
+        if column is None:  # a mode without ids
+            checked.append(None)
+            continue
         try:
             checked.append(checked_ids(column))
         except EntryError as error:
             raise error.but(column=mode if columns.names is None else columns.names[mode]) from None
     index = np.empty((columns.n_entries, len(nodes)), dtype=np.int64)
     for mode, ids in enumerate(checked):
-        index[:, mode] = nodes[mode]._map(ids, add=add)
+        index[:, mode] = -1 if ids is None else nodes[mode]._map(ids, add=add)
     return index
 
 

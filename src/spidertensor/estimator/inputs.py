@@ -8,7 +8,7 @@ y --values---> (n,) floats; labels.py does this for labels
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,14 @@ class Columns:
     as X to avoid a 2-D array.
     """
 
-    ids: Sequence[Column]
+    ids: Sequence[Column | None]  # None for a mode without ids
     names: tuple[str, ...] | None = None
+    given: Mapping[str, Column] = field(default_factory=dict)  # all columns, for a model with attributes
 
     @property
     def n_entries(self) -> int:
-        return len(self.ids[0]) if self.ids else 0
+        column = next((each for each in (*self.ids, *self.given.values()) if each is not None), ())
+        return len(column)
 
 
 def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Columns:
@@ -70,6 +72,61 @@ def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None
     return found
 
 
+def named_columns(X: Any, modes: Sequence[tuple[str, bool]]) -> Columns:
+    """X for a model with attributes: the id column of each mode, and all columns by name.
+
+    X:     a dict of columns, a list of dicts, an eager data frame, Columns; or ids alone, as in `columns`
+    modes: the name of each mode, and whether it has ids
+    """
+    names, wanted = tuple(name for name, _ in modes), [name for name, has_id in modes if has_id]
+    table = _named(X, wanted)
+    if missing := [name for name in wanted if name not in table]:
+        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(map(str, table))})")
+    lengths = {name: len(column) for name, column in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise EntryError(f"columns differ in length: {lengths!s:.200}")
+    return Columns([table[name] if has_id else None for name, has_id in modes], names, table)
+
+
+def by_name_of(table: Any, ids: str) -> dict[str, Column]:
+    """A table of attributes, one row per node, as columns by name. ids: the column of the nodes' ids"""
+    if isinstance(table, list | tuple) and table and not isinstance(table[0], Mapping):
+        raise EntryError("a table of attributes is a data frame or a dict of columns, not a plain list")
+    found = _named(table, [ids])
+    if ids not in found:
+        raise EntryError(f"missing columns: {ids} (found: {', '.join(map(str, found))})")
+    if len({len(column) for column in found.values()}) > 1:
+        raise EntryError("columns differ in length")
+    return found
+
+
+def _named(X: Any, ids: Sequence[str]) -> dict[str, Column]:
+    """The columns of X by name; without names, X has the ids alone."""
+    if isinstance(X, Mapping):
+        return {str(name): column for name, column in X.items()}
+    if isinstance(X, list | tuple) and X and all(isinstance(row, Mapping) for row in X):
+        names = dict.fromkeys(str(name) for row in X for name in row)
+        return {name: [row.get(name) for row in X] for name in names}
+    if isinstance(X, Columns) and X.names is not None:
+        return dict(zip(X.names, X.ids, strict=True)) | dict(X.given)  # pyright: ignore[reportReturnType]
+    plain = isinstance(X, list | tuple | np.ndarray | Columns)
+    if not plain and (series := _series(X)) is not None:
+        found = _frame_columns({name: series[name] for name in ids if name in series}, None)
+        table = dict(zip(found.names or (), found.ids, strict=True))
+        return table | {name: _cells(each) for name, each in series.items() if name not in table}  # pyright: ignore[reportReturnType]
+    return dict(zip(ids, columns(X, width=len(ids)).ids, strict=True))  # pyright: ignore[reportReturnType]
+
+
+def _cells(series: Any) -> Column:
+    """The cells of a column of a data frame, as an array where that loses nothing."""
+    import narwhals as nw
+
+    dtype = series.dtype
+    whole = dtype.is_integer() and dtype not in (nw.Int128, nw.UInt128) and not series.null_count()
+    naive = isinstance(dtype, nw.Datetime) and dtype.time_zone is None
+    return series.to_numpy() if whole or naive or dtype.is_float() else series.to_list()
+
+
 def by_name(table: Any, what: str) -> dict[Any, Column]:
     """The columns of a dict or an eager data frame by name.
 
@@ -82,7 +139,7 @@ def by_name(table: Any, what: str) -> dict[Any, Column]:
         raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
     found = _frame_columns(series, None)
     assert found.names is not None  # a frame has names
-    return dict(zip(found.names, found.ids, strict=True))
+    return dict(zip(found.names, found.ids, strict=True))  # pyright: ignore[reportReturnType]
 
 
 def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:
@@ -183,7 +240,7 @@ def _transpose(entries: Sequence[Any], width: int | None) -> list[Column]:
 
 
 def _given_columns(X: Columns, names: Sequence[str] | None) -> Columns:
-    lengths = [len(column) for column in X.ids]
+    lengths = [len(column) for column in X.ids if column is not None]
     if lengths and lengths.count(lengths[0]) != len(lengths):
         raise EntryError(f"columns differ in length: {lengths}")
     if X.names is None:

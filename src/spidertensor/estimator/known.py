@@ -167,7 +167,7 @@ class Known(Shared):
         """
         fitted = self._fitted()
         state = posterior.trim(fitted.state.members[self._member(member)])
-        modes = zip(fitted.nodes, state.posterior.factors, strict=True)
+        modes = zip(fitted.nodes, state.posterior.factors, strict=False)  # attribute tables follow
         return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
 
     def _fitted(self) -> Fitted:

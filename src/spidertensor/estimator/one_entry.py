@@ -119,6 +119,8 @@ def learn_rows(
 
 def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
     """Learn one entry: its update in user units, and its nodes. None if the fast path does not apply."""
+    if fitted.columns is not None:
+        return None  # attributes must be read and remembered
     if fitted.bounded:
         return None  # recency must be updated
     if fitted.pairs is not None:
@@ -171,6 +173,8 @@ def _number(fitted: Fitted, value: Any) -> Any:
 
 def predict_fast(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
     """mean, var and noise in user units; None if the fast path does not apply, as for unseen nodes."""
+    if fitted.columns is not None:
+        return None
     nodes = plain_numbers(fitted.nodes, ids)
     if nodes is None or -1 in nodes:
         return None

@@ -17,9 +17,10 @@ from spidertensor.spider import posterior
 from spidertensor.spider.committee import CommitteeMethod, committee
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes
 from spidertensor.spider.engine import ENGINES, build
+from spidertensor.spider.event_bags import AttributesOfNodes, EventBags
 from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
-from spidertensor.spider.network import Network
+from spidertensor.spider.network import Network, Table
 
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network
 OF_ENGINE = ("memory", *Inference.names())  # parameters passed on to the engine
@@ -66,6 +67,7 @@ class Parameters:
     engine: str = "sequential"
     network: CustomNetwork | None = None
     random_state: Any = 0
+    modes: Mapping[str, Any] | None = None
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
@@ -212,13 +214,37 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def network_of(params: dict[str, Any], n_modes: int, *, product: bool = False) -> Network:
+class Attributes(NamedTuple):
+    """What the model has to know of attribute columns: see Network.tables and without_id, and for events the
+    attributes of drawn nodes."""
+
+    tables: tuple[Table, ...] = ()
+    without_id: tuple[int, ...] = ()
+    of_nodes: AttributesOfNodes | None = None
+
+
+NO_ATTRIBUTES = Attributes()
+
+
+def network_of(
+    params: dict[str, Any],
+    n_modes: int,
+    *,
+    product: bool = False,
+    attributes: Attributes = NO_ATTRIBUTES,
+) -> Network:
     """The network for entries with n_modes modes. product: see Network.product, for models from before 0.2"""
     rank = params["rank"]
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
         raise ValueError(f"rank names {len(ranks)} modes, the entries have {n_modes}")
-    around = {"bias": params["bias"], "multilinear": params["multilinear"], "product": product}
+    around: dict[str, Any] = {
+        "bias": params["bias"],
+        "multilinear": params["multilinear"],
+        "product": product,
+        "tables": attributes.tables,
+        "without_id": attributes.without_id,
+    }
     if params["network"] is not None:
         return CustomSizes(ranks, custom=params["network"], **around)
     return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
@@ -240,6 +266,7 @@ def model_of(
     members: list[dict[str, Any]] | None = None,
     product: bool = False,
     runs: bool = True,
+    attributes: Attributes = NO_ATTRIBUTES,
 ) -> Model:
     """Build the model for entries with n_modes modes.
 
@@ -252,7 +279,7 @@ def model_of(
     built = []
     for own in members_of(params) if members is None else members:
         settings = params | own
-        network = network_of(settings, n_modes, product=product)
+        network = network_of(settings, n_modes, product=product, attributes=attributes)
         prior = posterior.Prior(**{name: settings[name] for name in Prior.names()})
         method = LEFT_OUT
         if runs:
@@ -263,7 +290,9 @@ def model_of(
     whole, rule = LEFT_OUT, rule_of(params)
     if runs:
         whole = committee([member.method for member in built], likelihood, clip=params.get("clip"))
-        whole = whole if rule is None else events(whole, rule)
+        if rule is not None:
+            modes = [table.mode for table in attributes.tables]
+            whole = events(whole, rule, attributes.of_nodes and EventBags(modes, attributes.of_nodes))
     return Model(tuple(built), likelihood, whole, rule)
 
 

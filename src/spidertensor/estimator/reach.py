@@ -17,6 +17,7 @@ from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior, Site, State
 
+LARGEST_WEIGHTS = 40.0  # of all attribute nodes of a table in an entry: sqrt(1000) for a full list
 STEEPEST = 1.13  # largest slope of an activation: gelu; the others have at most 1
 FARTHEST_DRAW = 8.3  # standard deviations: the largest from `posterior.uniforms`
 EXACT_NORM_SIZE = 1024  # rows and columns up to which the exact norm takes less than a second
@@ -88,6 +89,7 @@ def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) ->
         *(float(factor.var.max(initial=0)) for factor in state.posterior.factors),
         *(float(posterior.factor_prior_var(network, prior, mode).max()) for mode in range(network.n_modes)),
     )
+    factor_var *= (1 + len(network.tables)) * LARGEST_WEIGHTS**2 if network.tables else 1
     if network.multilinear:
         pair, slope = _multilinear(multilinear, product=network.product)
         f += pair
@@ -97,15 +99,21 @@ def _reach(layers: list[_Part], state: State, network: Network, prior: Prior) ->
 
 def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float, list[float]]:
     """Bounds of the norm of the network's input, of the sum of biases, and of each multilinear part."""
-    deep, bias, multilinear = 0.0, 0.0, []
+    deep, bias, multilinear = [0.0] * network.n_modes, 0.0, [0.0] * network.n_modes
     start = FARTHEST_DRAW * prior.multilinear_start * math.sqrt(max(network.multilinear, 1))
-    for factor in state.posterior.factors:
+    for table, (mode, factor) in enumerate(zip(network.table_modes, state.posterior.factors, strict=True)):
+        weights = 1.0 if table < network.n_modes else LARGEST_WEIGHTS
         mean = factor.mean.astype(np.float64)
-        deep += float(np.square(mean[:, network.deep_start :]).sum(axis=1).max(initial=0))
-        bias += float(np.abs(mean[:, 0]).max(initial=0)) if network.bias else 0.0
+        deep[mode] += weights * _longest(mean[:, network.deep_start :])
+        bias += weights * float(np.abs(mean[:, 0]).max(initial=0)) if network.bias else 0.0
         own = mean[:, int(network.bias) : network.deep_start]
-        multilinear.append(max(math.sqrt(float(np.square(own).sum(axis=1).max(initial=0))), start))
-    return math.sqrt(deep), bias, multilinear
+        multilinear[mode] += weights * max(_longest(own), start)
+    return math.hypot(*deep), bias, multilinear
+
+
+def _longest(rows: NDArray[np.float64]) -> float:
+    """The largest norm of a row."""
+    return math.sqrt(float(np.square(rows).sum(axis=1).max(initial=0)))
 
 
 def _multilinear(norms: list[float], *, product: bool) -> tuple[float, float]:

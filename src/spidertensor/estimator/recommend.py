@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.candidates import Candidates
 from spidertensor.estimator.fitted import Fitted, intervals
 from spidertensor.estimator.quick_scores import Bounds, quick_bounds
-from spidertensor.method import Prediction
+from spidertensor.method import Bags, Prediction
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.quick_means import one_blas_thread, quick_means
@@ -28,6 +28,8 @@ BLOCK = 2**13  # candidates scored at once: their hidden layers fit the processo
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_NO_NODE = np.array([-1])  # in a mode without ids
 
 
 class Recommendation(NamedTuple):
@@ -48,7 +50,10 @@ class Recommendation(NamedTuple):
 def check_modes(fitted: Fitted, given: Mapping[int, Any], candidates: Candidates) -> None:
     """ValueError unless `given` and the candidates together have every mode once."""
     every = sorted([*given, *candidates.numbers])
-    if every != list(range(len(fitted.nodes))):
+    with_id = range(len(fitted.nodes))
+    if fitted.columns is not None:
+        with_id = [mode for mode, each in enumerate(fitted.columns.schema.modes) if each.has_id]
+    if every != list(with_id):
         raise ValueError("given must name every mode except the ranked one, each once")
 
 
@@ -58,6 +63,7 @@ def best_nodes(
     given: Mapping[int, Any],
     excluded: Ints,
     *,
+    situation: Mapping[str, Any],
     n: int,
     explore: str,
     rng: np.random.Generator,
@@ -65,28 +71,56 @@ def best_nodes(
 ) -> list[Recommendation]:
     """The n best candidates, best first, for the ids `given` in all other modes.
 
-    excluded: sorted positions among the candidates
+    excluded:  sorted positions among the candidates
+    situation: attribute columns that are the same for all candidates, by name
     explore, coverage: see SpiderRegressor.recommend
     """
     if explore not in EXPLORE:
         raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
     numbers = [
-        candidates.numbers[mode] if mode in candidates.numbers else nodes.find([given[mode]])
+        candidates.numbers[mode]
+        if mode in candidates.numbers
+        else (nodes.find([given[mode]]) if mode in given else _NO_NODE)
         for mode, nodes in enumerate(fitted.nodes)
     ]
+    bags = _Bags(fitted, candidates, given, situation)
     allowed = np.delete(np.arange(len(candidates)), excluded)
     best, many = _Best(n), len(allowed) > BLOCK
     with one_blas_thread() if many else nullcontext():
         if explore == "thompson":
-            for places, score in _drawn_scores(fitted, candidates.over, numbers, allowed, rng):
+            for places, score in _drawn_scores(fitted, candidates.over, numbers, bags, allowed, rng):
                 best.add(places, score)
         else:
-            bounds = quick_bounds(fitted, explore) if many and n > 0 else None
+            bounds = quick_bounds(fitted, explore) if many and n > 0 and fitted.columns is None else None
             if bounds is not None:
                 allowed = _shortlist(fitted, numbers, allowed, n, bounds)
             for places in _blocks(allowed):
-                best.add(places, _scores(fitted, _of(numbers, places), explore))
-    return _recommendations(fitted, candidates, numbers, best.places, coverage)
+                now = _of(numbers, places)
+                best.add(places, _scores(fitted, _index(now), bags.of(places, now), explore))
+    return _recommendations(fitted, candidates, numbers, bags, best.places, coverage)
+
+
+class _Bags:
+    """The attributes of candidates: those that the model remembers, and the situation."""
+
+    def __init__(
+        self, fitted: Fitted, candidates: Candidates, given: Mapping[int, Any], situation: Mapping[str, Any]
+    ) -> None:
+        self._columns, self._candidates = fitted.columns, candidates
+        if fitted.columns is not None:
+            names = fitted.columns.schema.names
+            self._same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
+            self._over = names[candidates.over]
+
+    def of(self, places: Ints, numbers: list[Ints]) -> Bags | None:
+        """numbers: per mode, the nodes of the candidates at these places"""
+        if self._columns is None:
+            return None
+        n = len(places)
+        table: dict[str, Any] = {name: [value] * n for name, value in self._same.items()}
+        table[self._over] = [self._candidates.ids[place] for place in places.tolist()]
+        index = np.stack(np.broadcast_arrays(*numbers, places)[:-1], axis=1)
+        return self._columns.bags(self._columns.check(table, n), index, learn=False)
 
 
 def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> list[Any]:
@@ -133,8 +167,8 @@ def _shortlist(fitted: Fitted, numbers: list[Ints], allowed: Ints, n: int, bound
     return places
 
 
-def _scores(fitted: Fitted, numbers: list[Ints], explore: str) -> Floats:
-    prediction = fitted.model.method.predict(fitted.state, _index(numbers))
+def _scores(fitted: Fitted, index: Ints, bags: Bags | None, explore: str) -> Floats:
+    prediction = fitted.model.method.predict(fitted.state, index, bags)
     if explore == "ucb":
         return prediction.mean + 2 * np.sqrt(prediction.var)
     in_units = fitted.scaling.user_units(*prediction)
@@ -142,7 +176,7 @@ def _scores(fitted: Fitted, numbers: list[Ints], explore: str) -> Floats:
 
 
 def _drawn_scores(
-    fitted: Fitted, over: int, numbers: list[Ints], allowed: Ints, rng: np.random.Generator
+    fitted: Fitted, over: int, numbers: list[Ints], bags: _Bags, allowed: Ints, rng: np.random.Generator
 ) -> Iterator[tuple[Ints, Floats]]:
     """f under one joint draw of all weights and factors, from a member drawn by its weight.
 
@@ -156,13 +190,16 @@ def _drawn_scores(
     rows, own = list(numbers), list(numbers)
     for mode, number in enumerate(numbers):
         rows[mode], own[mode] = (none, none) if mode == over else np.unique(number, return_inverse=True)
-    drawn = posterior.sample(state, member.network, member.prior, rows, rng)
+    tables = [np.arange(n) for n in state.counts.nodes[len(numbers) :].tolist()]  # attributes are shared
+    drawn = posterior.sample(state, member.network, member.prior, [*rows, *tables], rng)
     for places in _blocks(allowed):
         rows[over] = _of(numbers, places)[over]
         block = posterior.with_drawn(drawn, state, member.network, member.prior, over, rows[over], rng)
         now = _of(own, places)
         now[over] = np.arange(len(places))
-        if not isinstance(member.network, CustomSizes):
+        if (of := bags.of(places, _of(numbers, places))) is not None:
+            f = member.method.predict(block, _index(now), of).mean
+        elif not isinstance(member.network, CustomSizes):
             f = quick_means(block, member.network, now).astype(np.float64)
         else:
             f = member.method.predict(block, _index(now)).mean
@@ -170,10 +207,16 @@ def _drawn_scores(
 
 
 def _recommendations(
-    fitted: Fitted, candidates: Candidates, numbers: list[Ints], best: Ints, coverage: float | None
+    fitted: Fitted,
+    candidates: Candidates,
+    numbers: list[Ints],
+    bags: _Bags,
+    best: Ints,
+    coverage: float | None,
 ) -> list[Recommendation]:
     index = np.stack(np.broadcast_arrays(*_of(numbers, best), best)[:-1], axis=1)
-    in_units = fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index))
+    predicted = fitted.model.method.predict(fitted.state, index, bags.of(best, _of(numbers, best)))
+    in_units = fitted.scaling.user_units(*predicted)
     columns = [fitted.model.likelihood.expected(in_units.mean, in_units.var), np.sqrt(in_units.var)]
     if coverage is not None:
         columns += intervals(fitted, Prediction(*in_units), coverage)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
+from spidertensor.estimator.inputs import by_name
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.notes import Noting
 from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes, seen_with
@@ -60,10 +61,12 @@ class Recommender(Known, Noting):
     ) -> list[list[Recommendation]]:
         """Recommend for each row of a table; returns one list per row, in order.
 
-        given: a dict of columns of ids or a data frame: {"user": [1, 2], "hour": [8, 17]}. All other
-               parameters are as in `recommend`; with "thompson" each row gets its own draw
+        given: a dict of columns of ids or a data frame: {"user": [1, 2], "hour": [8, 17]}, with attribute
+               columns beside them if the model has any. All other parameters are as in `recommend`; with
+               "thompson" each row gets its own draw
         """
         fitted, mode = self._fitted(), self._mode(over)
+        given, situations = self._situations(given)
         columns = given_columns(given, self._mode)
         ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
         if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
@@ -76,9 +79,24 @@ class Recommender(Known, Noting):
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         rows = rows if columns else [{}]  # the candidates cover all modes
         best = []
-        for ids in rows:
+        for number, ids in enumerate(rows):
             left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
-            best.append(best_nodes(fitted, ranked, ids, ranked.places(left_out), **options))
+            situation = {name: column[number] for name, column in situations.items()}
+            best.append(
+                best_nodes(fitted, ranked, ids, ranked.places(left_out), situation=situation, **options)
+            )
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return best
+
+    def _situations(self, given: Any) -> tuple[Any, dict[str, Any]]:
+        """Split a table into ids by mode and attribute columns by name."""
+        columns = self._fitted().columns
+        if columns is None:
+            return given, {}
+        table, ids = by_name(given, "given"), {mode.name for mode in columns.schema.modes if mode.has_id}
+        own = {name: column for name, column in table.items() if name in ids or not isinstance(name, str)}
+        rest = {name: list(column) for name, column in table.items() if name not in own}
+        if strange := [name for name in rest if name not in columns.schema.inputs]:
+            raise ValueError(f"given names {strange[0]!r:.80}, which is neither a mode nor an attribute")
+        return own, rest

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, joined
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, joined
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
+from spidertensor.spider.event_bags import EventBags
 from spidertensor.spider.keyed import uniform
 from spidertensor.spider.popularity import Popularity, before, node_at, set_times
 
@@ -87,8 +88,10 @@ def trimmed(draws: Draws, rule: Rule, nodes: Sequence[int]) -> Draws:
     return draws._replace(popularity=tuple(cut))
 
 
-def events(method: M, rule: Rule) -> M:
+def events(method: M, rule: Rule, attributes: EventBags | None = None) -> M:
     """Wrap `method`, a committee of probit models, to learn events and draw their negatives.
+
+    attributes: makes the bags of negatives, if the model has attributes
 
     All values of a batch are 1. An Update reports each event's prediction; its log evidence is the sum over
     the event and its negatives.
@@ -100,11 +103,14 @@ def events(method: M, rule: Rule) -> M:
     def update(state: Any, batch: Batch) -> tuple[Any, Update]:
         return _in_blocks(learn, rule, state, batch)
 
-    def learn(state: Any, index: NDArray[np.int64]) -> tuple[Any, Update]:
+    def learn(state: Any, index: NDArray[np.int64], bags: Bags | None) -> tuple[Any, Update]:
         """Learn a block of events and their negatives."""
         entries = int(state.counts.entries)
         state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
         made = _made(state.draws, rule, int(state.members[0].seed), index)
+        if bags is not None and attributes is not None:
+            of_made = attributes.made(bags, made.event, made.replaced, made.batch.index)
+            made = made._replace(batch=made.batch._replace(bags=of_made))
         try:
             after, update = method.update(state, made.batch)
         finally:  # an interrupt comes before these entries are learned or after all of them are
@@ -135,27 +141,30 @@ def around(method: Method, rule: Rule) -> Method:
     def update(state: Around, batch: Batch) -> tuple[Around, Update]:
         return _in_blocks(learn, rule, state, batch)
 
-    def learn(state: Around, index: NDArray[np.int64]) -> tuple[Around, Update]:
+    def learn(state: Around, index: NDArray[np.int64], _: Bags | None) -> tuple[Around, Update]:
         draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
         made = _made(draws, rule, int(state.seed), index)
         after, update = method.update(state.state, made.batch)
         _commit(draws, rule, index)
         return Around(after, draws, state.seed), _update_of_events(update, made.first)
 
-    def predict(state: Around, index: NDArray[np.integer]) -> Prediction:
-        return method.predict(state.state, index)
+    def predict(state: Around, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        return method.predict(state.state, index, bags)
 
     return Method(init, update, predict, method.unit)
 
 
 def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, Update]:
-    check_batch(batch, batch.index.shape[1])
+    if batch.bags is None:
+        check_batch(batch, batch.index.shape[1])
     if not (batch.value == 1).all():
         raise ValueError("a model of events learns only values of 1: it draws the zeros itself")
     updates = []
     size = max(1, BLOCK_ENTRIES // (1 + rule.negatives))
     for first in range(0, max(len(batch.value), 1), size):
-        state, update = learn(state, np.require(batch.index[first : first + size], np.int64, "C"))
+        index = np.require(batch.index[first : first + size], np.int64, "C")
+        bags = None if batch.bags is None else batch.bags.part(first, first + len(index))
+        state, update = learn(state, index, bags)
         updates.append(update)
     return state, updates[0] if len(updates) == 1 else joined(updates)
 
@@ -163,6 +172,8 @@ def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, U
 class _Made(NamedTuple):
     batch: Batch  # events and negatives
     first: NDArray[np.int64]  # (n,) positions of the events in the batch
+    event: NDArray[np.int64]  # of each entry of the batch
+    replaced: NDArray[np.int64]  # the mode whose node was drawn, -1 for an event
 
 
 def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made:
@@ -178,8 +189,12 @@ def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made
             draw_by_popularity(key, first, nodes, *draws.popularity[place], rule.power, is_on, drawn)
         else:
             draw_alike(key, first, nodes, draws.seen[place], is_on, drawn)
-    made, value, at = with_negatives(index, np.array(rule.over, np.int64)[turn], drawn)
-    return _Made(Batch(made, value), at)
+    modes = np.array(rule.over, np.int64)[turn]
+    made, value, at = with_negatives(index, modes, drawn)
+    event = np.repeat(np.arange(len(index)), 1 + (drawn >= 0).sum(axis=1))
+    replaced = np.full(len(value), -1)
+    replaced[value == 0] = modes[drawn >= 0]
+    return _Made(Batch(made, value), at, event, replaced)
 
 
 def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:

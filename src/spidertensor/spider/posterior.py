@@ -268,7 +268,7 @@ def sample(
 ) -> State:
     """Draw the weights and some nodes' factors from the posterior, as a state with variances near 0.
 
-    rows: per mode, the nodes of the new state; -1 is an unseen node, drawn from the prior
+    rows: per table, the nodes of the new state; -1 is an unseen node, drawn from the prior
     """
     factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
     weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)

@@ -161,6 +161,26 @@ class FittedColumns:
             if column.scale is None and not isinstance(column.spec, Undecided):
                 column.scale = self._scale(column.mode)
 
+    def begin(self, checked: Checked) -> None:
+        """Decide what can be decided before the first entries, and fix the prior variance of every table."""
+        self._settle(checked)
+        for column in self.columns:
+            if column.scale is None:
+                column.scale = self._scale(column.mode)
+
+    def check_drawn(self, modes: Sequence[int]) -> None:
+        """ValueError if a column cannot be known for nodes of these modes that are drawn as negatives."""
+        names = {self.schema.names[mode] for mode in modes}
+        for column in self.columns:
+            drawn = column.mode in modes
+            if isinstance(column.spec, Recent) and drawn:
+                reason = "is kept for nodes that are drawn as negatives"
+            elif isinstance(column.spec, Cross) and (drawn or names & set(column.spec.columns)):
+                reason = "depends on nodes that are drawn as negatives"
+            else:
+                continue
+            raise ValueError(f"{column.spec.name!r:.80} {reason}: leave it out, or draw over another mode")
+
     def of_nodes(self, mode: int, nodes: NDArray[np.int64]) -> Bags:
         """The attributes that the model remembers of these nodes; -1 is an unknown node."""
         own = [(t, column) for t, column in enumerate(self.columns) if column.mode == mode]

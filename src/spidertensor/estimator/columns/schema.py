@@ -81,6 +81,14 @@ class Schema:
     def names(self) -> tuple[str, ...]:
         return tuple(mode.name for mode in self.modes)
 
+    def number_of(self, mode: str | int) -> int:
+        """The number of a mode with ids, given by name or number."""
+        number = self.names.index(mode) if mode in self.names else mode
+        if type(number) is not int or not 0 <= number < len(self.modes) or not self.modes[number].has_id:
+            shown = ", ".join(each.name for each in self.modes if each.has_id)
+            raise ValueError(f"no mode {mode!r:.80} with ids: there are {shown}")
+        return number
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """All columns of the input that the schema uses, ids first, without duplicates."""
