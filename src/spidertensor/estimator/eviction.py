@@ -178,7 +178,8 @@ def segments(
     """Split the entries just mapped to `index` into segments; [] if no row has changed ids.
 
     entries: number of entries learned before this call
-    at_once: reset a row only at the entry that needs it, because events before it may draw the row
+    at_once: reset a row only at the entry that needs it, because events before it may draw the row, or nodes
+             before it may remember it as recent
 
     A new segment begins when a row changes ids that an earlier entry of the segment uses under its old id.
     An engine that learns in batches must see the same batches however the stream is split into calls, so a

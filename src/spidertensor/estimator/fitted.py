@@ -105,13 +105,16 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
     as the result is stored, and the update can work in place.
     """
     nodes, known = fitted.nodes, [len(each) for each in fitted.nodes]
-    checked = None if fitted.columns is None else fitted.columns.check(columns.given, columns.n_entries)
+    checked = None
+    if fitted.columns is not None and fitted.columns.tables:
+        checked = fitted.columns.check(columns.given, columns.n_entries)
     try:
         index = to_index(nodes, columns, add=True)
         parts, rule, bags = [], fitted.model.rule, None
         if fitted.bounded:
             size, entries = fitted.params["batch_size"], int(fitted.state.counts.entries)
-            parts = segments(nodes, index, entries, size, at_once=rule is not None)
+            recent = fitted.columns is not None and fitted.columns.keeps_recent
+            parts = segments(nodes, index, entries, size, at_once=rule is not None or recent)
         if checked is not None:
             bags, parts = _learned_bags(fitted, checked, index, parts)
         grown = with_rows(fitted)
@@ -158,7 +161,7 @@ def _learned_bags(
 
 def bags_of(fitted: Fitted, columns: Columns, index: NDArray[np.int64]) -> Bags | None:
     """The attributes of entries to predict, whose ids have these nodes."""
-    if fitted.columns is None:
+    if fitted.columns is None or not fitted.columns.tables:
         return None
     checked = fitted.columns.check(columns.given, columns.n_entries)
     return fitted.columns.bags(checked, index, learn=False)

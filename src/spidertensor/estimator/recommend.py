@@ -106,8 +106,9 @@ class _Bags:
     def __init__(
         self, fitted: Fitted, candidates: Candidates, given: Mapping[int, Any], situation: Mapping[str, Any]
     ) -> None:
-        self._columns, self._candidates = fitted.columns, candidates
-        if fitted.columns is not None:
+        self._columns, self._candidates = None, candidates
+        if fitted.columns is not None and fitted.columns.tables:
+            self._columns = fitted.columns
             names = fitted.columns.schema.names
             self._same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
             self._over = names[candidates.over]

@@ -97,6 +97,11 @@ class FittedColumns:
         return np.array([column.n_rows for column in self.columns], np.int64)
 
     @property
+    def keeps_recent(self) -> bool:
+        """Whether nodes remember nodes of another mode."""
+        return any(isinstance(column.spec, Recent) for column in self.columns)
+
+    @property
     def n_left_out(self) -> NDArray[np.int64]:
         """(A,) how often a value was left out of a bag because the column was full."""
         return np.array([column.n_left_out for column in self.columns], np.int64)

@@ -1,0 +1,328 @@
+"""Estimators with attributes beside ids: what users write, and what it must not change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+
+from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
+from spidertensor.method import Bags
+
+SMALL = {"committee": 2, "hidden": (8,), "rank": 3, "multilinear": 4, "batch_size": 32}
+MODES = {
+    "user": ["age", "gender"],
+    "movie": [Many("genres", sep="|"), Number("year")],
+    "when": Context("hour", Calendar("time")),
+}
+
+
+def table(n: int, seed: int = 0) -> dict[str, list]:
+    """Entries whose values depend on ids and attributes."""
+    rng = np.random.default_rng(seed)
+    user, movie, hour = rng.integers(12, size=n), rng.integers(9, size=n), rng.integers(24, size=n)
+    first = datetime(2024, 1, 1)
+    return {
+        "user": user.tolist(),
+        "movie": [f"m{each}" for each in movie],
+        "age": (20.0 + 3 * user).tolist(),
+        "gender": [("f", "m")[each % 2] for each in user],
+        "genres": [("drama", "drama|war", "comedy")[each % 3] for each in movie],
+        "year": (1990.0 + movie).tolist(),
+        "hour": hour.tolist(),
+        "time": [first + timedelta(hours=int(each)) for each in np.sort(rng.integers(5000, size=n))],
+    }
+
+
+def values(columns: dict[str, list], seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    bias = np.array([each == "f" for each in columns["gender"]]) + 0.05 * np.array(columns["hour"])
+    return bias + ["war" in each for each in columns["genres"]] + 0.2 * rng.normal(size=len(bias))
+
+
+def part(columns: dict[str, list], start: int, stop: int | None = None) -> dict[str, list]:
+    return {name: column[start:stop] for name, column in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def learned() -> SpiderRegressor:
+    columns = table(300)
+    return SpiderRegressor(modes=MODES, **SMALL).fit(columns, values(columns))
+
+
+FORMS = {
+    "dict": lambda columns: columns,
+    "arrays": lambda columns: {name: np.array(column) for name, column in columns.items()},
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "arrow": pa.table,
+    "rows": lambda columns: [
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+    ],
+    "other columns": lambda columns: columns | {"unused": [None] * len(columns["user"])},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_input_learns_the_same(form, learned):
+    columns = table(300)
+    model = SpiderRegressor(modes=MODES, **SMALL).fit(FORMS[form](columns), values(columns))
+    asked = table(20, seed=5)
+    np.testing.assert_array_equal(model.predict(FORMS[form](asked)), learned.predict(asked))
+
+
+def test_calls_may_be_cut_anywhere(learned):
+    columns, y = table(300), values(table(300))
+    model = SpiderRegressor(modes=MODES, scaling=learned._learned.scaling, **SMALL)
+    model.partial_fit(part(columns, 0, 100), y[:100])  # kinds and knots come from the first call
+    whole = copy.deepcopy(model)
+    whole.partial_fit(part(columns, 100), y[100:])
+    for start in range(100, 300, 23):
+        model.partial_fit(part(columns, start, min(start + 23, 300)), y[start : start + 23])
+    asked = table(20, seed=5)
+    np.testing.assert_array_equal(model.predict(asked), whole.predict(asked))
+
+
+def test_one_entry_is_learned_as_one_of_many(learned):
+    model, twin = copy.deepcopy(learned), copy.deepcopy(learned)
+    columns, y = table(10, seed=7), values(table(10, seed=7))
+    whole = twin.learn(columns, y)
+    for row in range(10):
+        entry = {name: column[row] for name, column in columns.items()}
+        predicted = model.predict_one(entry)
+        update = model.learn_one(entry, y[row])
+        assert update.mean == whole.mean[row]
+        assert predicted.mean == pytest.approx(update.mean, rel=1e-6)
+
+
+def test_attributes_that_the_model_knows_need_not_be_given(learned):
+    asked = table(20, seed=5)
+    ids = {name: asked[name] for name in ("user", "movie", "hour", "time")}
+    np.testing.assert_array_equal(learned.predict(ids), learned.predict(asked))
+
+
+def test_ids_alone_may_be_rows(learned):
+    known = {"user": [3, 4], "movie": ["m1", "m2"]}
+    np.testing.assert_array_equal(learned.predict([(3, "m1"), (4, "m2")]), learned.predict(known))
+
+
+def test_attributes_move_a_prediction_and_missing_ones_are_no_error(learned):
+    asked = table(1, seed=5) | {"user": [999], "movie": ["new"]}
+    women, men = (learned.predict(asked | {"gender": [each]})[0] for each in "fm")
+    assert women > men + 0.2
+    nothing = {"user": [999], "movie": ["new"]}
+    assert np.isfinite(learned.predict(nothing)).all()
+    assert np.isfinite(learned.predict(nothing | {"age": [None], "year": [float("nan")]})).all()
+
+
+def test_nodes_with_the_same_attributes_and_no_data_predict_the_same(learned):
+    asked = table(2, seed=5)
+    for name in asked:
+        asked[name] = [asked[name][0]] * 2
+    asked |= {"user": ["one", "another"]}
+    first, second = learned.predict(asked)
+    assert first == second
+
+
+@pytest.mark.parametrize("suffix", ["file", "pickle", "deepcopy"])
+def test_a_copy_learns_on_bit_for_bit(learned, suffix, tmp_path):
+    model = copy.deepcopy(learned)
+    if suffix == "file":
+        learned.save(tmp_path / "m.spider")
+        model = load(tmp_path / "m.spider")
+        learned.save(tmp_path / "again.spider")
+        assert (tmp_path / "m.spider").read_bytes() == (tmp_path / "again.spider").read_bytes()
+    if suffix == "pickle":
+        model = pickle.loads(pickle.dumps(learned))
+    twin = copy.deepcopy(learned)
+    columns = table(50, seed=9) | {"gender": ["x"] * 50}
+    for each in (model, twin):
+        each.partial_fit(columns, values(columns))
+    np.testing.assert_array_equal(model.predict(columns), twin.predict(columns))
+
+
+def test_a_model_of_ids_still_writes_format_2(tmp_path):
+    model = SpiderRegressor(**SMALL).fit([(1, 2), (2, 3), (1, 3)], [1.0, 2.0, 3.0])
+    model.save(tmp_path / "ids.spider")
+    assert (tmp_path / "ids.spider").read_bytes()[8] == 2
+
+
+def test_a_model_with_attributes_writes_format_3(learned, tmp_path):
+    learned.save(tmp_path / "m.spider")
+    assert (tmp_path / "m.spider").read_bytes()[8] == 3
+
+
+def test_modes_without_attributes_learn_what_ids_learn():
+    columns, y = table(200), values(table(200))
+    ids = list(zip(columns["user"], columns["movie"], strict=True))
+    plain = SpiderRegressor(**SMALL).fit(ids, y)
+    named = SpiderRegressor(modes={"user": [], "movie": []}, **SMALL).fit(columns, y)
+    np.testing.assert_array_equal(named.predict(columns), plain.predict(ids))
+
+
+def test_described_nodes_are_known_before_they_are_rated():
+    columns, y = table(300), values(table(300))
+    movies = {"movie": ["m0", "m1", "m2", "new"], "genres": ["drama", "drama|war", "comedy", "war"]}
+    model = SpiderRegressor(modes={"user": ["gender"], "movie": [Many("genres", sep="|")]}, **SMALL)
+    model.set_attributes("movie", movies).fit(columns, y)
+    assert "new" in model.factors_[1].ids
+    assert {each.id for each in model.recommend({"user": 1}, over="movie", n=20)} >= {"new", "m3"}
+    later = copy.deepcopy(model).set_attributes(
+        "movie", pd.DataFrame({"movie": ["newer"], "genres": ["war"]})
+    )
+    wanted = model.predict({"user": [1], "movie": ["newer"], "genres": ["war"]})
+    assert later.predict({"user": [1], "movie": ["newer"]}) == pytest.approx(wanted, abs=0.2)
+
+
+def test_replaced_attributes_count_from_then_on(learned):
+    model = copy.deepcopy(learned)
+    asked = {"user": [1], "movie": ["m1"], "hour": [3]}
+    before = model.predict(asked | {"gender": ["f"]})
+    model.set_attributes("user", {"user": [1], "gender": ["f"]})
+    np.testing.assert_array_equal(model.predict(asked), before)
+
+
+def test_recommendations_use_the_situation_and_the_attributes(learned):
+    for explore in ("mean", "ucb", "thompson"):
+        found = learned.recommend({"user": 1, "hour": 3}, over="movie", n=9, explore=explore, seed=0)
+        assert len(found) == 9
+    found = learned.recommend({"user": 1, "hour": 3}, over="movie", n=9)
+    asked = {"user": [1] * 9, "movie": [each.id for each in found], "hour": [3] * 9}
+    np.testing.assert_allclose([each.mean for each in found], learned.predict(asked), rtol=1e-12)
+    with pytest.raises(ValueError, match="neither a mode nor an attribute"):
+        learned.recommend({"user": 1, "color": 3}, over="movie")
+
+
+def test_forgetting_a_node_forgets_its_attributes(learned):
+    model = copy.deepcopy(learned)
+    assert model.forget("user", [1]) == 1
+    asked = {"user": [1], "movie": ["m1"], "hour": [3]}
+    unknown = {"user": ["nobody"], "movie": ["m1"], "hour": [3]}
+    np.testing.assert_array_equal(model.predict(asked), model.predict(unknown))
+    columns = table(50, seed=9)
+    model.partial_fit(columns, values(columns))
+
+
+def test_recent_nodes_and_crosses_are_learned_saved_and_evicted(tmp_path):
+    modes = {"user": [Recent("movie", 3)], "movie": ["genres"], "pair": Context(Cross("user", "movie"))}
+    columns, y = table(300), values(table(300))
+    model = SpiderRegressor(modes=modes, max_nodes=5, **SMALL)
+    twin = copy.deepcopy(model)
+    for start in range(0, 300, 50):
+        model.partial_fit(part(columns, start, start + 50), y[start : start + 50])
+    twin.partial_fit(part(columns, 0, 50), y[:50])
+    for start in range(50, 300, 11):
+        twin.partial_fit(part(columns, start, start + 11), y[start : start + 11])
+    assert model.n_evicted_[0] > 0
+    np.testing.assert_array_equal(model.predict(columns), twin.predict(columns))
+    model.save(tmp_path / "m.spider")
+    again = load(tmp_path / "m.spider")
+    for each in (model, again):
+        each.partial_fit(part(columns, 0, 60), y[:60])
+    np.testing.assert_array_equal(model.predict(columns), again.predict(columns))
+
+
+def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
+    """The bag of each entry that is learned, against one made by hand."""
+    columns = table(120)
+    modes = {"user": ["gender"], "movie": [Many("genres", sep="|")], "when": Context(Value("hour"))}
+    model = SpiderClassifier(modes=modes, negatives=2, negatives_over="movie", **SMALL)
+    model.fit(columns)
+    fitted = model._learned
+    genres = dict(zip(columns["movie"], columns["genres"], strict=True))
+    seen = []
+    event_bags = fitted.columns.of_nodes(1, np.arange(len(fitted.nodes[1])))
+    assert isinstance(event_bags, Bags)
+    for number, raw in enumerate(fitted.nodes[1].ids):
+        names = fitted.columns.columns[1].of_nodes(np.array([number]))
+        seen.append(len(genres[raw].split("|")))
+        assert names is not None
+    assert np.diff(event_bags.start).tolist() == seen
+    scores = model.predict_proba(columns)
+    assert np.isfinite(scores).all()
+    assert len(model.recommend({"user": 1, "hour": 3}, over="movie", n=3)) == 3
+
+
+def test_events_refuse_columns_that_drawn_nodes_cannot_have():
+    columns = table(20)
+    for modes in (
+        {"user": [], "movie": [Recent("user", 3)]},
+        {"user": [], "movie": [], "pair": Context(Cross("user", "movie"))},
+    ):
+        with pytest.raises(ValueError, match="drawn as negatives"):
+            SpiderClassifier(modes=modes, negatives=2, negatives_over="movie", **SMALL).fit(columns)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"year": ["late"] * 40}, "year"),
+        ({"year": [float("inf")] * 40}, "year"),
+        ({"genres": ["|".join(map(str, range(2000)))] * 40}, "genres"),
+        ({"user": [None] * 40}, "missing id"),
+    ],
+)
+def test_bad_attributes_change_nothing(learned, change, message):
+    model, columns = copy.deepcopy(learned), table(40, seed=3)
+    asked = table(20, seed=5)
+    before = model.predict(asked)
+    with pytest.raises(EntryError, match=message):
+        model.partial_fit(columns | change, values(columns))
+    np.testing.assert_array_equal(model.predict(asked), before)
+    with pytest.raises(EntryError, match="missing columns: movie"):
+        model.predict({"user": [1]})
+    with pytest.raises(EntryError, match="second row"):
+        model.set_attributes("user", {"user": [1, 1], "age": [3.0, 4.0]})
+    with pytest.raises(ValueError, match="no mode 'when' with ids"):
+        model.set_attributes("when", {"when": [1]})
+
+
+def test_set_attributes_needs_modes():
+    with pytest.raises(ValueError, match="without attributes"):
+        SpiderRegressor().set_attributes("user", {"user": [1]})
+
+
+def test_scikit_learn_copies_the_parameter(learned):
+    model = SpiderRegressor(modes=MODES, **SMALL)
+    assert clone(model).modes == MODES
+    assert model.get_params()["modes"] is MODES
+
+
+def test_twenty_irrelevant_columns_cost_next_to_nothing():
+    """Section 19: the prior falls with the number of columns, or they would drown the rest."""
+    rng = np.random.default_rng(3)
+    n = 3000
+    user, movie = rng.integers(60, size=n), rng.integers(40, size=n)
+    truth = rng.normal(size=60)[user] + rng.normal(size=40)[movie]
+    y = truth + 0.5 * rng.normal(size=n)
+    errors = []
+    for junk in (0, 20):
+        columns = {f"junk{j}": rng.integers(10, size=60)[user] for j in range(junk)}
+        modes = {"user": [Value(name) for name in columns], "movie": []}
+        model = SpiderRegressor(modes=modes, committee=1)
+        X = {"user": user, "movie": movie} | columns
+        model.fit(X, y)
+        errors.append(np.sqrt(np.mean((model.predict(X) - truth) ** 2)))
+    assert errors[1] < 1.1 * errors[0]
+
+
+def test_an_attribute_that_all_entries_share_acts_as_a_level():
+    rng = np.random.default_rng(4)
+    n = 2000
+    user = rng.integers(50, size=n)
+    y = 1 + 0.7 * rng.normal(size=n)
+    modes = {"user": [], "all": Context(Value("same"))}
+    model = SpiderRegressor(modes=modes, scaling=(0.0, 1.0), committee=1)
+    model.fit({"user": user, "same": ["x"] * n}, y)
+    new = model.predict({"user": ["new"], "same": ["x"]})[0]
+    ids = SpiderRegressor(scaling=(0.0, 1.0), committee=1).fit(user[:, None], y)
+    assert abs(new - 1) < 0.1
+    assert abs(ids.predict([["new"]])[0] - 1) > abs(new - 1)
