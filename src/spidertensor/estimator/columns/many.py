@@ -96,7 +96,11 @@ class ManyState:
             f"values/{name}": array for name, array in self.values.index.to_arrays().items()
         }
         if memory is not None:
-            pool, arrays["memory"] = self._tidied(memory)
+            # A bag for each node: which nodes share one depends on how the stream was cut into calls.
+            codes, pool = memory.codes, Pool()
+            there = codes >= 0
+            pool.append(*self.pool.take(codes[there]))
+            arrays["memory"] = np.where(there, np.cumsum(there) - 1, codes)
             arrays |= {"start": pool.start, "row": pool.row, "weight": pool.weight}
         return arrays
 
