@@ -280,6 +280,17 @@ def test_a_cross_uses_remembered_attributes_and_plain_columns():
     assert found.row[found.table == 1].tolist() == [1, -1]
 
 
+def test_a_cross_of_two_remembered_attributes():
+    fitted = FittedColumns(Schema.parse({"user": ["city", "job", Cross("city", "job")]}))
+    given = {"city": ["x", "y", "x", None], "job": [None, "a", "a", None]}
+    bags = learn(fitted, given, np.array([[0], [1], [2], [1]]))
+    assert bags.row[bags.table == 2].tolist() == [0, 1, 0]
+    found = fitted.of_nodes(0, np.array([2, 0, 1]))
+    assert found.row[found.table == 2].tolist() == [1, 0]
+    again = learn(fitted, {}, np.array([[1], [2]]))
+    assert again.row[again.table == 2].tolist() == [0, 1]
+
+
 def test_recent_comes_before_the_entry_and_merges_duplicates():
     fitted = FittedColumns(Schema.parse({"user": [Recent("movie", 2)], "movie": []}))
     index = np.array([[0, 5], [0, 5], [0, 3], [0, 1], [1, 1]])

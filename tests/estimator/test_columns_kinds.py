@@ -58,6 +58,7 @@ MANY_INTS = list(range(33))
         ([1.5, None], Number),
         ([1, 2.5], Number),
         ([Decimal("1.5")], Number),
+        ([1.5, 10**400], Number),
         ([1, "a"], Value),
         ([["a"], None], Many),
         ([("a", "b")], Many),
