@@ -44,7 +44,7 @@ class ManyState:
 
     def encode(self, cells: ManyCells, *, learn: bool) -> Encoded:
         rows = self.values.rows(cells.values, add=learn)
-        count, weight = cells.size, cells.weight
+        count, weight = np.diff(cells.start), cells.weight
         if learn and (out := rows == LEFT_OUT).any():
             lost = np.bincount(np.repeat(np.arange(len(count)), count)[out], minlength=len(count))
             used = np.bincount(cells.codes[cells.codes >= 0], minlength=len(count))
