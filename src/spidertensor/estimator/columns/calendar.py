@@ -118,8 +118,13 @@ class CalendarState:
             self.first, self.n_trend = first, n_trend
 
     def possible(self, codes: NDArray[Any]) -> bool:
-        day = (codes[codes != NO_TIME] >> 1) // _DAY_US
-        return bool(((day >= _MIN_DAY) & (day <= _MAX_DAY)).all())
+        """Whether codes from a file are times that were learned: the trend has their knots."""
+        us = codes[codes != NO_TIME] >> 1
+        if not len(us):
+            return True
+        day = us // _DAY_US
+        inside = ((day >= _MIN_DAY) & (day <= _MAX_DAY)).all()
+        return bool(inside and self.first is not None and np.ceil(self._trend(us).max()) < self.n_trend)
 
 
 def _cyclic(place: NDArray[np.float64], n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -73,7 +73,7 @@ class CrossState:
 
     def elements(self, parts: Sequence[NDArray[np.int64]], *, learn: bool) -> Elements:
         """The combination of each entry as one element; none if a part is missing or was left out."""
-        stacked = np.stack(parts)
+        stacked = np.stack(parts, dtype=np.int64)
         usable = (stacked >= 0).all(axis=0)
         row = np.where((stacked == UNSEEN).any(axis=0), UNSEEN, 0)
         row[(stacked == LEFT_OUT).any(axis=0)] = LEFT_OUT

@@ -46,7 +46,11 @@ def decide(name: str, column: Column) -> Spec | None:
     if any_of(_TEXTS):
         return Value(name)
     if any_of(_FLOATS):
-        return _of_array(np.array(stated, np.float64), with_missing=mask is not None)(name)
+        try:
+            numbers = np.array(stated, np.float64)
+        except OverflowError:  # a huge int, which is refused as a number
+            return Number(name)
+        return _of_array(numbers, with_missing=mask is not None)(name)
     if kinds <= {bool, np.bool_} or not any_of(_INTS):
         return Value(name)
     return (Number if len(set(stated)) > MOST_VALUES else Value)(name)

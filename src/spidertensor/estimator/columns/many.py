@@ -44,7 +44,7 @@ class ManyState:
 
     def encode(self, cells: ManyCells, *, learn: bool) -> Encoded:
         rows = self.values.rows(cells.values, add=learn)
-        count, weight = cells.size, cells.weight
+        count, weight = np.diff(cells.start), cells.weight
         if learn and (out := rows == LEFT_OUT).any():
             lost = np.bincount(np.repeat(np.arange(len(count)), count)[out], minlength=len(count))
             used = np.bincount(cells.codes[cells.codes >= 0], minlength=len(count))
@@ -96,7 +96,11 @@ class ManyState:
             f"values/{name}": array for name, array in self.values.index.to_arrays().items()
         }
         if memory is not None:
-            pool, arrays["memory"] = self._tidied(memory)
+            # A bag for each node: which nodes share one depends on how the stream was cut into calls.
+            codes, pool = memory.codes, Pool()
+            there = codes >= 0
+            pool.append(*self.pool.take(codes[there]))
+            arrays["memory"] = np.where(there, np.cumsum(there) - 1, codes)
             arrays |= {"start": pool.start, "row": pool.row, "weight": pool.weight}
         return arrays
 

@@ -30,11 +30,11 @@ _TRIED = 10_000  # cells after which lists are no longer compared if most of the
 
 
 class ManyCells(NamedTuple):
-    """codes: (n,) which distinct cell each is, MISSING for none. size, values, weight: the distinct cells in
-    order of first appearance: how many values each has, and all of them one after the other"""
+    """codes: (n,) which distinct cell each is, MISSING for none. The distinct cells are in order of first
+    appearance: cell c has the values and weights start[c] to start[c + 1]"""
 
     codes: NDArray[np.int64]
-    size: NDArray[np.int64]
+    start: NDArray[np.int64]
     values: Column
     weight: NDArray[np.float64]
 
@@ -44,18 +44,16 @@ class ManyCells(NamedTuple):
 
     def cut(self, start: int, stop: int) -> ManyCells:
         codes = self.codes[start:stop]
-        used = np.zeros(len(self.size), bool)
-        used[codes[codes >= 0]] = True
-        if used.all():
-            return self._replace(codes=codes)
-        chosen = np.repeat(used, self.size)
-        values = self.values
-        if isinstance(values, np.ndarray):
-            values = values[chosen]
+        used = np.unique(codes[codes >= 0])
+        begin, size = self.start[used], self.start[used + 1] - self.start[used]
+        ends = np.concatenate([[0], np.cumsum(size)])
+        place = np.repeat(begin - ends[:-1], size) + np.arange(ends[-1])
+        if isinstance(self.values, np.ndarray):
+            values = self.values[place]
         else:
-            values = [value for value, take in zip(values, chosen.tolist(), strict=True) if take]
-        codes = np.where(codes >= 0, (np.cumsum(used) - 1)[codes] if len(used) else codes, codes)
-        return ManyCells(codes, self.size[used], values, self.weight[chosen])
+            values = [self.values[each] for each in place.tolist()]
+        codes = np.where(codes >= 0, np.searchsorted(used, codes), codes)
+        return ManyCells(codes, ends, values, self.weight[place])
 
 
 class _Reader:
@@ -103,16 +101,16 @@ def cells_of(column: Column, sep: str | None) -> ManyCells:
             raise error.but(row=entry_of(mask, place), kind="attribute") from None
     codes = np.array(found, np.int64)
     size = np.array([len(values) for values in reader.values], np.int64)
-    end = np.cumsum(size)
+    start = np.concatenate([[0], np.cumsum(size)])
     weight = np.repeat(1 / np.sqrt(np.maximum(size, 1)), size)
     for number, own in reader.weights.items():
-        weight[end[number] - size[number] : end[number]] = own
+        weight[start[number] : start[number + 1]] = own
     try:
         flat = checked_ids([value for values in reader.values for value in values])
     except EntryError as error:
-        cell = int(np.searchsorted(end, error.row or 0, side="right"))
+        cell = int(np.searchsorted(start, error.row or 0, side="right")) - 1
         raise as_value_error(error.but(row=found.index(cell)), mask) from None
-    return ManyCells(spread(mask, codes, MISSING), size, flat, weight)
+    return ManyCells(spread(mask, codes, MISSING), start, flat, weight)
 
 
 def read_cell(cell: Any, sep: str | None) -> tuple[Sequence[Any], Any]:
