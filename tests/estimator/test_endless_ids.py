@@ -257,7 +257,7 @@ def test_files_with_other_limits_are_refused(tmp_path):
     SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*often_and_seldom(100, 10)).save(tmp_path / "model")
     for wrong, reason in (
         ([3, None], "4 nodes, but room for 3"),
-        ([4], "names 1 modes"),
+        ([4], "has 1 limits"),
         (0, "max_nodes must"),
     ):
         arrays, sections = (copy.deepcopy(dict(part)) for part in checkpoint.load(tmp_path / "model")[:2])

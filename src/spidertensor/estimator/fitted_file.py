@@ -257,7 +257,7 @@ def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
     section = file.sections["committee"]
     check(
         isinstance(section, dict) and section.keys() == {"members"},
-        "the committee has other keys than members",
+        "the committee is not an object with only the key members",
     )
     members, wanted = section["members"], params["committee"]
     check(is_list(members, is_settings) and members, "the members are not a list of parameters")

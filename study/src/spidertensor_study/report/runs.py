@@ -84,7 +84,7 @@ def _sorted_runs(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
 def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     settings = row["settings"]
     method: str = settings["method"]
-    parts = [_said(key, settings.get(key)) for key in sorted(varying)]
+    parts = [_setting_text(key, settings.get(key)) for key in sorted(varying)]
     name = ", ".join([LABELS.get(method, method), *filter(None, parts)])
     return Run(
         row["experiment"], method, name, settings["data"], settings["protocol"], settings["rank"],
@@ -94,8 +94,8 @@ def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     )  # fmt: skip
 
 
-def _said(key: str, value: Any) -> str:
-    """A setting as part of a name; '' for None and for what is switched off."""
+def _setting_text(key: str, value: Any) -> str:
+    """A setting as part of a name: "default" if it is not set, '' for a switch that is off."""
     name = key.replace("_", " ")
     if isinstance(value, bool):
         return name if value else ""
