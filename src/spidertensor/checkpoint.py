@@ -283,11 +283,11 @@ def _wrong(record: Any, end: int, names: Collection[str]) -> str:
         return "the shape is not a list of a possible length"
     # type(), because a bool is an int, and 8.0 == 8
     if not all(type(n) is int and n >= 0 for n in shape):
-        return "impossible shape"
+        return "invalid shape"
     itemsize = np.dtype(record["dtype"]).itemsize
     # NumPy multiplies the other sizes even if one is 0
     if itemsize * math.prod(max(n, 1) for n in shape) > np.iinfo(np.intp).max:
-        return "impossible shape"
+        return "invalid shape"
     if type(record["nbytes"]) is not int or record["nbytes"] != itemsize * math.prod(shape):
         return "shape and number of bytes do not agree"
     if type(record["offset"]) is not int or record["offset"] != _aligned(end):

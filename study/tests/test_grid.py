@@ -303,7 +303,7 @@ def test_without_git_there_is_no_commit_and_no_error(monkeypatch):
 
 def test_a_run_that_fails_is_a_row_with_its_error():
     row = grid.run_one(settings(protocol="weights"))
-    assert row["error"].startswith("ExperimentError: weights are shown of spider")
+    assert row["error"].startswith("ExperimentError: weights are shown for spider")
     assert row["scores"] is row["seconds"] is None
     assert row["wall_seconds"] >= 0
 
@@ -376,7 +376,7 @@ def test_rows_of_wrong_types_are_refused(case, tmp_path):
     path.write_text(json.dumps(good) + "\n")
     assert rows.read([path]) == [good]
     path.write_text(json.dumps(good) + "\n" + json.dumps(good | NO_ROWS[case]) + "\n")
-    with pytest.raises(ResultsError, match="line 2: not a row of spider-study experiment"):
+    with pytest.raises(ResultsError, match="line 2: not a row written by spider-study experiment"):
         rows.read([path])
 
 
@@ -450,7 +450,7 @@ def test_reading_takes_files_folders_and_gzip_and_the_last_of_a_run(tmp_path):
         ("a.jsonl", b"\xff\xfe\n", "not JSON"),
         ("a.jsonl.gz", gzip.compress(b" " * (rows.LONGEST + 1)), "line 1: not a row"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "not JSON"),
-        ("a.jsonl.gz", b"nonsense", "not a whole gzip file"),
+        ("a.jsonl.gz", b"nonsense", "not a complete gzip file"),
         ("a.jsonl.gz", gzip.compress(b"x" * 5000)[:-9], "gzip"),
         ("a.txt", None, "has no .jsonl"),
     ],
@@ -532,7 +532,7 @@ def test_failures_are_counted_and_tried_again_on_request(spider, file, tmp_path)
     path = file('[[grid]]\nmethod = "mean"\ndata = "synthetic"\nprotocol = "weights"\n')
     code, out, err = spider("experiment", path)
     assert (code, "0 of 1 runs done, 0 of them now, 1 failed" in out) == (2, True)
-    assert "mean: ExperimentError: weights are shown of spider" in err
+    assert "mean: ExperimentError: weights are shown for spider" in err
     code, out, _ = spider("experiment", path)
     assert (code, "0 of 1 runs done, 0 of them now, 1 failed" in out) == (0, True)
     assert "0 of 1 runs done, 0 of them now, 1 failed" in spider("experiment", path, "--retry")[1]

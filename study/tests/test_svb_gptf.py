@@ -126,12 +126,12 @@ def test_inducing_inputs_at_the_data_is_exact_gp_regression(x64):
     np.testing.assert_allclose(reached, log_marginal, rtol=1e-9)
     np.testing.assert_allclose(slopes[0], 0, atol=1e-8)
     np.testing.assert_allclose(np.tril(slopes[1]), 0, atol=1e-8)
-    told = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+    carried = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
         known_state(process, new), np.arange(20)[:, None]
     )
-    np.testing.assert_allclose(told.mean, mean, atol=1e-8)
-    np.testing.assert_allclose(told.var, var, atol=1e-8)
-    np.testing.assert_allclose(told.noise, 0.3)
+    np.testing.assert_allclose(carried.mean, mean, atol=1e-8)
+    np.testing.assert_allclose(carried.var, var, atol=1e-8)
+    np.testing.assert_allclose(carried.noise, 0.3)
 
 
 def uncertain(places: int, n_modes: int, rank: int, seed: int) -> Nodes:
@@ -156,9 +156,9 @@ def test_the_bounds_count_what_moving_the_factors_costs(x64, likelihood):
         return 0.5 * np.sum(var / var0 + (now.mean - before.mean) ** 2 / var0 - 1 + np.log(var0 / var))
 
     def svb(before: Nodes):
-        told = Params(inputs, hyper, Away(np.full(5, 0.3), np.eye(5)), now)
+        carried = Params(inputs, hyper, Away(np.full(5, 0.3), np.eye(5)), now)
         known = before_any(settings, inputs, before, hyper)
-        return svb_gptf.bound(settings, known, entries, told, jax.random.key(1))
+        return svb_gptf.bound(settings, known, entries, carried, jax.random.key(1))
 
     def ss(before: Nodes):
         start = ss_gptf.start(settings, inputs)
@@ -191,7 +191,7 @@ def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
     before = ss_gptf.remember(settings, start, nodes, jnp.arange(4))
     params = ss_gptf.Params(inputs, HYPER, nodes)
     arrays = jax.tree.map(jnp.asarray, (before, entries, params, ss_gptf.Sites(*np.zeros((2, 3)))))
-    told = ss_gptf.absorb(settings, *arrays)
+    carried = ss_gptf.absorb(settings, *arrays)
     L = np.linalg.cholesky(gp.inducing_cov(settings, HYPER, inputs))
     precision, shift = np.zeros((4, 4)), np.zeros(4)
     for n in range(2):
@@ -199,8 +199,8 @@ def test_a_batch_is_absorbed_in_expectation_over_the_factors(x64):
         a = np.linalg.solve(L, ard(inputs, x))
         precision += a @ a.T / 200_000 / 0.3
         shift += a.mean(axis=1) * entries.value[n] / 0.3
-    np.testing.assert_allclose(told.precision, precision, atol=0.02)
-    np.testing.assert_allclose(told.shift, shift, atol=0.02)
+    np.testing.assert_allclose(carried.precision, precision, atol=0.02)
+    np.testing.assert_allclose(carried.shift, shift, atol=0.02)
 
 
 def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
@@ -214,11 +214,11 @@ def test_the_jitter_keeps_equal_inputs_apart_and_does_not_show(x64):
         assert np.isfinite(np.linalg.slogdet(cov)[1]) == np.isfinite(jnp.linalg.cholesky(cov)).all() == good
     new = np.random.default_rng(1).normal(size=(20, 2))
     _, mean, var = exact(x, value, new)
-    told = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
+    carried = gp_method.method_of(settings, 1e-3, svb_gptf.ALGORITHM).predict(
         known_state(optimum(x, value, gp.JITTER), new), np.arange(20)[:, None]
     )
-    np.testing.assert_allclose(told.mean, mean, atol=1e-4)
-    np.testing.assert_allclose(told.var, var, atol=1e-4)
+    np.testing.assert_allclose(carried.mean, mean, atol=1e-4)
+    np.testing.assert_allclose(carried.var, var, atol=1e-4)
 
 
 def test_adam_reaches_the_optimum(x64):
@@ -256,8 +256,8 @@ def test_what_was_learned_in_one_region_is_not_forgotten_in_another(x64):
         new = svb_gptf.learn(settings, 1e-2, process, nodes, entries, key)
         process = jax.tree.map(np.array, new.process)
         test = np.random.default_rng(1).uniform(-1, 1, size=(200, 2)) + here
-        told = method.predict(known_state(process, test), np.arange(200)[:, None])
-        errors.append(np.sqrt(np.mean((told.mean - g(test)) ** 2)))
+        carried = method.predict(known_state(process, test), np.arange(200)[:, None])
+        errors.append(np.sqrt(np.mean((carried.mean - g(test)) ** 2)))
     assert errors[19] < 0.1
     assert errors[24] < 0.15
 
@@ -294,10 +294,10 @@ def kl_of(now: Known, known: Known) -> float:
     """What the bound of a batch without entries takes off."""
     settings = GPSettings(1, GAUSSIAN, 2, len(now.mean), 1, 1)
     before = remembered(settings, known)
-    told = svb_gptf.tell(settings, before, now.hyper, now.inputs, now.inputs[:0])
-    G = np.array(told.G)
+    carried = svb_gptf.carry_over(settings, before, now.hyper, now.inputs, now.inputs[:0])
+    G = np.array(carried.G)
     cov = G.T @ now.root @ now.root.T @ G
-    away = Away(G.T @ now.mean - np.array(told.centre), np.linalg.cholesky(cov))
+    away = Away(G.T @ now.mean - np.array(carried.centre), np.linalg.cholesky(cov))
     params = Params(now.inputs, now.hyper, away, NO_NODES)
     return -float(svb_gptf.bound(settings, before, NO_ENTRY, params, jax.random.key(0)))
 
@@ -364,11 +364,11 @@ def test_a_batch_is_absorbed_as_it_was_learned(x64):
     settings = GPSettings(1, GAUSSIAN, 2, 5, 1, 1)
     known, now = some_known(0), some_known(1)
     before = remembered(settings, known)
-    told = svb_gptf.tell(settings, before, now.hyper, now.inputs, now.inputs[:0])
+    carried = svb_gptf.carry_over(settings, before, now.hyper, now.inputs, now.inputs[:0])
     params = Params(now.inputs, now.hyper, Away(now.mean, 0.9 * np.eye(5)), NO_NODES)
     mean, cov = svb_gptf.posterior(settings, svb_gptf.absorb(settings, before, params))
-    back = np.linalg.inv(np.array(told.G).T)
-    np.testing.assert_allclose(mean, back @ (told.centre + now.mean), rtol=1e-8)
+    back = np.linalg.inv(np.array(carried.G).T)
+    np.testing.assert_allclose(mean, back @ (carried.centre + now.mean), rtol=1e-8)
     np.testing.assert_allclose(cov, 0.81 * back @ back.T, rtol=1e-8, atol=1e-10)
 
 
@@ -404,8 +404,8 @@ def test_expected_log_likelihood_against_quadrature(x64):
         (PROBIT, lambda y, f: norm.logcdf((2 * y - 1) * f)),
         (GAUSSIAN, lambda y, f: norm.logpdf(y, f, np.sqrt(0.3))),
     ):
-        told = gp.expected_log_likelihood(likelihood, value, mean, var, 0.3)
-        for y, m, v, got in zip(value, mean, var, told, strict=True):
+        carried = gp.expected_log_likelihood(likelihood, value, mean, var, 0.3)
+        for y, m, v, got in zip(value, mean, var, carried, strict=True):
             density = partial(norm.pdf, loc=m, scale=np.sqrt(v))
             edges = m - 10 * np.sqrt(v), m + 10 * np.sqrt(v)
             wanted = quad(lambda f: log_density(y, f) * density(f), *edges, epsabs=1e-12)[0]  # noqa: B023
@@ -423,9 +423,9 @@ def test_predictions_take_the_uncertainty_of_the_factors_in_full(x64):
     weights /= np.sqrt(2 * np.pi)
     line = np.column_stack([0.4 + np.sqrt(0.6) * points, np.full(100, -0.2)])
     at = method.predict(known_state(process, line), np.arange(100)[:, None])
-    told = method.predict(state, np.array([[0]]))
-    np.testing.assert_allclose(told.mean, weights @ at.mean, rtol=1e-8)
-    np.testing.assert_allclose(told.var, weights @ (at.var + at.mean**2) - told.mean**2, rtol=1e-6)
+    carried = method.predict(state, np.array([[0]]))
+    np.testing.assert_allclose(carried.mean, weights @ at.mean, rtol=1e-8)
+    np.testing.assert_allclose(carried.var, weights @ (at.var + at.mean**2) - carried.mean**2, rtol=1e-6)
 
 
 def test_learning_rates_run_side_by_side():
@@ -484,18 +484,18 @@ def test_predict_is_pure_and_answers_each_entry_alone(case):
     method, binary = case
     state, _ = method.update(method.init(0), stream(binary))
     before = bits(state)
-    told = method.predict(state, everything())
-    assert_equal(method.predict(state, everything()), told)
+    carried = method.predict(state, everything())
+    assert_equal(method.predict(state, everything()), carried)
     assert bits(state) == before
     assert [each.shape for each in method.predict(state, everything()[:0])] == [(0,)] * 3
-    assert_equal(method.predict(state, everything()[40:41]), [each[40:41] for each in told])
-    assert_equal(method.predict(state, everything().astype(np.int32)[::-1]), [each[::-1] for each in told])
-    assert np.isfinite(told).all()
-    assert (told.var > 0).all()
-    assert (told.noise == 0).all() if binary else (told.noise > 0).all()
+    assert_equal(method.predict(state, everything()[40:41]), [each[40:41] for each in carried])
+    assert_equal(method.predict(state, everything().astype(np.int32)[::-1]), [each[::-1] for each in carried])
+    assert np.isfinite(carried).all()
+    assert (carried.var > 0).all()
+    assert (carried.noise == 0).all() if binary else (carried.noise > 0).all()
     many = np.tile(everything(), (10, 1))  # more than one call of the compiled function takes
     assert len(many) > gp_method.PLACES
-    np.testing.assert_array_equal(method.predict(state, many), np.tile(told, 10))
+    np.testing.assert_array_equal(method.predict(state, many), np.tile(carried, 10))
 
 
 def test_an_update_tells_the_prediction_before_the_batch(case):
@@ -575,11 +575,11 @@ def test_it_learns(name, binary):
     assert state.bound[1] > state.bound[0]
     state, _ = method.update(state, part(batch, 32, 800))
     test = part(batch, 800)
-    told = method.predict(state, test.index)
+    carried = method.predict(state, test.index)
     if binary:
-        assert np.mean((told.mean > 0) == test.value) > 0.8
+        assert np.mean((carried.mean > 0) == test.value) > 0.8
     else:
-        assert np.sqrt(np.mean((told.mean - test.value) ** 2)) < 0.6 * test.value.std()
+        assert np.sqrt(np.mean((carried.mean - test.value) ** 2)) < 0.6 * test.value.std()
 
 
 @pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)

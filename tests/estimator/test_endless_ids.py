@@ -207,7 +207,7 @@ def test_the_limits_are_checked():
     for wrong in (0, -1, 1.5, True, "5", (), (5, 0), (5, "none")):
         with pytest.raises(ValueError, match="max_nodes must be how many nodes a mode may have"):
             SpiderRegressor(**SMALL, max_nodes=wrong).fit(X, y)
-    with pytest.raises(ValueError, match="max_nodes names 2 modes, the entries have 3"):
+    with pytest.raises(ValueError, match="max_nodes has 2 limits, but the entries have 3 modes"):
         SpiderRegressor(**SMALL, max_nodes=(5, None)).fit(X, y)
     assert SpiderRegressor(**SMALL, max_nodes=np.int64(5)).fit(X, y).n_evicted_ == (0, 0, 0)
 
@@ -257,7 +257,7 @@ def test_files_with_other_limits_are_refused(tmp_path):
     SpiderRegressor(**SMALL, max_nodes=(4, None)).fit(*often_and_seldom(100, 10)).save(tmp_path / "model")
     for wrong, reason in (
         ([3, None], "4 nodes, but room for 3"),
-        ([4], "names 1 modes"),
+        ([4], "has 1 limits"),
         (0, "max_nodes must"),
     ):
         arrays, sections = (copy.deepcopy(dict(part)) for part in checkpoint.load(tmp_path / "model")[:2])

@@ -570,8 +570,8 @@ def test_an_empty_batch_is_a_no_op(kind, X):
 BAD_PARAMS = [
     ("rank", 0, "rank must be at least 1"),
     ("rank", -2, "rank must be at least 1"),
-    ("rank", (), "rank names 0 modes"),
-    ("rank", (2, 2, 2), "rank names 3 modes, the entries have 2"),
+    ("rank", (), "rank has 0 numbers"),
+    ("rank", (2, 2, 2), "rank has 3 numbers, but the entries have 2 modes"),
     ("rank", (2, 0), "rank must be at least 1"),
     ("rank", 2.5, "rank must be a whole number"),
     ("rank", True, "rank must be a whole number"),

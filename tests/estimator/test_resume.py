@@ -817,11 +817,11 @@ def test_a_classifier_has_no_scale(tmp_path):
     for change in ({"scale": 2.0}, {"shift": 1.0}):
         sections = file.sections | {"model": file.sections["model"] | change}
         checkpoint.save(path, file.arrays, sections)
-        refused(path, "holds a SpiderClassifier|scaling .* is not possible")
+        refused(path, "holds a SpiderClassifier|scaling .* is invalid")
     for name in ("shift", "scale"):
         arrays = file.arrays | {f"{S}/stream/{name}": np.array(2.0)}
         checkpoint.save(path, arrays, file.sections)
-        refused(path, "holds a SpiderClassifier|follows the values")
+        refused(path, "holds a SpiderClassifier|followed a change of the values")
 
 
 @pytest.mark.slow
@@ -997,7 +997,7 @@ def test_version_1_does_not_say_what_it_did_not_know(tmp_path):
     spidertensor.load(path)
     for change, words in (
         (lambda header, end: header["config"].update(product=False), "unknown keys"),
-        (lambda header, end: header["config"]["params"].pop("rho0"), "missing or impossible"),
+        (lambda header, end: header["config"]["params"].pop("rho0"), "missing or invalid"),
         (lambda header, end: header["config"]["params"].update(node_noise=True), "log_noise"),
     ):
         path.write_bytes(changed_version_1(change))

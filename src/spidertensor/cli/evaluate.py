@@ -93,7 +93,7 @@ def evaluate(
         typer.Option(
             metavar="SHARE|NAME",
             help="For held-out: the share of entries to test (default 0.1), drawn at random, or with --time "
-            "the last ones; or the name of a published test of a data set.",
+            "the last ones; or the name of a published test.",
         ),
     ] = None,
     method: Annotated[
@@ -131,8 +131,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Plot the error over time next to the baselines, and the coverage of intervals, to a png, "
-            "svg or pdf.",
+            help="Plot the error over time and the coverage of intervals to a png, svg or pdf.",
         ),
     ] = None,
     as_json: options.AsJson = False,

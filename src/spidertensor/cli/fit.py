@@ -77,8 +77,7 @@ MaxNodes = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest. "
-        "No limit by default.",
+        help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest.",
     ),
 ]
 Clip = Annotated[
@@ -173,10 +172,9 @@ def fit(
 
     Rows are learned in order, in one pass and in constant memory. Ctrl-C saves and stops; the same
     command with --resume continues with the first row not yet learned. The score is shown next to two
-    floors: the mean of the values so far, and one number per node. Notes on standard error
-    point out what looks wrong.
+    floors: the mean of the values so far, and one number per node.
 
-    See docs/your-data.md for files, docs/which-values.md for --binary, --counts and --events,
+    See docs/files.md for files, docs/which-values.md for --binary, --counts and --events,
     docs/streams.md for streams, and docs/cluster.md for --workers.
     """
     if resume + add + force > 1:

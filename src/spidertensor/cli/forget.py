@@ -25,10 +25,9 @@ def forget(
 ) -> None:
     """Remove nodes (their ids and factors) from a model.
 
-    The model no longer knows these ids. What the network weights and the factors of other nodes learned
-    from their rows stays. The model never contains the rows themselves, but they may still be in
-    the source, in the rejects file, in the predictions file, in the journal of a server
-    that was killed, and in copies of the model such as those of fit --keep.
+    What the network and other nodes learned from their rows stays. The rows themselves may still be in the
+    source, in files of rejects and predictions, in the journal of a server that was killed, and in copies
+    of the model such as those of fit --keep.
 
     Unknown ids only print a note. Put -- before ids that begin with a dash.
 

@@ -12,10 +12,8 @@ def info(
 ) -> None:
     """Show what a model has learned, and where it stopped.
 
-    Committee members are shown with their own settings, their weights in predictions, and the log
-    evidence per entry that each would have alone; layers are those of the leading member.
-    A custom network is shown by name and shapes; --network only checks whether a
-    network fits.
+    Committee members are shown with their own settings, their weights, and the log evidence per entry that
+    each would have alone; layers are those of the leading member. --network checks whether a network fits.
 
     \b
     spider info ratings.spider

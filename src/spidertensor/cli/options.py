@@ -68,7 +68,7 @@ MissingIds = Annotated[
         "--missing-id",
         metavar="error|skip|own",
         help="On a missing id: treat the row as bad; skip it; or treat all missing ids of a mode as one "
-        "node. Defaults to the choice the model was fitted with, or error for a new model.",
+        "node. Default: as the model was fitted, or error.",
     ),
 ]
 BinRules = Annotated[

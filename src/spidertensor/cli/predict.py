@@ -51,14 +51,10 @@ def predict(
 ) -> None:
     """Add predictions to the rows of a source.
 
-    The new columns are mean and std, or probability for binary values (probability_of_yes for
-    labels other than 0 and 1). mean is the expected value, and
-    std the standard deviation of an observation around it. --interval adds low and high, calibrated on the
-    errors of recent predictions, so they are not symmetric around the mean. Ids that
-    the model has not seen are predicted from the prior; the number of such rows is printed at the end.
-    If most ids of a column were never seen, a note gives the reason if it is known: text instead of
-    integers, different leading zeros, case or spaces, or columns in another order.
-    Binned columns use the model's bins. Rows without an id are skipped only with --missing-id skip.
+    The new columns are mean and std (of an observation), or probability for binary values
+    (probability_of_yes for labels other than 0 and 1). --interval adds low and high, calibrated on the
+    errors of recent predictions. Ids that the model has not seen are predicted from the prior; the number
+    of such rows is printed at the end. Rows without an id are skipped only with --missing-id skip.
 
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet

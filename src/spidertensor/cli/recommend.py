@@ -40,7 +40,7 @@ def recommend(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank once for each row of this file, whose columns are the modes missing from --given.",
+            help="Rank once for each row of this file. Its columns are the other modes.",
         ),
     ] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
@@ -48,8 +48,7 @@ def recommend(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank only the ids in this file. Columns of other modes belong to the candidate, such as "
-            "the category of a product.",
+            help="Rank only the ids in this file. Columns of other modes belong to the candidate.",
         ),
     ] = None,
     exclude: Annotated[
@@ -84,8 +83,6 @@ def recommend(
 
     std is the uncertainty of the expected value, without the observation noise that spider predict
     includes. For binary values the first column is a probability, and std is that of its latent value f.
-    --interval adds low and high of an observation, as in spider predict. Unseen ids are predicted from the
-    prior.
 
     \b
     spider recommend ratings.spider --given user=42 --over movie -n 5

@@ -96,12 +96,9 @@ def serve(
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
-    With --from it also learns from a stream, each message once. Bad messages do not stop it: they go
-    to the --rejects file, by default MODEL.rejects.jsonl, and with --dead-letter also to another stream.
-
-    Acknowledged entries are on disk, in a journal next to the model, and survive a crash. SIGTERM and
-    Ctrl-C finish waiting requests and save. There is a dashboard at /, and the API is described at
-    /openapi.json. Requires pip install 'spidertensor[serve]'.
+    Acknowledged entries survive a crash. SIGTERM and Ctrl-C finish waiting requests and save. There is a
+    dashboard at /, and the API is described at /openapi.json. With --from it also learns from a stream,
+    each message once; bad messages do not stop it. Requires pip install 'spidertensor[serve]'.
 
     \b
     spider serve --model ratings.spider --modes user,movie --value rating

@@ -444,7 +444,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             params["network"] = fitted_file.network_of_file(params["network"], network, runs=runs)
             estimator = cls(**grouped(_as_given(params)))
             complete = estimator._flat_params() == params
-            fitted_file.check(complete, "the params have missing or impossible values")
+            fitted_file.check(complete, "the params have missing or invalid values")
             estimator._learned = fitted_file.from_file(
                 file, config | {"params": params}, estimator._likelihood, runs=runs
             )

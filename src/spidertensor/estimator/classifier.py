@@ -176,7 +176,7 @@ def _ones(y: Any, n: int) -> NDArray[np.float64]:
     refuse(
         value,
         value != 1,
-        "is not an event: this model learns what happened, and draws itself what did not",
+        "is not an event: this model learns only what happened, and draws negatives by itself",
         kind="value",
         remedy="leave it out, or learn 0 and 1 without negatives",
     )

@@ -139,7 +139,7 @@ def limits_of(max_nodes: int | list[int | None] | None, n_modes: int) -> list[in
     """The limit of each mode from the parameter `max_nodes`; None is no limit."""
     limits = list(max_nodes) if isinstance(max_nodes, list) else [max_nodes] * n_modes
     if len(limits) != n_modes:
-        raise ValueError(f"max_nodes names {len(limits)} modes, the entries have {n_modes}")
+        raise ValueError(f"max_nodes has {len(limits)} limits, but the entries have {n_modes} modes")
     return limits
 
 

@@ -93,9 +93,9 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
     small = all((np.abs(each.mean) <= LARGEST_LOG_NOISE).all() for each in post.log_noise)
     small = small and (np.abs(state.stream.log_noise) <= LARGEST_LOG_NOISE).all()
-    check(certain and small, "the noise of a node is impossible")
+    check(certain and small, "the noise of a node is out of range")
     whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
-    check(min(whole) >= 0 and state.seed == seed, "count or seed impossible")
+    check(min(whole) >= 0 and state.seed == seed, "a count is negative, or the seed is wrong")
 
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:
@@ -103,9 +103,9 @@ def _check_stream(stream: Stream, *, follows: bool) -> None:
     n, squares, _, _, var, f_var, _ = stream.window
     positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0
     check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
-    check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "what is watched is impossible")
+    check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "the watched window is invalid")
     still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
-    check(follows or still, "follows the values, which this model does not")
+    check(follows or still, "has followed a change of the values, which this model does not do")
 
 
 def _check_counts(state: State) -> None:
@@ -144,25 +144,28 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
     log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
     shift = scaling.shift + scaling.scale * float(state.stream.shift)
     possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
-    check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in the units of the values overflow")
+    check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in user units could overflow")
 
 
 def _check_committee(state: CommitteeState) -> None:
     counts, weights, residuals = state.counts, state.weights, state.residuals
     shares = ((weights > 0) & (weights <= 1)).all() and abs(weights.sum() - 1) < 1e-9
-    check(shares, "the members' weights are impossible")
-    check(min(counts[:3]) >= 0 and counts.entries < MOST_ENTRIES, "a count is impossible")
-    check(all(each.counts.entries == counts.entries for each in state.members), "its members are out of step")
+    check(shares, "the members' weights are not shares of 1")
+    check(min(counts[:3]) >= 0 and counts.entries < MOST_ENTRIES, "a count is negative or too large")
+    check(
+        all(each.counts.entries == counts.entries for each in state.members),
+        "its members have learned different numbers of entries",
+    )
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
     if residuals:
         possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()
-        check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is impossible")
+        check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is invalid")
 
 
 def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
     draws = state.draws
     assert draws
-    check(0 < draws.events <= state.counts.entries, "the number of events is impossible")
+    check(0 < draws.events <= state.counts.entries, "the number of events is out of range")
     for place, mode in enumerate(rule.over):
         # fewer if a call was interrupted: its nodes are added first
         check(0 <= draws.seen[place] <= n_nodes[mode], "the nodes of the events are not those of the model")
@@ -170,6 +173,6 @@ def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:
             times, tree = draws.popularity[place].times, draws.popularity[place].tree
             good = times.shape == (n_nodes[mode],) and ((times >= 0) & (times <= draws.events)).all()
             good = good and float((times.astype(float) ** rule.power).sum()) * UNIT < LARGEST_SUM
-            check(good and tree.shape == times.shape, "the popularity of nodes is impossible")
+            check(good and tree.shape == times.shape, "the popularity of nodes is invalid")
             same = np.array_equal(tree, from_times(times, rule.power).tree)
             check(same, "the sums of the popularity are wrong")

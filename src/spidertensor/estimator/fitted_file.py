@@ -199,12 +199,12 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     params, shift, scale = config["params"], config["shift"], config["scale"]
     nodes = _nodes(file.arrays, params["max_nodes"], alone="committee" not in file.sections)
     modes = config["modes"]
-    check(is_whole(modes) and modes == len(nodes), f"{modes!r:.80} modes, but nodes of {len(nodes)}")
+    check(is_whole(modes) and modes == len(nodes), f"{modes!r:.80} modes, but nodes for {len(nodes)}")
     possible = is_scaling([shift, scale]) and (likelihood.scaled or (shift, scale) == Scaling())
-    check(possible, f"scaling ({shift!r:.80}, {scale!r:.80}) is not possible")
+    check(possible, f"scaling ({shift!r:.80}, {scale!r:.80}) is invalid")
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
-        check(good and len(names) == len(nodes), "the names are not one for each mode")
+        check(good and len(names) == len(nodes), "there is not one name for each mode")
     if "negatives" in params:
         whole = params["remember_seen"] is False or is_whole(params["remember_seen"])
         same = event_rule.resolved(params, names, modes) == params
@@ -283,12 +283,15 @@ def _members(file: Checkpoint, params: dict[str, Any]) -> list[dict[str, Any]]:
         check(params["committee"] == 1, "holds no committee")
         return [{}]
     section = file.sections["committee"]
-    check(isinstance(section, dict) and section.keys() == {"members"}, "the committee is not its members")
+    check(
+        isinstance(section, dict) and section.keys() == {"members"},
+        "the committee is not an object with only the key members",
+    )
     members, wanted = section["members"], params["committee"]
     check(is_list(members, is_settings) and members, "the members are not a list of parameters")
     same = members == wanted if isinstance(wanted, list) else len(members) == wanted
     check(same, "the members are not those of the params")
-    check(checked(params | {"committee": members})["committee"] == members, "a member is impossible")
+    check(checked(params | {"committee": members})["committee"] == members, "a member has invalid parameters")
     return members
 
 

@@ -163,7 +163,7 @@ class Notes:
             return
         n, fewest = rule.negatives, int(draws.seen.min())
         if 1 < fewest <= n:
-            reason = f"{n} are drawn after each event, of only {fewest} nodes: the same again and again"
+            reason = f"{n} negatives are drawn after each event from only {fewest} nodes, so they repeat"
             self._give(SpiderWarning(reason, kind="few nodes", remedy="pass fewer negatives"))
 
     def _judge_unclipped(self, fitted: Fitted, value: NDArray[np.float64]) -> None:

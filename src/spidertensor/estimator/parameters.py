@@ -99,7 +99,7 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
     for name, value in params.items():
         check_rule(name, value)
     if params.get("likelihood") == "count" and params["scaling"] is not None:
-        raise ValueError("counts are learned as they are: leave out scaling beside likelihood='count'")
+        raise ValueError("counts are not scaled: leave out scaling with likelihood='count'")
     if isinstance(params["committee"], list):
         params["committee"] = [_checked_member(own, params) for own in params["committee"]]
     return params
@@ -237,7 +237,7 @@ def network_of(
     rank = params["rank"]
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
-        raise ValueError(f"rank names {len(ranks)} modes, the entries have {n_modes}")
+        raise ValueError(f"rank has {len(ranks)} numbers, but the entries have {n_modes} modes")
     around: dict[str, Any] = {
         "bias": params["bias"],
         "multilinear": params["multilinear"],

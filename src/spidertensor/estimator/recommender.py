@@ -70,7 +70,7 @@ class Recommender(Known, Noting):
         columns = given_columns(given, self._mode)
         ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
         if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
-            reason = "the mode of remember_seen must be given, not in the candidates: what it had is left out"
+            reason = "the mode of remember_seen must be given, not among the candidates"
             raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)

@@ -1,22 +1,22 @@
-"""Grids of runs: a TOML file in, one JSON line per run out. `report` draws what is in the lines.
+"""Grids of runs: reads a TOML file, writes one JSON line per run, which `report` draws.
 
     [[grid]]                            every combination of these is a run
     method = ["spider", "post"]         names of `registry.METHODS`
     data = ["acc", "dblp"]              names of `datasets.NAMES`
     rank = [3, 8]                       8 if not given
     batch_size = 256                    256
-    seed = [0, 1, 2]                    0: of the split, the order and the starting weights
+    seed = [0, 1, 2]                    0: seeds the split, the order and the starting weights
     protocol = "held-out"               or "prequential", "weights": see PROTOCOLS
     at = 100                            1: points of the running curve
-    entries = 20_000                    all: learn only the first so many
-    learning_rate = 0.001               and whatever else the method has among its `settings`
+    entries = 20_000                    learn only the first 20,000 entries; all by default
+    learning_rate = 0.001               or any other of the method's `settings`
 
-    [quick]                             what --quick puts in place of these, in every grid
+    [quick]                             settings that --quick replaces in every grid
     entries = 2_000
 
-A row has the settings of its run, and these say which run it is; what the method could be told and was not is
-at its default. Rows are appended as runs end, by this process alone, and never changed: killed at any moment,
-the next start finds what is done and runs the rest. A run that fails leaves a row with its error.
+The settings in a row identify its run; settings of the method that are not in it have their defaults. Rows
+are appended as runs end, by this process alone, and never changed. So after a kill the next start runs only
+what is missing. A run that fails leaves a row with its error.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ DEFAULTS: Settings = {
 
 
 def plan(path: Path, *, seeds: int | None = None, quick: bool = False) -> list[Settings]:
-    """The runs of an experiment file, each once, those of one data set together.
+    """The runs of an experiment file without duplicates, grouped by data set.
 
-    seeds: 0, 1, ... instead of the file's, so many
+    seeds: use this many seeds, 0, 1, ..., instead of those in the file
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def _check(settings: Settings) -> None:
         if name in settings and not good(settings[name]):
             raise ExperimentError(f"{name} must be {wanted}, got {settings[name]!r}")
     needed = METHODS[settings["method"]].needs + (("jax",) if settings.get("engine") == "vectorized" else ())
-    for package in needed:  # now: not after hours of other runs
+    for package in needed:  # checked now, not after hours of other runs
         if find_spec(package) is None:
             needs = f"{settings['method']} needs {package}"
             raise ExperimentError(f"{needs}: pip install 'spidertensor[jax]', or take it out of the grid")
@@ -161,7 +161,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def run_one(settings: Settings) -> Row:
-    """The row of a run, `error` in it if it failed."""
+    """The row of a run; if it failed, with its `error`."""
     began = perf_counter()
     try:
         row = row_of(settings, **PROTOCOLS[settings["protocol"]](_load(settings["data"]), settings))
@@ -170,12 +170,12 @@ def run_one(settings: Settings) -> Row:
     return row | {"wall_seconds": perf_counter() - began}
 
 
-def row_of(settings: Settings, **said: Any) -> Row:
-    """What was said of a run, with what was not said as None, and where and when it ended."""
+def row_of(settings: Settings, **results: Any) -> Row:
+    """A row with these results, None for all others, and where and when the run ended."""
     names = ("scores", "curve", "weights", "seconds", "wall_seconds", "error")
     about = {"version": __version__, "commit": commit(), "machine": machine()}
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"settings": settings} | dict.fromkeys(names) | said | about | {"finished": finished}
+    return {"settings": settings} | dict.fromkeys(names) | results | about | {"finished": finished}
 
 
 @lru_cache(maxsize=1)  # runs of one data set come one after the other
@@ -193,7 +193,7 @@ def _first(entries: Batch, n: int | None) -> Batch:
 
 
 def _held_out(data: Dataset, settings: Settings) -> Row:
-    """One pass over the training entries; every test set of the data is scored at each point."""
+    """One pass over the training entries; every test set is scored at each point."""
     method, how = method_of(data, settings)
     train, test = data.split(settings["seed"])
     tests, train = data.tests or {"paper": test}, _first(train, settings["entries"])
@@ -220,7 +220,7 @@ def _prequential(data: Dataset, settings: Settings) -> Row:
 
 
 def _weights(data: Dataset, settings: Settings) -> Row:
-    """One pass, and what is left of the network: means and inclusion probabilities of its weights."""
+    """One pass; then the means and inclusion probabilities of the network's weights."""
     from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 
     kind = SpiderClassifier if data.likelihood.binary else SpiderRegressor
@@ -231,7 +231,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
         "spider-paper-tanh": partial(kind.paper, activation="tanh"),
     }
     if settings["method"] not in kinds:
-        raise ExperimentError(f"weights are shown of {', '.join(kinds)}, not of {settings['method']}")
+        raise ExperimentError(f"weights are shown for {', '.join(kinds)}, not for {settings['method']}")
     train = _first(data.split(settings["seed"])[0], settings["entries"])
     own = {name: settings[name] for name in METHODS[settings["method"]].settings if name in settings}
     model = kinds[settings["method"]](
@@ -253,16 +253,16 @@ PROTOCOLS: dict[str, Callable[[Dataset, Settings], Row]] = {
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree this runs from; $SPIDER_COMMIT in a copy without history."""
+    """The commit of this source tree; $SPIDER_COMMIT for a copy without history."""
     root = Path(__file__).parents[3]
-    said = ""
-    if (root / ".git").exists():  # else installed, maybe inside some other repository
+    described = ""
+    if (root / ".git").exists():  # otherwise installed, perhaps inside another repository
         words = ["describe", "--always", "--abbrev=7", "--dirty=+changes", "--exclude=*"]
         with suppress(OSError):  # no git on this machine
-            said = subprocess.run(
+            described = subprocess.run(
                 ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
             ).stdout.strip()
-    return said or os.environ.get("SPIDER_COMMIT")
+    return described or os.environ.get("SPIDER_COMMIT")
 
 
 def machine() -> str:
@@ -281,7 +281,7 @@ def machine() -> str:
 
 
 def run_all(runs: Iterable[Settings], jobs: int, run: Callable[[Settings], Row] = run_one) -> Iterator[Row]:
-    """The rows of the runs as they end, `jobs` at a time, each in a process that is not this one."""
+    """Yield the rows of the runs as they end; `jobs` run at a time, each in another process."""
     waiting = deque(runs)
     while waiting:
         flying: dict[Future[Row], Settings] = {}
@@ -295,7 +295,7 @@ def run_all(runs: Iterable[Settings], jobs: int, run: Callable[[Settings], Row] 
                         row = future.result()
                         del flying[future]
                         yield row
-        except BrokenProcessPool:  # a process died, and took the runs of the others with it
+        except BrokenProcessPool:  # a process died, which ends the runs of all others
             for settings in flying.values():
                 yield _alone(settings, run)
 
@@ -314,7 +314,7 @@ def died(settings: Settings) -> Row:
 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Its processes are killed at the end: who stops waiting, by Ctrl-C for instance, does not want them."""
+    """A pool whose processes are killed at the end, so Ctrl-C does not wait for their runs."""
     others = set(active_children())
     # Spawned: a forked copy of a process that has used JAX or threads can hang.
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
@@ -327,7 +327,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin() -> None:
-    """A process of the pool leaves Ctrl-C to the one that started it, and ends when that one does."""
+    """Start a process of the pool: ignore Ctrl-C, and end when the parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent:

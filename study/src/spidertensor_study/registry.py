@@ -1,4 +1,4 @@
-"""Every method that can be evaluated, with all that is known about it in one entry of METHODS.
+"""Every method that can be evaluated, described by one entry of METHODS each.
 
     METHODS["spider"].build(rank, n_modes, likelihood, batch_size, **settings) -> Method
 
@@ -23,14 +23,14 @@ from spidertensor_study.competitors.post import post
 
 HIDDEN = (50, 50)  # the paper's
 
-# Learning rates of the SVB family: of the paper's list the best by the prequential score of the first tenth
+# Learning rates of the SVB family: the best of the paper's list by the prequential score on the first tenth
 # of the training stream (benchmarks/learning_rates.py, rows in results/tuning.jsonl.gz).
 _DTF_RATES = {"movielens-100k": 3e-3, "movielens-1m": 5e-3, "acc": 3e-3, "anime": 5e-3, "dblp": 1e-3}
 _DTF_TANH_RATES = {"movielens-100k": 3e-3, "movielens-1m": 1e-3, "acc": 3e-3, "anime": 1e-2, "dblp": 1e-2}
 _SVB_GP_RATES = {"movielens-100k": 3e-3, "movielens-1m": 1e-3, "acc": 3e-3, "anime": 1e-2, "dblp": 5e-3}
 _SS_GP_RATES = {"movielens-100k": 5e-4, "movielens-1m": 5e-4, "acc": 5e-3, "anime": 3e-4, "dblp": 3e-4}
-# Of static methods: the best by what they say of their training entries, CoSTCo with its 64 channels
-# (benchmarks/static_settings.jsonl).
+# Learning rates of static methods: the best by the method's own score on training entries, CoSTCo with its 64
+# channels (benchmarks/static_settings.jsonl).
 _GPTF_RATES = {"movielens-1m": 1e-2, "acc": 3e-2, "anime": 3e-2, "dblp": 3e-2}
 _COSTCO_RATES = {"dblp": 3e-3}  # elsewhere its default
 

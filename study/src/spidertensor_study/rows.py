@@ -1,6 +1,6 @@
-"""Rows of experiments in files: JSON lines, appended and never changed, and read back.
+"""Files of result rows: JSON lines, appended and never changed.
 
-A row says which run it is by its `experiment` and all of its `settings`; KEYS are what every row has.
+A run is identified by the `experiment` and all `settings` of its row; every row has the KEYS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spidertensor.writing import naming
 
 try:
     import fcntl
-except ImportError:  # Windows: two experiments that write to one file go unnoticed there
+except ImportError:  # Windows, where two experiments that write to one file are not detected
     fcntl = None
 
 Settings = dict[str, Any]
@@ -33,7 +33,7 @@ TEXTS, NUMBERS = ("method", "data", "protocol"), ("rank", "batch_size", "seed", 
 NAMES = ("metric", "test")  # in a score
 WHOLE = range(-(2**63), 2**63)
 LARGEST = 1e300  # of a number
-LONGEST = 2**24  # characters of a line: a longer one is no row, and would fill the memory
+LONGEST = 2**24  # characters in a line: a longer one is not a row, and would fill the memory
 
 
 class ExperimentError(ValueError):
@@ -55,13 +55,13 @@ class Results(NamedTuple):
     file: IO[str]
 
     def missing(self, runs: Sequence[Settings], *, retry: bool = False) -> list[Settings]:
-        """The runs without a row; with `retry` those that failed as well."""
+        """The runs without a row; with `retry` also those that failed."""
         latest = {identity(row["settings"]): row for row in self.rows}
         done = {which for which, row in latest.items() if not (retry and row["error"])}
         return [settings for settings in runs if identity(settings) not in done]
 
     def append(self, row: Row) -> None:
-        short = _short(row) | {"settings": row["settings"]}  # which run it is: not a digit less
+        short = _short(row) | {"settings": row["settings"]}  # these identify the run, so they keep all digits
         with naming(self.file.name):
             self.file.write(json.dumps(short, separators=(",", ":"), allow_nan=False) + "\n")
             self.file.flush()
@@ -71,7 +71,7 @@ class Results(NamedTuple):
 
 @contextmanager
 def opened(path: Path) -> Iterator[Results]:
-    """Open a file of rows to add to it, made if need be; what a killed run left of a row is cut off."""
+    """Open or create a file of rows to append to; an incomplete last row is cut off."""
     if path.suffix == ".gz":
         raise ResultsError(f"{path}: rows are added to a .jsonl file, not to a compressed one")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,14 +86,14 @@ def opened(path: Path) -> Iterator[Results]:
         content = raw.read()
         end = content.rfind(b"\n") + 1
         if end < len(content) and content[end : end + 1] != b"{":
-            raise ResultsError(f"{path}: its last line is not of spider-study experiment")
+            raise ResultsError(f"{path}: its last line was not written by spider-study experiment")
         raw.truncate(end)
         with path.open("a", encoding="utf-8") as file:
             yield Results(rows, file)
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
-    """The rows of files, or of all files in folders; of a run that is there twice the last."""
+    """The rows in files, or in all files in folders; only the last row of each run."""
     files: list[Path] = []
     for path in paths:
         found = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
@@ -115,7 +115,7 @@ def _rows_of(path: Path) -> list[Row]:
             while line := file.readline(LONGEST):
                 if not line.endswith("\n"):
                     _check(len(line) < LONGEST, path, len(rows) + 1)
-                    break  # being written, or what a killed run left
+                    break  # still being written, or cut off by a kill
                 row = json.loads(line)
                 _check(_is_row(row), path, len(rows) + 1)
                 rows.append(row)
@@ -124,13 +124,13 @@ def _rows_of(path: Path) -> list[Row]:
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}, line {len(rows) + 1}: not JSON: {error}"[:300]) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ResultsError(f"{path}: not a whole gzip file: {error}") from error
+        raise ResultsError(f"{path}: not a complete gzip file: {error}") from error
     return rows
 
 
 def _check(good: bool, path: Path, line: int) -> None:
     if not good:
-        raise ResultsError(f"{path}, line {line}: not a row of spider-study experiment")
+        raise ResultsError(f"{path}, line {line}: not a row written by spider-study experiment")
 
 
 def _is_row(row: Any) -> bool:
@@ -153,7 +153,7 @@ def _is_row(row: Any) -> bool:
 
 
 def _values(value: Any, kind: type) -> list[Any]:
-    """Those of a list or an object, none of None; of anything else one that is no result."""
+    """The values in a list or an object; [] for None; for another type, one value that is not a result."""
     if value is None:
         return []
     if not isinstance(value, kind):
@@ -162,7 +162,7 @@ def _values(value: Any, kind: type) -> list[Any]:
 
 
 def _is_result(value: Any) -> bool:
-    """A finite number, None for one that is not, or lists and objects of these; NAMES are texts or None."""
+    """Whether this is a finite number, None, or lists and objects of these; NAMES are texts or None."""
     if isinstance(value, dict):
         names = (each for key, each in value.items() if key in NAMES)
         numbers = (each for key, each in value.items() if key not in NAMES)
@@ -173,7 +173,7 @@ def _is_result(value: Any) -> bool:
 
 
 def _is_layer(value: Any) -> bool:
-    """Two matrices of one shape."""
+    """Whether these are two matrices of the same shape."""
     if not isinstance(value, dict) or value.keys() != {"mean", "inclusion"}:
         return False
     shapes = []
@@ -187,7 +187,7 @@ def _is_layer(value: Any) -> bool:
 
 
 def _short(value: Any) -> Any:
-    """Six digits are enough of a result; what is not a number is null in JSON."""
+    """Round results to six digits; what is not finite becomes null in JSON."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """The command `spider-study`: the paper's experiments, its competitors and data sets.
 
-`evaluate` is that of `spider`, with the methods and data sets of the study.
+`evaluate` is the command of `spider`, with the methods and data sets of the study.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def spider_study(context: typer.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit with its code. An error is one line, and code 2."""
+    """Run the command and exit with its code. An error prints one line and exits with 2."""
     from spidertensor_study.rows import ExperimentError, ResultsError
 
     given = sys.argv[1:] if arguments is None else arguments

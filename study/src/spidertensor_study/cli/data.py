@@ -44,7 +44,7 @@ def info(name: Name, as_json: options.AsJson = False) -> None:
 def get(name: Name) -> None:
     """Find or download a data set, check it, and print its path.
 
-    It is looked for in the folder $SPIDER_DATA, in the user's cache folder, and then where it is published.
+    The folder $SPIDER_DATA and the user's cache folder are searched before it is downloaded.
     """
     from spidertensor_study import datasets
 

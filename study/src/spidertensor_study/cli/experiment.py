@@ -15,9 +15,9 @@ import typer
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 
-LINE_EVERY = 30.0  # seconds, where there is no terminal to draw a bar on
-# For the processes of runs, unless the user has set them: several runs must not compete for the cores with
-# threads, nor one of them take all of a GPU's memory.
+LINE_EVERY = 30.0  # seconds between lines, if there is no terminal for a bar
+# Environment of the processes, unless the user has set it: runs must not compete for cores with their
+# threads, nor may one of them take all of a GPU's memory.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -25,12 +25,14 @@ def experiment(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="TOML files that describe grids.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for results. By default runs, with --quick runs-quick."),
+        typer.Option(metavar="FOLDER", help="Folder for results. Default: runs; with --quick, runs-quick."),
     ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Number of runs at the same time. 1; with --cluster all its cores."
+            metavar="N",
+            min=1,
+            help="Number of runs at the same time. Default: 1; with --cluster, all its cores.",
         ),
     ] = None,
     seeds: Annotated[
@@ -86,14 +88,14 @@ def experiment(
                                 errors[f"{row['settings']['method']}: {row['error']}"] = None
                     except KeyboardInterrupt:
                         output.note(
-                            f"stopped. {path} has the runs that are done: the same command continues."
+                            f"stopped. {path} has the runs that are done; the same command continues."
                         )
                         raise
             failed = len(written.missing(runs, retry=True))
-            said = (
+            summary = (
                 f"{len(runs) - failed} of {len(runs)} runs done, {len(missing) - progress.failed} of them now"
             )
-            pairs.append((str(path), said + (f", {failed} failed" if failed else "")))
+            pairs.append((str(path), summary + (f", {failed} failed" if failed else "")))
     output.print_pairs("", pairs)
     output.note(f"draw the results: spider-study report {folder} --out report")
     if errors:
@@ -102,7 +104,7 @@ def experiment(
 
 @contextmanager
 def _runner(module: Any, jobs: int | None, cluster: str | None) -> Iterator[Callable[[Any], Any]]:
-    """What runs the runs of a grid: processes of this machine, or a Ray cluster."""
+    """Where the runs of a grid run: in processes on this machine, or on a Ray cluster."""
     if cluster is None:
         yield lambda runs: module.run_all(runs, jobs or 1)
         return
@@ -117,14 +119,14 @@ def _runner(module: Any, jobs: int | None, cluster: str | None) -> Iterator[Call
 
 
 class _Progress:
-    """A bar on a terminal, else a line now and then; both show the remaining time."""
+    """Shows a progress bar on a terminal, otherwise a line now and then; both with the remaining time."""
 
     def __init__(self, title: str, rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, Any]]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.title, self.rows, self.missing = title, list(rows), list(missing)
-        self.failed, self.spent, self.began, self.told = 0, 0.0, perf_counter(), perf_counter()
+        self.failed, self.spent, self.began, self.last_line = 0, 0.0, perf_counter(), perf_counter()
         columns = (TextColumn(title), BarColumn(30), MofNCompleteColumn(), TextColumn("{task.description}"))
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task("", total=len(missing))
@@ -146,12 +148,12 @@ class _Progress:
         text = f"{_time(self._left())} left" + (f", {self.failed} failed" if self.failed else "")
         text += f"; last: {settings['method']} on {settings['data']}"
         self.bar.update(self.task, advance=1, description=text)
-        if not sys.stderr.isatty() and perf_counter() - self.told > LINE_EVERY:
-            self.told = perf_counter()
+        if not sys.stderr.isatty() and perf_counter() - self.last_line > LINE_EVERY:
+            self.last_line = perf_counter()
             output.note(f"{self.title}: {output.counted(len(self.missing), 'run')} to go, {text}")
 
     def _left(self) -> float:
-        """Seconds, if a run takes as long as runs of its kind did, or as the mean run if there were none."""
+        """Remaining seconds, if a run takes as long as others of its kind, or else as the mean run."""
         took: dict[Any, list[float]] = {}
         for row in self.rows:
             for kind in (_kind(row["settings"]), None):
@@ -160,7 +162,7 @@ class _Progress:
         for settings in self.missing:
             like = took.get(_kind(settings), took[None])
             work += sum(like) / len(like)
-        at_once = self.spent / (perf_counter() - self.began)  # seconds of work in a second
+        at_once = self.spent / (perf_counter() - self.began)  # seconds of work per second
         return work / max(at_once, 0.1)
 
 

@@ -1,6 +1,6 @@
 """CoSTCo: a convolutional network over the embeddings of an entry's nodes (Liu et al., KDD 2019), static.
 
-With E (n_modes, rank) the embeddings of an entry's nodes one under another, a relu after all but the last:
+With E (n_modes, rank), the embeddings of an entry's nodes, and a relu after every layer but the last:
 
     conv 1   h[p, c] = sum_k W1[k, c] E[k, p] + b1[c]          kernel (n_modes x 1)
     conv 2   g[d]    = sum_{p, c} W2[p, c, d] h[p, c] + b2[d]  kernel (1 x rank)
@@ -12,8 +12,8 @@ squared for continuous values and logistic for 0/1. It is minimised by Adam over
 in every epoch; a tenth of the entries is held back, and the epoch that fits them best is kept. One epoch is
 one compiled call.
 
-All entries come in one update. The state keeps none of them, so a second update is an error. A network
-without a posterior does not answer everything that a Method has to. For those questions:
+All entries come in one update; a second update is an error, because the state keeps no entries. A network has
+no posterior, so a Method's other outputs are made up as follows:
 
 - An unseen node has the average embedding of its mode, each node weighted by its number of entries.
 - `var` of f is close to zero, `noise` is the mean squared residual of the entries held back.
@@ -42,12 +42,12 @@ from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, check_in
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor_study.competitors.static import learns_once
 
-MINI_BATCH = 256  # as in the authors' program, with which Adam, starts and patience agree too
-PATIENCE = 10  # epochs without a lower loss of the entries held back, after which it is over
+MINI_BATCH = 256  # as in the authors' program, like Adam's settings, the starts and the patience
+PATIENCE = 10  # stop after this many epochs without a lower loss on the held-back entries
 HELD_BACK = 0.1
 START = 0.05  # embeddings start uniform in (-START, START)
 BLOCK = 4096  # entries in one prediction
-TINY = 1e-12  # variances are positive, also of a network without any
+TINY = 1e-12  # a variance must be positive, and a network has none
 SMALLEST_NOISE = 1e-12
 
 Array = Any  # a jax.Array inside compiled functions, a NumPy array outside
@@ -68,16 +68,16 @@ class CoSTCoWeights(NamedTuple):
 
 class CoSTCoState(NamedTuple):
     embeddings: tuple[NDArray[np.float32], ...]  # one (nodes, rank) per mode
-    average: NDArray[np.float32]  # (modes, rank): what an unseen node is answered from
+    average: NDArray[np.float32]  # (modes, rank): embedding of an unseen node
     weights: CoSTCoWeights
-    held_back_loss: NDArray[np.float64]  # mean over the entries held back; inf before there were any
+    held_back_loss: NDArray[np.float64]  # mean over the held-back entries; inf before the update
     noise: NDArray[np.float64]
     counts: Counts
     seed: NDArray[np.int64]
 
 
 class Entries(NamedTuple):
-    """On the device; all modes lie one under another in one table, so a node is a row of it."""
+    """Entries on the device. One table has the nodes of all modes; a node is a row number."""
 
     nodes: Array  # (n, modes)
     value: Array  # (n,)
@@ -95,10 +95,10 @@ def costco(
     learning_rate: float = 1e-3,
     epochs: int = 100,
 ) -> Method:
-    """CoSTCo as a static Method; see the module for what it answers where a network does not.
+    """CoSTCo as a static Method; the module says where its variances come from.
 
-    channels: of both convolutions, and units of the dense layer
-    epochs:   at most
+    channels: number of channels of both convolutions, and of units of the dense layer
+    epochs:   maximum number of epochs
     """
     check(likelihood, (GAUSSIAN, PROBIT), "CoSTCo")
     sizes = {"n_modes": n_modes, "rank": rank, "channels": channels, "epochs": epochs}
@@ -126,7 +126,7 @@ def costco(
         if likelihood.normal:
             noise = float(state.noise)
             return Prediction(output, np.full(len(index), TINY * noise), np.full(len(index), noise))
-        # of the less likely value, whose probability has all its digits
+        # computed from the less likely value, whose probability keeps all its digits
         f = -np.sign(output) * ndtri_exp(log_expit(-np.abs(output)))
         return Prediction(f, np.full(len(index), TINY), np.zeros(len(index)))
 
@@ -177,7 +177,7 @@ def losses(likelihood: Likelihood, value: Array, output: Array) -> Array:
 
 
 def mean_loss(likelihood: Likelihood, theta: Theta, entries: Entries, rows: Array) -> Array:
-    """Over the entries in these rows (any number of them), -1 being none."""
+    """Mean loss of the entries in these rows; -1 is an empty place."""
     table, weights = theta
     each = losses(likelihood, entries.value[rows], forward(weights, table[entries.nodes[rows]]))
     return jnp.sum(jnp.where(rows >= 0, each, 0)) / jnp.sum(rows >= 0)
@@ -209,7 +209,7 @@ def _watched_loss(likelihood: Likelihood, theta: Theta, entries: Entries, batche
 def _fitted(
     likelihood: Likelihood, learning_rate: float, epochs: int, state: CoSTCoState, batch: Batch
 ) -> CoSTCoState:
-    """What fits the entries held back best, among the starts and all epochs."""
+    """The parameters, among the start and all epochs, that fit the held-back entries best."""
     rank, n = state.average.shape[1], len(batch.value)
     first = np.concatenate([[0], np.cumsum(batch.index.max(axis=0) + 1)])
     nodes = (batch.index + first[:-1]).astype(np.int32)
@@ -227,7 +227,7 @@ def _fitted(
         batches = _mini_batches(rng.permutation(rest))
         theta, memory = _epoch(likelihood, theta, memory, entries, batches, learning_rate)
         now, since = float(_watched_loss(likelihood, theta, entries, watched)), since + 1
-        if now < lowest:  # a NaN is not
+        if now < lowest:  # also false for NaN
             best, lowest, since = theta, now, 0
         if since == PATIENCE:
             break
@@ -244,7 +244,7 @@ def _mini_batches(rows: NDArray[np.int64]) -> Array:
 def _with(
     state: CoSTCoState, theta: Theta, lowest: float, learned: NDArray[np.int32], first: NDArray[np.int64]
 ) -> CoSTCoState:
-    """The state of this network; a node without a learned entry gets the average of its mode."""
+    """The state with this network; a node without entries gets the average of its mode."""
     table, weights = jax.tree.map(np.array, theta)
     entries_of = np.bincount(learned.ravel(), minlength=first[-1])[:, None]
     modes = [slice(a, b) for a, b in pairwise(first)]
@@ -256,12 +256,12 @@ def _with(
         average=average,
         weights=weights,
         held_back_loss=np.array(lowest),
-        noise=np.array(max(lowest, SMALLEST_NOISE)),  # of the squared loss; nobody asks for 0/1 values
+        noise=np.array(max(lowest, SMALLEST_NOISE)),  # for the squared loss; not used for 0/1 values
     )
 
 
 def _outputs(state: CoSTCoState, index: NDArray[np.integer]) -> NDArray[np.float64]:
-    """(n,), in blocks of one shape, so that nothing is compiled for another number of entries."""
+    """(n,) outputs, in blocks of one shape, so that one compilation serves any number of entries."""
     tables = [np.vstack(each) for each in zip(state.embeddings, state.average[:, None], strict=True)]
     out = np.empty(len(index))
     E = np.zeros((BLOCK, *state.average.shape), np.float32)
@@ -269,6 +269,6 @@ def _outputs(state: CoSTCoState, index: NDArray[np.integer]) -> NDArray[np.float
         some = index[start : start + BLOCK]
         for k, table in enumerate(tables):
             known = (some[:, k] >= 0) & (some[:, k] < len(table) - 1)
-            E[: len(some), k] = table[np.where(known, some[:, k], -1)]  # the last row is of unseen nodes
+            E[: len(some), k] = table[np.where(known, some[:, k], -1)]  # the last row is for unseen nodes
         out[start : start + BLOCK] = np.asarray(forward_compiled(state.weights, E))[: len(some)]
     return out

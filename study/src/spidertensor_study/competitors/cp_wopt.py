@@ -7,16 +7,15 @@ mathematics.md section 8. With A the factors of all modes and weight 1 for an ob
 
 is minimised by SciPy's L-BFGS from several random starts, and the lowest loss is kept. Every fourth start has
 no negative element: where the true factors are all positive, a start with both signs gets stuck. The only
-regularisation is that a descent ends: after so many iterations, or, with `stop_early`, where the loss of a
-tenth of the entries that the descents do not see is lowest. Values are taken raw, with the squared loss for
-0/1 too.
+regularisation is that a descent ends: after `max_iterations`, or, with `stop_early`, where the loss on a
+held-back tenth of the entries is lowest. Values are taken raw, with the squared loss for 0/1 too.
 
-All entries come in one update. The state keeps none of them, so a second update is an error. Least squares
-does not answer everything that a Method has to. For those questions:
+All entries come in one update; a second update is an error, because the state keeps no entries. Least squares
+has no posterior, so a Method's other outputs are made up as follows:
 
 - An unseen node has the average factors of its mode, each node weighted by its number of entries. f is then
   the average over the nodes, whatever signs and scales the factorization happens to have.
-- Least squares has no posterior: `var` of f is close to zero, `noise` is the mean squared residual.
+- `var` of f is close to zero, `noise` is the mean squared residual.
 - For 0/1 values the latent f of a Prediction is (fit - 1/2) / (standard deviation of the residuals), so
   P(1) is the chance that fit + residual lies above 1/2. The AUC depends only on the order of the fits.
 """
@@ -39,10 +38,10 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor_study.competitors.static import learns_once
 
 FLAT = 1e-10  # a descent ends when an iteration lowers the loss by a smaller share than this
-TINY = 1e-12  # variances are positive, also of a fit without residuals
+TINY = 1e-12  # a variance must be positive, also for a perfect fit
 SMALLEST = 1e-280  # smallest noise: the squares of very small values underflow to 0
-WATCHED = 0.1  # of the entries, which decide when to stop early
-PATIENCE = 20  # iterations without a lower loss of theirs, after which a descent is over
+WATCHED = 0.1  # share of the entries that decide when to stop early
+PATIENCE = 20  # stop after this many iterations without a lower loss on these entries
 
 
 Entries = tuple[NDArray[np.int64], NDArray[np.float64]]  # nodes, as numbered in A, and values
@@ -50,7 +49,7 @@ Entries = tuple[NDArray[np.int64], NDArray[np.float64]]  # nodes, as numbered in
 
 class CPWOPTState(NamedTuple):
     factors: tuple[NDArray[np.float64], ...]  # one (nodes, rank) per mode
-    average: NDArray[np.float64]  # (modes, rank): what an unseen node is answered from
+    average: NDArray[np.float64]  # (modes, rank): factors of an unseen node
     noise: NDArray[np.float64]  # mean squared residual
     counts: Counts
     seed: NDArray[np.int64]
@@ -65,10 +64,10 @@ def cp_wopt(
     max_iterations: int = 100,
     stop_early: bool = False,
 ) -> Method:
-    """CP-WOPT as a static Method; see the module for what it answers where least squares does not.
+    """CP-WOPT as a static Method; the module says where its variances come from.
 
-    starts:         random starts, of which the one with the lowest loss is kept; from 4 on one of them is
-                    without negative elements
+    starts:         number of random starts; the one with the lowest loss is kept; every fourth has no
+                    negative elements
     max_iterations: of L-BFGS from each start (the authors' optimiser has 1,000); more fit the learned entries
                     better and nodes with few entries worse
     stop_early:     a tenth of the entries is held back, and what fits them best on the way is kept
@@ -107,9 +106,9 @@ def cp_wopt(
 def _fitted(
     starts: int, max_iterations: int, stop_early: bool, state: CPWOPTState, entries: Batch
 ) -> CPWOPTState:
-    """The lowest loss of several descents. In A all modes lie one under another, one row per node.
+    """The factors with the lowest loss of several descents. A has one row per node, mode after mode.
 
-    The descents see the values in units of their root mean square: the units a user counts in change nothing.
+    Values are divided by their root mean square, so the user's units do not matter.
     """
     n_modes, rank = state.average.shape
     first = np.concatenate([[0], np.cumsum(entries.index.max(axis=0) + 1)])
@@ -129,7 +128,7 @@ def _fitted(
         if number % 4 == 3:
             start = np.abs(start)
         found, its_loss = _descended((nodes, value), watched, start, max_iterations)
-        if its_loss < lowest:  # a NaN is not
+        if its_loss < lowest:  # also false for NaN
             best, lowest = found, its_loss
 
     best *= scale ** (1 / n_modes)
@@ -145,7 +144,7 @@ def _fitted(
 def _descended(
     learned: Entries, watched: Entries | None, start: NDArray[np.float64], max_iterations: int
 ) -> tuple[NDArray[np.float64], float]:
-    """Where a descent ends, or was best on the way for the watched entries; and the mean loss there."""
+    """Where a descent ends, or fitted the watched entries best on the way; and the mean loss there."""
 
     def mean_loss(entries: Entries, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         gradient = np.zeros_like(start)
@@ -165,7 +164,7 @@ def _descended(
 
     # The size of the gradient says nothing: next to 0, where the descent starts, it is small as well.
     options = {"maxiter": max_iterations, "gtol": 0.0, "ftol": FLAT}
-    with threadpool_limits(1, "blas"):  # its vectors are short: threads cost ten times what they save
+    with threadpool_limits(1, "blas"):  # vectors are short, so threads cost ten times what they save
         found = minimize(
             lambda x: mean_loss(learned, x),
             start.ravel(),
@@ -190,7 +189,7 @@ def _start(rng: np.random.Generator, first: NDArray[np.int64], rank: int) -> NDA
 
 @kernel(**COMPILE)
 def loss(nodes, value, A, gradient):
-    """The loss; its gradient, nodes one under another as in A, is added to `gradient`."""
+    """The loss; adds its gradient, in the layout of A, to `gradient`."""
     K, r = nodes.shape[1], A.shape[1]
     left, right = np.ones((K + 1, r)), np.empty(r)  # products of the factors before a mode, and after it
     total = 0.0

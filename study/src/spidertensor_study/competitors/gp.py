@@ -1,4 +1,4 @@
-"""The model that the two Gaussian-process baselines share, and the steps that both take to learn a batch.
+"""The model that the Gaussian-process competitors share, and how they learn a batch.
 
 mathematics.md section 8. x is the concatenation of an entry's factors, f = g(x) with g ~ GP(0, k) and
 
@@ -32,10 +32,10 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 HANDLED = (GAUSSIAN, PROBIT)
 JITTER = 1e-6  # on the diagonal of k(Z, Z), in units of s²: the Cholesky of equal inputs still exists
 MIN_NOISE = 1e-4  # added to the noise that is learned: values without noise would drive it to 0
-TINY_VAR = 1e-9  # smallest variance of f, which rounding can make negative
+TINY_VAR = 1e-9  # smallest variance of f, since rounding can make it negative
 # Where the ascent of a node without any entry begins; its prior stays N(0, 1). With all means at 0 the nodes
 # are all alike and g has no slope, and draws of x with variance 1 hide that for very many batches.
-START_STD = 0.03  # of the mean, at random
+START_STD = 0.03  # standard deviation of the random starting means
 START_VAR = 0.01
 QUADRATURE = 20  # Gauss-Hermite points of the probit
 
@@ -71,7 +71,7 @@ class Entries(NamedTuple):
     node: Any  # (batch_size, K), rows of the Nodes
     value: Any
     here: Any
-    fresh: Any  # (rows of the Nodes, 1): whether that is a node without any entry so far
+    fresh: Any  # (rows of the Nodes, 1): whether the node has no entries yet
 
 
 class GPLearned(NamedTuple):
@@ -81,7 +81,7 @@ class GPLearned(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """`process`, a NamedTuple of arrays, is what is known of g; `inputs` and `hyper` are two of them."""
+    """The functions of a method. process: a NamedTuple of arrays for g, with `inputs` and `hyper`"""
 
     start: Callable[[GPSettings, NDArray[np.float64]], Any]  # the process, from the first inducing inputs
     learn: Callable[..., GPLearned]  # settings, learning_rate, process, nodes, entries, key
@@ -128,7 +128,7 @@ def expected_kernels(hyper: Hyper, inputs: jax.Array, mean, var) -> tuple[jax.Ar
 
 
 def expected_log_likelihood(likelihood: Likelihood, value, mean, var, noise) -> jax.Array:
-    """E[log p(y | f)] over f ~ N(mean, var)."""
+    """E[log p(y | f)] for f ~ N(mean, var)."""
     if check(likelihood, HANDLED, "the Gaussian process").normal:
         return -0.5 * (jnp.log(2 * jnp.pi * noise) + ((value - mean) ** 2 + var) / noise)
     points, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
@@ -137,7 +137,7 @@ def expected_log_likelihood(likelihood: Likelihood, value, mean, var, noise) -> 
 
 
 def kl_standard(mean, root) -> jax.Array:
-    """KL(N(mean, root root^T) || N(0, I)), root being a lower triangle."""
+    """KL(N(mean, root root^T) || N(0, I)) for a lower triangular root."""
     square = jnp.sum(root**2) + mean @ mean
     return 0.5 * (square - len(mean)) - jnp.sum(jnp.log(jnp.diag(root)))
 
@@ -149,35 +149,35 @@ def kl_nodes(nodes: Nodes, before: Nodes) -> jax.Array:
 
 
 def split(key) -> tuple[Any, Any]:
-    """A key from the two words given to a batch: the same draws whatever generator JAX is set to."""
+    """A random key from two words, with the same draws whatever generator JAX is set to."""
     start, rest = jax.random.split(jax.random.wrap_key_data(key, impl="threefry2x32"))
     return start, rest
 
 
 def start_nodes(nodes: Nodes, entries: Entries, key) -> Nodes:
-    """Where the ascent begins: at the posterior before the batch, but for nodes that have none yet."""
+    """Where the ascent begins: at the posterior before the batch, except for new nodes."""
     mean = START_STD * jax.random.normal(key, nodes.mean.shape)
     start = Nodes(mean, jnp.full_like(mean, np.log(START_VAR)))
     return jax.tree.map(partial(jnp.where, entries.fresh > 0), start, nodes)
 
 
 def draw_inputs(nodes: Nodes, entries: Entries, key) -> jax.Array:
-    """One x per entry, reparameterised. Each entry draws for itself: less noise than one draw per node."""
+    """One reparameterised draw of x per entry, which is less noisy than one draw per node."""
     mean, std = nodes.mean[entries.node], jnp.exp(0.5 * nodes.log_var)[entries.node]
     x = mean + std * jax.random.normal(key, mean.shape)
     return x.reshape(len(x), -1)
 
 
 def ascend(settings: GPSettings, learning_rate, params, extra, key, bound) -> tuple[Any, Any, jax.Array]:
-    """All epochs of a batch: Adam uphill on bound(params, extra, key) -> (bound, extra of the next epoch).
+    """Run all epochs of a batch: Adam maximises bound(params, extra, key) -> (bound, extra for next epoch).
 
-    learning_rate: one, or one for each epoch
+    learning_rate: one number, or one per epoch
     """
     adam = optax.scale_by_adam()
 
-    def epoch(carry, told):
+    def epoch(carry, key_and_rate):
         params, extra, memory = carry
-        key, rate = told
+        key, rate = key_and_rate
         (value, extra), gradient = jax.value_and_grad(bound, has_aux=True)(params, extra, key)
         step, memory = adam.update(gradient, memory)
         params = jax.tree.map(lambda each, move: each + rate * move, params, step)

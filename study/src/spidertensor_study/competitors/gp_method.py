@@ -1,4 +1,4 @@
-"""A Gaussian-process baseline as a Method: everything around the learning of a batch.
+"""A Gaussian-process competitor as a Method: everything except learning a batch.
 
 The unit is the batch: the entries of a call are cut into batches of `batch_size`, the last one shorter, each
 learned by `epochs` steps of Adam. What an update reports for an entry is the prediction before its batch.
@@ -8,7 +8,7 @@ any number is not finite, is refused as a whole and leaves the posterior as it w
 Predictions include the uncertainty of the factors: mean and variance of f under q(x) q(v) are exact, since
 the expectations of k(Z, x) and k(Z, x) k(x, Z) over a Gaussian x are known.
 
-Shapes depend on the settings alone, a batch is padded to them: nothing compiles twice.
+Batches are padded so that shapes depend only on the settings, and nothing compiles twice.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def build(
     epochs: int = 100,
     batch_size: int = 256,
 ) -> Method:
-    """A Gaussian-process baseline as a Method, for scaled values.
+    """A Gaussian-process competitor as a Method, for scaled values.
 
-    inducing: how many inducing inputs there are
+    inducing: number of inducing inputs
     epochs:   steps of Adam for each batch, of size `learning_rate`
     """
     settings = GPSettings(n_modes, likelihood, rank, inducing, epochs, batch_size)
@@ -131,7 +131,7 @@ def method_of(settings: GPSettings, learning_rate: float, algorithm: Algorithm) 
 def side_by_side(
     settings: GPSettings, algorithm: Algorithm, batch: Batch, learning_rates: Sequence[float], seed: int = 0
 ) -> list[Update]:
-    """A stream from its start with every learning rate, the rates of a batch in one call: to tune them by."""
+    """Learn a stream from its start with every learning rate side by side, to tune the rate."""
     check_batch(batch, settings.n_modes)
     methods = [method_of(settings, rate, algorithm) for rate in learning_rates]
     states = [method.init(seed) for method in methods]
@@ -178,7 +178,7 @@ def _pieces(settings: GPSettings, batch: Batch) -> Iterator[tuple[slice, Batch]]
 def _kept(
     settings: GPSettings, state: GPState, rows, new: GPLearned, weights, value, log_evidence
 ) -> GPState:
-    """The state after a batch, which is refused if a value is absurd or anything is not finite."""
+    """The state after a batch; the batch is refused if a value is absurd or a result is not finite."""
     n = len(value)
     with np.errstate(over="ignore"):
         moved = Gaussian(new.nodes.mean, np.exp(new.nodes.log_var))
@@ -200,7 +200,7 @@ def _kept(
 def _gathered(
     settings: GPSettings, state: GPState, batch: Batch
 ) -> tuple[GPState, list[Any], tuple[Any, ...]]:
-    """The state with room, the rows of the batch's nodes per mode, and what `learn` wants to know of them."""
+    """The state with room for the batch, the rows of its nodes per mode, and the inputs of `learn`."""
     state = grown(state, batch.index.max(axis=0) + 1)
     n, places, K = len(batch.value), settings.batch_size, settings.n_modes
     nodes = Nodes(*np.zeros((2, K * places, settings.rank)))
@@ -223,7 +223,7 @@ def _gathered(
 def by_appearance(column: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """The nodes in order of first appearance, and which of them each entry has.
 
-    In this order, what nodes are called decides nothing.
+    This order makes results independent of node numbers.
     """
     _, first, inverse = np.unique(column, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -253,15 +253,15 @@ def _readout(settings: GPSettings, posterior, process) -> tuple[jax.Array, jax.A
 
 
 @cache
-def _together() -> int:
-    """How many entries are predicted side by side, M² numbers each."""
+def _at_a_time() -> int:
+    """Number of entries predicted side by side; each needs M² numbers."""
     return 16 if jax.default_backend() == "cpu" else 256
 
 
 @jax.jit
 def _evaluate(hyper: Hyper, inputs, weights, x, count) -> jax.Array:
-    """Mean and variance of f for the first `count` times `_together` of the x."""
-    together = _together()
+    """Mean and variance of f for the first `count` times `_at_a_time` of the x."""
+    at_a_time = _at_a_time()
 
     def entry(mean, var):
         first, second = expected_kernels(hyper, inputs, mean, var)
@@ -269,8 +269,8 @@ def _evaluate(hyper: Hyper, inputs, weights, x, count) -> jax.Array:
         return f, jnp.maximum(jnp.exp(hyper.log_var) + jnp.sum(second * weights[1]) - f * f, TINY_VAR)
 
     def some(i, out):
-        part = lax.dynamic_slice_in_dim(x, i * together, together, axis=1)
-        return lax.dynamic_update_slice(out, jnp.stack(jax.vmap(entry)(*part)), (0 * i, i * together))
+        part = lax.dynamic_slice_in_dim(x, i * at_a_time, at_a_time, axis=1)
+        return lax.dynamic_update_slice(out, jnp.stack(jax.vmap(entry)(*part)), (0 * i, i * at_a_time))
 
     return lax.fori_loop(0, count, some, jnp.zeros(x.shape[:2]))
 
@@ -278,7 +278,7 @@ def _evaluate(hyper: Hyper, inputs, weights, x, count) -> jax.Array:
 def _moments(readout, state: GPState, index: NDArray[np.integer]) -> NDArray[np.float64]:
     n, rank = len(index), state.factors[0].mean.shape[1]
     x = np.zeros((2, n, len(state.factors), rank))
-    x[1] = 1.0  # the prior, of a node that is not known
+    x[1] = 1.0  # the prior, for unseen nodes
     for k, factor in enumerate(state.factors):
         known = np.flatnonzero((index[:, k] >= 0) & (index[:, k] < state.counts.nodes[k]))
         for part, have in zip(x, factor, strict=True):
@@ -292,8 +292,8 @@ def _moments(readout, state: GPState, index: NDArray[np.integer]) -> NDArray[np.
             size = piece.shape[1]
             padded = np.zeros((2, PLACES, x.shape[2]))
             padded[:, :size] = piece
-            told = _evaluate(
-                state.process.hyper, state.process.inputs, weights, padded, np.int32(-(-size // _together()))
+            moments = _evaluate(
+                state.process.hyper, state.process.inputs, weights, padded, np.int32(-(-size // _at_a_time()))
             )
-            out[:, start : start + size] = np.asarray(told)[:, :size]
+            out[:, start : start + size] = np.asarray(moments)[:, :size]
     return out

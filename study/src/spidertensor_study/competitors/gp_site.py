@@ -1,12 +1,13 @@
-"""What the entries so far say of g: a Gaussian site on the values a = g(Z) at inducing inputs of its time.
+"""What the entries so far say about g: a Gaussian site on the values a = g(Z) at earlier inducing inputs Z.
 
-Shared by SVB-GPTF and SS-GPTF. It is the ratio of posterior to prior under the hyper-parameters of then:
+Shared by SVB-GPTF and SS-GPTF. It is the ratio of posterior to prior under the earlier hyper-parameters:
 
     q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w) / constant,   a = L_old w
 
-So it means the same wherever the inducing inputs and the kernel go. With a ~ ∫ p(a | b) q(b) db, what it says
-of g at new inputs, b = g(Z_b) = L v, is a site on v of precision T precision T^T and shift T shift, where
-T = L^-1 k(Z_b, Z) L_old^-T. What b does not tell of a is lost, and costs ½ tr(precision cov(w | b)).
+So it keeps its meaning when the inducing inputs and the kernel change. With a ~ ∫ p(a | b) q(b) db, what it
+says about g at new inputs, b = g(Z_b) = L v, is a site on v of precision T precision T^T and shift T shift,
+where T = L^-1 k(Z_b, Z) L_old^-T. What b does not determine about a is lost, and costs ½ tr(precision cov(w |
+b)).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from spidertensor_study.competitors.gp import GPSettings, Hyper, Nodes
 
 class Process(NamedTuple):
     inputs: Any  # Z, (M, length of x)
-    precision: Any  # of the site. Whitened: on g(Z) itself it would lose its sign to rounding
+    precision: Any  # of the site, whitened: on g(Z) itself rounding could change its sign
     shift: Any
     hyper: Hyper
 
 
 class Before(NamedTuple):
-    """The posterior before the batch, and what it has to do with the new inducing inputs."""
+    """The posterior before the batch, and its relation to the new inducing inputs."""
 
     process: Process
     nodes: Nodes
-    kept: Any  # (new, old): 1 where a new input began as this old one, which then share their jitter
+    kept: Any  # (new, old): 1 where a new input started as this old one; the two share their jitter
     whiten: Any  # L_old^-T
     precision_a: Any  # L_old^-T precision L_old^-1
     constant: Any  # log ∫ N(w | 0, I) exp(shift^T w - ½ w^T precision w) dw
@@ -68,13 +69,13 @@ def remember(settings: GPSettings, process: Process, nodes: Nodes, chosen) -> Be
 
 
 def link(settings: GPSettings, before: Before, hyper: Hyper, inputs) -> jax.Array:
-    """k(Z_b, Z) L_old^-T. An input that is kept keeps its jitter, or each batch would blur what is known."""
+    """k(Z_b, Z) L_old^-T. A kept input keeps its jitter; otherwise every batch would lose information."""
     jitter = settings.jitter * jnp.exp(hyper.log_var)
     cov = gp.kernel(hyper, inputs, before.process.inputs) + jitter * before.kept
     return cov @ before.whiten
 
 
 def without_negative(precision) -> jax.Array:
-    """Rounding, or steps of Adam, may have made a site say less than nothing in some direction."""
+    """Remove negative eigenvalues, which rounding or steps of Adam can cause."""
     sizes, axes = jnp.linalg.eigh(0.5 * (precision + precision.T))
     return (axes * jnp.maximum(sizes, 0)) @ axes.T

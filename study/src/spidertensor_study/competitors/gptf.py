@@ -11,7 +11,7 @@ Zhe et al. have point estimates of the factors, and a bound with the best q(v) p
 summed over all entries by many machines. Here the factors are Gaussian, as in the streaming methods, and
 q(v) is moved with the rest: steps are cheap, and there is one for every thousand entries.
 
-All entries come in one update. The state keeps none of them, so a second update is an error.
+All entries come in one update; a second update is an error, because the state keeps no entries.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def gptf(
 ) -> Method:
     """GPTF as a static Method, for scaled values.
 
-    inducing:   how many inducing inputs there are
+    inducing:   number of inducing inputs
     epochs:     passes over all entries, in steps of Adam of `batch_size` entries each
     """
     settings = GPSettings(n_modes, likelihood, rank, inducing, epochs, batch_size)
@@ -98,7 +98,7 @@ def _fitted(settings: GPSettings, learning_rate: float, state: GPState, entries:
 
 
 def start(state: GPState, n_nodes: int, rank: int) -> tuple[Params, Any]:
-    """What Adam moves, and its memory of nothing. Nodes begin where those of a first batch do."""
+    """The starting parameters and the empty state of Adam. Nodes start as in a first batch."""
     mean = gp.START_STD * np.random.default_rng([int(state.seed), 0, 0]).normal(size=(n_nodes, rank))
     nodes = Nodes(mean, np.full_like(mean, np.log(gp.START_VAR)))
     M = len(state.process.inputs)
@@ -109,12 +109,12 @@ def start(state: GPState, n_nodes: int, rank: int) -> tuple[Params, Any]:
 
 @partial(jax.jit, static_argnums=0)
 def one_pass(settings: GPSettings, carry, node, value, order, rates, key) -> tuple[Any, jax.Array]:
-    """All steps of a pass in one call, `order` being (steps, batch_size); and the mean of their bounds."""
+    """Run all steps of a pass and return the mean of their bounds too. order: (steps, batch_size) rows"""
     steps = len(order)
 
-    def step(carry, told):
+    def step(carry, rows_rate_key):
         params, memory = carry
-        rows, rate, key = told
+        rows, rate, key = rows_rate_key
         here = (rows < len(value)).astype(value.dtype)
         entries = Entries(node[rows], value[rows], here, None)
         reached, gradient = jax.value_and_grad(
@@ -129,7 +129,7 @@ def one_pass(settings: GPSettings, carry, node, value, order, rates, key) -> tup
 
 
 def bound(settings: GPSettings, now: Params, entries: Entries, steps: int, key) -> jax.Array:
-    """The bound of all entries, as one of `steps` equally likely parts of them tells it."""
+    """The bound of all entries, estimated from one of `steps` equal parts of them."""
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, now.hyper, now.inputs))
     x = gp.draw_inputs(now.nodes, entries, key)
     a = solve_triangular(L, gp.kernel(now.hyper, now.inputs, x), lower=True)

@@ -16,7 +16,7 @@ which are taken as independent Gaussians, and h = max(a, 0) has, with t = E[a] /
 
 The output has mean alpha and variance beta, log Z(alpha, beta) is the evidence of the entry, and every weight
 and factor element moves by its gradients, mean += var g, var -= var^2 (g^2 - 2 g_var). A result that is not
-finite or not positive is not taken, and counted as rejected.
+finite or not positive is rejected and counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spidertensor.spider.spike_slab import refine
 PRIOR = Prior()
 SLAB_VAR, RHO0 = PRIOR.slab_var, PRIOR.rho0
 NOISE_MEMORY = 10_000  # entries, as in SPIDER
-DEAD = -30.0  # a unit whose mean lies so many standard deviations below 0 is always 0
+DEAD = -30.0  # a unit whose mean is this many standard deviations below 0 is always 0
 _SQRT_HALF = math.sqrt(0.5)
 _INVERSE_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
@@ -57,7 +57,7 @@ def pbp(network: Network, likelihood: Likelihood, *, refine_every: int = 256) ->
     lam = forgetting(NOISE_MEMORY)
 
     def init(seed: int) -> State:
-        """SPIDER's in float64: sums of squares over layers of moments lose more digits than f does."""
+        """SPIDER's initial state in float64: moments of layers lose more digits than f does."""
         state = posterior.init(network, PRIOR, seed)
         return state._replace(
             posterior=state.posterior._replace(
@@ -76,7 +76,9 @@ def pbp(network: Network, likelihood: Likelihood, *, refine_every: int = 256) ->
         before = int(counts.rejected), int(counts.refused)
         rows, place, factors = _gathered(network, state, batch.index)
         weights, sites = Gaussian(*_flat(state.posterior.weights)), Site(*_flat(state.sites))
-        value = np.require(batch.value, np.float64, ["C", "W"])  # read-only values would be another type
+        value = np.require(
+            batch.value, np.float64, ["C", "W"]
+        )  # read-only arrays would be another type for numba
         learn(
             place, value, factors, weights, sites, ranks, inputs, noise, counts, code, lam, refine_every, out
         )  # fmt: skip
@@ -103,16 +105,16 @@ def _float64(layers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _flat(layers: tuple[Any, ...]) -> list[NDArray[np.float64]]:
-    """All layers, or modes, one behind another: tuples of any length are one type to compile for."""
+    """Concatenate all layers, or modes, so that one compilation serves any number of them."""
     return [np.concatenate([part.ravel() for part in parts]) for parts in zip(*layers, strict=True)]
 
 
 def _gathered(
     network: Network, state: State, index: NDArray[np.integer]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64], Gaussian]:
-    """The factors that entries need: their rows per mode, where an entry's begin, and all elements.
+    """The factors that entries need: their rows per mode, where those of an entry begin, and all elements.
 
-    Behind all rows there is one more of zero mean and the prior's variance, for unseen nodes of every mode.
+    The last row, with mean zero and the prior's variance, stands for unseen nodes of every mode.
     """
     found, parts, first = [], [], 0
     place = np.full(index.shape, -1)
@@ -130,7 +132,7 @@ def _gathered(
 
 
 def _write_back(flat: tuple[Any, ...], into: tuple[Any, ...], rows: list[Any]) -> None:
-    """The elements of `_flat` to these rows of the arrays that they came from."""
+    """Copy the elements of `_flat` back to these rows of their arrays."""
     first = 0
     for arrays, at in zip(into, rows, strict=True):
         size = arrays[0][at].size
@@ -148,7 +150,7 @@ class Passes(NamedTuple):
     mean: NDArray[np.float64]  # of the inputs of each layer, the constant 1 last
     var: NDArray[np.float64]
     square: NDArray[np.float64]  # mean^2 + var
-    cdf: NDArray[np.float64]  # of these inputs, which are the units of the layer before: Phi(t)
+    cdf: NDArray[np.float64]  # Phi(t) of these inputs, the units of the previous layer
     pdf: NDArray[np.float64]  # and phi(t) / standard deviation
 
 
@@ -206,18 +208,21 @@ def forward(place, n, factors, weights, ranks, inputs, c):
 
 @kernel(**PART)
 def moved(mean, var, g, g_var):
-    """Mean and variance after an entry with these gradients of log Z, and 0; or as they were, and 1."""
+    """Updated mean and variance for these gradients of log Z, and 0; if rejected, the old ones, and 1."""
     new_mean, new_var = mean + var * g, var - var * var * (g * g - 2.0 * g_var)
-    if 1 / HUGE < new_var < HUGE and abs(new_mean) < HUGE:  # a NaN fails too
+    if 1 / HUGE < new_var < HUGE and abs(new_mean) < HUGE:  # also false for NaN
         return new_mean, new_var, 0
     return mean, var, 1
 
 
 @kernel(**PART)
 def backward(place, n, factors, weights, ranks, inputs, c, da, db):
-    """From the output to the factors of entry n: each layer moves behind its gradients; how many did not."""
+    """Update all layers and the factors of entry n, from the output back; return how many were rejected."""
     widest, rejected = c.mean.shape[1], 0
-    up_mean, up_var = np.zeros(widest), np.zeros(widest)  # of log Z by the moments of a layer's outputs
+    up_mean, up_var = (
+        np.zeros(widest),
+        np.zeros(widest),
+    )  # gradients of log Z by the moments of a layer's outputs
     in_mean, in_var = np.zeros(widest), np.zeros(widest)  # by those of its inputs
     up_mean[0], up_var[0] = da, db
     first = len(weights.mean)
@@ -263,7 +268,7 @@ def learn(
         noise_var = noise.rate[()] / noise.shape[()] if normal else 0.0
         log_z, da, db, _ = evidence(likelihood, value[n], alpha, beta, noise_var)
         out[0, n], out[1, n], out[2, n], out[3, n] = alpha, beta, noise_var, log_z
-        if abs(log_z) < HUGE and abs(da) < HUGE and abs(db) < HUGE:  # a NaN fails too
+        if abs(log_z) < HUGE and abs(da) < HUGE and abs(db) < HUGE:  # also false for NaN
             counts.log_evidence[()] += log_z
             counts.rejected[()] += backward(place, n, factors, weights, ranks, inputs, c, da, db)
             if normal:

@@ -5,10 +5,10 @@ mathematics.md section 8:
     f_n = sum_r prod_k u^k_{i_k, r},   q(u^k_j) = N(mean, cov) with a full r x r cov,   tau ~ Gamma(a, b)
 
 The posterior before a batch is the prior of the batch; inside it, exact coordinate ascent on the variational
-bound, mode after mode, until the means stand still. Values are taken as they are: POST wants them raw.
+bound, mode after mode, until the means converge. Values are not scaled.
 
 The unit is the batch: the entries of one update are cut into batches of `batch_size`, the last one shorter.
-What an update reports for an entry is what `predict` said before its batch. The ascent of one batch is in
+An update reports the prediction made for each entry before its batch. The ascent of one batch is in
 post_ascent.py.
 """
 
@@ -30,8 +30,8 @@ from spidertensor_study.competitors.post_ascent import POSTSettings, ascend
 NOISE_START = 1e-3  # a = b before any entry
 TINY_VAR = 1e-12  # smallest variance of f: rounding, or nodes that are known exactly, can leave 0
 
-# A node starts with a mean that is uniform on [0, 1] and with cov I. All that is known of an unseen node is
-# the average over these starts: mean 1/2, variance 1 + 1/12.
+# A node starts with a mean uniform on [0, 1] and with cov I. An unseen node has the average over these
+# starts: mean 1/2, variance 1 + 1/12.
 UNSEEN_MEAN = 0.5
 UNSEEN_VAR = 1 + 1 / 12
 
@@ -41,7 +41,7 @@ class POSTFactor(NamedTuple):
 
     A symmetric matrix is stored as its lower triangle, row by row: (0, 0), (1, 0), (1, 1), (2, 0), ... That
     is half the memory, and a product of matrices element by element is one flat loop. In float64, because a
-    cov is inverted at every batch for ever.
+    cov is inverted in every batch.
     """
 
     mean: NDArray[np.float64]  # (rows, r)
@@ -50,7 +50,7 @@ class POSTFactor(NamedTuple):
 
 class POSTState(NamedTuple):
     factors: tuple[POSTFactor, ...]
-    noise: Gamma  # of tau; only the gaussian moves it
+    noise: Gamma  # of tau; learned only for the gaussian
     counts: Counts
     seed: NDArray[np.int64]
 
@@ -66,9 +66,9 @@ def post(
 ) -> Method:
     """POST as a Method.
 
-    batch_size: entries that are learned at once, see the module
+    batch_size: entries learned together, see the module
     tolerance:  a batch is learned when a sweep over the modes moves its means by less than this, summed up
-    max_sweeps: or after so many sweeps
+    max_sweeps: or after this many sweeps
     """
     settings = POSTSettings(
         check(likelihood, (GAUSSIAN, PROBIT), "POST").normal, float(tolerance), max_sweeps
@@ -105,7 +105,7 @@ def post(
 
 
 def score(state: POSTState, index: NDArray[np.integer]) -> NDArray[np.float64]:
-    """What the authors rank binary entries by: f / sqrt(1 + sum of all elements of prod_k cov).
+    """The authors' score for ranking binary entries: f / sqrt(1 + sum of all elements of prod_k cov).
 
     The predictive variance of f has more terms: sum of prod_k (cov + mean mean^T) - prod_k mean mean^T. That
     is the `var` of a Prediction, and Phi(mean / sqrt(1 + var)) is a probability; Phi of this score is not.
@@ -115,7 +115,7 @@ def score(state: POSTState, index: NDArray[np.integer]) -> NDArray[np.float64]:
 
 
 def _moments(state: POSTState, index: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Mean and variance of f, and the sum of prod_k cov, of every entry."""
+    """Mean and variance of f, and the sum of prod_k cov, for every entry."""
     check_index(index, len(state.factors))
     out = np.empty((3, len(index)))
     _evaluate(np.ascontiguousarray(index, np.int64), state.factors, state.counts.nodes, out)
@@ -154,12 +154,12 @@ def _evaluate(index, factors, nodes, out):
 def _learned(
     state: POSTState, batch: Batch, likelihood: Likelihood, settings: POSTSettings
 ) -> tuple[POSTState, NDArray[np.float64]]:
-    """One batch: what was predicted before it, then its nodes gathered, moved and put back."""
+    """Learn one batch: predict its entries, then gather, update and store its nodes."""
     before = np.empty((4, len(batch.value)))
     before[:2] = _moments(state, batch.index)[:2]
     before[2] = likelihood.noise_var(*state.noise)
     before[3] = likelihood.log_evidence(batch.value, *before[:3])
-    good = np.abs(before[3]) < HUGE  # a NaN fails too
+    good = np.abs(before[3]) < HUGE  # also false for NaN
     state = _grown(state, batch.index.max(axis=0) + 1)
     rows, local, first = _local(batch.index[good])
     mean, cov = (
@@ -183,7 +183,7 @@ def _learned(
 
 
 def _local(index: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64], NDArray[np.int64]]:
-    """The nodes of a batch, all modes one under another: rows per mode, the entries, where a mode begins."""
+    """The nodes of a batch, mode after mode: rows per mode, the entries, where each mode begins."""
     local = np.empty(index.shape, np.int64)
     rows, first = [], [0]
     for k, column in enumerate(index.T):

@@ -1,6 +1,6 @@
 """One batch of POST: coordinate ascent on the variational bound, compiled. mathematics.md section 8.
 
-The nodes of the batch lie one under another, those of mode k from first[k] to first[k + 1].
+The nodes of the batch are stored mode after mode, those of mode k from first[k] to first[k + 1].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class POSTSettings(NamedTuple):
 class NodePrior(NamedTuple):
     precision: NDArray[np.float64]  # prior_cov^-1
     shift: NDArray[np.float64]  # prior_cov^-1 prior_mean
-    fixed: NDArray[np.bool_]  # prior_cov has no inverse: such a node is known exactly and does not move
+    fixed: NDArray[np.bool_]  # prior_cov has no inverse: the node is known exactly and does not move
 
 
 class Nodes(NamedTuple):
@@ -33,7 +33,7 @@ class Nodes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    sum_T: NDArray[np.float64]  # of each node, over its entries
+    sum_T: NDArray[np.float64]  # sums over the entries of each node
     sum_t: NDArray[np.float64]
     matrix: NDArray[np.float64]
     vector: NDArray[np.float64]
@@ -43,7 +43,7 @@ class Scratch(NamedTuple):
 def ascend(index, value, first, mean, cov, noise, settings):
     """Coordinate ascent from the prior in `mean` and `cov`, which become the posterior.
 
-    Returns the sweeps it took, b, and how many elements of means were not moved.
+    Returns the number of sweeps, b, and how many elements of means could not be updated.
     """
     r = mean.shape[1]
     nodes = Nodes(mean, cov, np.empty_like(cov))
@@ -77,7 +77,7 @@ def ascend(index, value, first, mean, cov, noise, settings):
 
 @kernel(**PART)
 def _natural(nodes, work):
-    """The prior as natural parameters; fills in `nodes.second` on the way."""
+    """Fill in the natural parameters of the prior, and `nodes.second`."""
     L, r = nodes.mean.shape
     precision, shift, fixed = np.zeros_like(nodes.cov), np.zeros((L, r)), np.zeros(L, np.bool_)
     inverse = work.matrix
@@ -130,12 +130,14 @@ def _add_up(index, target, k, nodes, work):
 def _move(j, tau, prior, nodes, work):
     """cov^-1 = prior_cov^-1 + tau sum T,  mean = cov (prior_cov^-1 prior_mean + tau sum t y) of node j.
 
-    Returns by how much the mean moved; infinite if that would not be finite, and then nothing has moved.
+    Returns how far the mean moved; infinite, with nothing changed, if the result would not be finite.
     """
     r = nodes.mean.shape[1]
     new, moved = work.matrix, work.vector
     for p in range(r):
-        work.sum_t[j, p] = prior.shift[j, p] + tau * work.sum_t[j, p]  # the sum is spent with this
+        work.sum_t[j, p] = (
+            prior.shift[j, p] + tau * work.sum_t[j, p]
+        )  # overwrites the sum, which is not needed any more
         for q in range(p + 1):
             e = p * (p + 1) // 2 + q
             new[p, q] = prior.precision[j, e] + tau * work.sum_T[j, e]
@@ -147,7 +149,7 @@ def _move(j, tau, prior, nodes, work):
         for q in range(r):
             moved[p] += new[p, q] * work.sum_t[j, q]
         step += abs(moved[p] - nodes.mean[j, p])
-    if not step < np.inf:  # a NaN fails too
+    if not step < np.inf:  # also false for NaN
         return np.inf
     for p in range(r):
         nodes.mean[j, p] = moved[p]
@@ -159,13 +161,13 @@ def _move(j, tau, prior, nodes, work):
 
 @kernel(**HOT)
 def _invert(a):
-    """The inverse of a, of which the lower triangle is read, in its place; False if not positive definite."""
+    """Invert a in place, reading its lower triangle; False if it is not positive definite."""
     r = len(a)
     for p in range(r):  # a = C C^T, with 1 / C_pp on the diagonal of C
         rest = a[p, p]
         for s in range(p):
             rest -= a[p, s] * a[p, s]
-        if not 0.0 < rest < np.inf:  # a NaN fails too
+        if not 0.0 < rest < np.inf:  # also false for NaN
             return False
         a[p, p] = 1.0 / np.sqrt(rest)
         for i in range(p + 1, r):
@@ -199,7 +201,7 @@ def _square_error(index, value, nodes):
             node = index[n, k]
             for e in range(elements):
                 T[e] *= nodes.second[node, e]
-        square = 2.0 * T.sum()  # both triangles, and with them the diagonal once too often
+        square = 2.0 * T.sum()  # counts both triangles, and so the diagonal twice
         for p in range(r):
             square -= T[p * (p + 3) // 2]
         f = _f(index, n, nodes)

@@ -1,28 +1,28 @@
 """SS-GPTF: tensor factorization with the streaming sparse Gaussian process of Bui, Nguyen & Turner (2017).
 
-The model is that of `gp`. What the entries so far say of g is kept as a Gaussian site on the values a = g(Z)
-at the inducing inputs of its time, the ratio of posterior to prior under the hyper-parameters of its time:
+The model is that of `gp`. What the entries so far say about g is kept as a Gaussian site on the values a =
+g(Z) at the earlier inducing inputs, the ratio of posterior to prior under the earlier hyper-parameters:
 
     q_old(a) / p_old(a) = exp(shift^T w - ½ w^T precision w) / constant,   a = L_old w
 
-A batch has new inducing inputs Z_b, b = g(Z_b), begun at the old ones or, where the bound is higher there, at
-a choice from the old ones and the inputs of its entries. Its bound is
+A batch has new inducing inputs Z_b, b = g(Z_b), which start at the old ones or, if the bound is higher there,
+at a choice from the old ones and the inputs of its entries. Its bound is
 
     sum_n E[log p(y_n | f_n)] - KL(q(b) || p(b)) + E[log q_old(a) / p_old(a)] - KL(q(factors) || before)
 
 with a ~ ∫ p(a | b) q(b) db under the new hyper-parameters; the third term is what the paper writes as
--KL(q(a) || q_old(a)) + KL(q(a) || p_old(a)). Adam takes Z_b, hyper-parameters and factors up this bound, at
-one draw of x from q(factors) per entry and epoch. q(b) is always at its optimum, where an entry is a site of
+-KL(q(a) || q_old(a)) + KL(q(a) || p_old(a)). Adam maximises this bound over Z_b, hyper-parameters and
+factors, at one draw of x from q(factors) per entry and epoch. q(b) is always optimal: an entry is a site of
 precision λ on its f. With b = L v, T = L^-1 k(Z_b, Z) L_old^-T, A = L^-1 k(Z_b, x):
 
     q(v) = N(S h, S),   S^-1 = I + T precision T^T + A diag(λ) A^T,   h = T shift + A η
 
     gaussian: λ = 1/noise, η = y/noise
-    probit:   λ = -2 dE/dvar > 0, η = dE/dmean + λ mean, E = E[log p(y | f)]. A fixed point: every epoch goes
-              a part of the way (conjugate-computation variational inference, Khan & Lin 2017).
+    probit:   λ = -2 dE/dvar > 0, η = dE/dmean + λ mean, E = E[log p(y | f)]. A fixed point, approached
+              by a step per epoch (conjugate-computation variational inference, Khan & Lin 2017).
 
 As q(b) is optimal, the gradient of everything else is the one with q(b) held fixed. After the last epoch the
-site on b is made, of the old site and the entries, with expectations over the factors in place of a draw.
+old site and the entries make the site on b, with expectations over the factors instead of a draw.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from spidertensor_study.competitors.gp_site import (
     without_negative,
 )
 
-SITE_STEP = 0.3  # of its way that a site of the probit goes in an epoch
-SETTLING = 5  # epochs that the sites of the probit get before two choices of inputs are compared
+SITE_STEP = 0.3  # share of the way that a site of the probit moves per epoch
+SETTLING = 5  # epochs for the sites of the probit before two choices of inputs are compared
 
 
 class Sites(NamedTuple):
-    """The sites of the entries; only the probit keeps them from epoch to epoch."""
+    """The sites of the entries; only the probit keeps them between epochs."""
 
     precision: Any  # λ
     shift: Any  # η
@@ -78,7 +78,7 @@ def ss_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
 def learn(
     settings: GPSettings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key
 ) -> GPLearned:
-    """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
+    """Learn one batch. All arguments but the settings are arrays, so vmap can run several rates or seeds."""
     start_key, key = gp.split(key)
     moved = gp.start_nodes(nodes, entries, start_key)
     x = moved.mean[entries.node].reshape(len(entries.node), -1)
@@ -88,8 +88,8 @@ def learn(
         at = Params(candidates[chosen], before.hyper, moved)
         return remember(settings, before, nodes, chosen), at
 
-    # What the old inputs know and new ones leave out is lost for good, and costs more the more is known:
-    # inputs that are picked anew in every batch inflate the kernel's variance until nothing is left.
+    # Information at old inputs that new ones do not cover is lost for good. Inputs chosen anew in every batch
+    # inflate the kernel's variance until nothing is left.
     choices = jnp.stack([jnp.arange(settings.inducing), choose(settings, before, x, entries.here)])
     bounds = jax.vmap(lambda chosen: _at_start(settings, entries, *begin(chosen), key))(choices)
     known, params = begin(choices[jnp.argmax(bounds)])
@@ -97,10 +97,10 @@ def learn(
 
 
 def _at_start(settings: GPSettings, entries: Entries, before: Before, params: Params, key) -> jax.Array:
-    """The bound before the first step, by which inducing inputs are compared: at one draw for all of them.
+    """The bound before the first step, to compare inducing inputs; all of them use the same draw.
 
-    The sites of the probit are not at their optimum at once. Without any, all inputs would be equally good
-    for a first batch, which has random ones as its old inputs.
+    The sites of the probit take a few epochs first: without any sites all inputs would be equally good for a
+    first batch.
     """
 
     def settle(sites, _):
@@ -112,16 +112,16 @@ def _at_start(settings: GPSettings, entries: Entries, before: Before, params: Pa
 
 
 def choose(settings: GPSettings, process: Process, x, here) -> jax.Array:
-    """Which of the old inputs and, numbered on, the x to begin with: always the least known by those so far.
+    """Choose inputs to start with from the old inputs and, numbered after them, the x.
 
-    That is the one with the largest variance of g given g at the others: a pivoted Cholesky. Equal inputs are
-    not taken twice while there is another.
+    Each choice has the largest variance of g given g at those chosen before: a pivoted Cholesky. Equal inputs
+    are chosen twice only if there is no other.
     """
     candidates = jnp.concatenate([process.inputs, x])
     prior_var = jnp.exp(process.hyper.log_var)
 
     def pick(carry, i):
-        left, factor = carry  # the variance left of each candidate, and the rows of the factor so far
+        left, factor = carry  # remaining variance of each candidate, and the rows of the factor so far
         best = jnp.argmax(left)
         pivot = jnp.sqrt(jnp.maximum(left[best], settings.jitter * prior_var))
         cov = gp.kernel(process.hyper, candidates[best][None], candidates)[0]
@@ -156,8 +156,8 @@ def bound(settings: GPSettings, before: Before, entries: Entries, params: Params
     T, A = jnp.split(solve_triangular(L, both, lower=True), [len(L)], axis=1)
     known = T @ old.precision @ T.T
     site = _at_optimum(settings, entries, hyper, sites)
-    told = known + (A * site.precision) @ A.T, T @ old.shift + A @ site.shift
-    mean, cov, log_det = map(lax.stop_gradient, gaussian(*told))
+    combined = known + (A * site.precision) @ A.T, T @ old.shift + A @ site.shift
+    mean, cov, log_det = map(lax.stop_gradient, gaussian(*combined))
 
     f, var = A.T @ mean, jnp.exp(hyper.log_var) - jnp.sum(A * A, 0) + jnp.sum(A * (cov @ A), 0)
     fit = gp.expected_log_likelihood(settings.likelihood, entries.value, f, var, gp.noise_of(hyper))
@@ -195,25 +195,25 @@ def _next(settings: GPSettings, entries: Entries, sites: Sites, mean, var) -> Si
 def absorb(settings: GPSettings, before: Before, entries: Entries, params: Params, sites: Sites) -> Process:
     """The site on b: precision T precision_old T^T + L^-1 (sum_n λ_n E[k_n k_n^T]) L^-T, shift likewise.
 
-    A precision that is taken back to g(Z) and whitened again would lose as many digits as k(Z, Z) has in its
-    condition number, batch after batch, until it has lost its sign. So each part is whitened for itself, and
-    what rounding still takes from the smallest eigenvalues is given back.
+    Unwhitening and whitening the precision in every batch would lose as many digits as the condition number
+    of k(Z, Z) has, until it is no longer positive. So each part is whitened on its own, and negative
+    eigenvalues from rounding are removed.
     """
     hyper, inputs, old = params.hyper, params.inputs, before.process
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
     whiten = partial(solve_triangular, L, lower=True)
     T = whiten(link(settings, before, params.hyper, params.inputs))
 
-    def add(told, entry):
+    def add(total, entry):
         node, site = entry
         x = params.nodes.mean[node].ravel(), jnp.exp(params.nodes.log_var[node]).ravel()
         first, second = gp.expected_kernels(hyper, inputs, *x)
-        return (told[0] + site.precision * second, told[1] + site.shift * first), None
+        return (total[0] + site.precision * second, total[1] + site.shift * first), None
 
     nothing = jnp.zeros_like(L), jnp.zeros(len(L))
-    told, _ = lax.scan(add, nothing, (entries.node, _at_optimum(settings, entries, hyper, sites)))
-    precision = T @ old.precision @ T.T + whiten(whiten(told[0]).T)
-    return Process(inputs, without_negative(precision), T @ old.shift + whiten(told[1]), hyper)
+    total, _ = lax.scan(add, nothing, (entries.node, _at_optimum(settings, entries, hyper, sites)))
+    precision = T @ old.precision @ T.T + whiten(whiten(total[0]).T)
+    return Process(inputs, without_negative(precision), T @ old.shift + whiten(total[1]), hyper)
 
 
 ALGORITHM = gp.Algorithm(start, learn, posterior)

@@ -1,4 +1,4 @@
-"""What the updates of methods that see all entries at once have in common: everything but the fit."""
+"""The update that static methods share, which see all entries at once: everything except the fit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def learns_once(
     predict: Callable[..., Prediction],
     fitted: Callable[[Any, Batch], Any],
 ) -> Callable[[Any, Batch], tuple[Any, Update]]:
-    """The `update` of a static Method. The state keeps no entries, so a second update is an error.
+    """The `update` of a static Method. A second update is an error, because the state keeps no entries.
 
-    One in which no value is good does not count as the first; one whose fit came to nothing does.
+    An update without any good value does not count as the first; one whose fit failed does.
 
-    shape:   modes and rank: what an entry that is refused would have moved
-    largest: values that are not smaller are absurd, and their entries are refused
-    fitted:  state, good entries -> the state that has learned them, None if that is not finite
+    shape:   modes and rank: the elements that a refused entry would have changed
+    largest: entries whose value is not smaller than this are refused
+    fitted:  state, good entries -> the state that has learned them; None if it is not finite
     """
     n_modes, rank = shape
 
@@ -34,8 +34,10 @@ def learns_once(
         before = predict(state, batch.index)
         log_evidence = likelihood.log_evidence(batch.value, *before)
         if len(batch.value) and state.counts.entries:
-            raise ValueError(f"{name} is static: it learns all entries in one update, and has had its one")
-        good = np.abs(batch.value) < largest  # a NaN is not
+            raise ValueError(
+                f"{name} is static: it learns all entries in one update, and has already learned"
+            )
+        good = np.abs(batch.value) < largest  # also false for NaN
         if good.any():
             new = fitted(state, Batch(batch.index[good], batch.value[good].astype(np.float64)))
             if new is None:

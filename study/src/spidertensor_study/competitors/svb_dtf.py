@@ -1,10 +1,10 @@
 """SVB-DTF: the network of mathematics.md section 1 by streaming variational Bayes with gradients. Section 8.
 
 The unit is the batch: the entries of one update are cut into batches of `batch_size`, the last one shorter.
-svb_dtf_batch.py says how a batch is learned. What an update reports for an entry is what `predict` said
-before its batch. A batch with an absurd value, or that ends in anything not finite, is refused as a whole.
-Random numbers are keyed by (seed, entries learned before the batch, epoch), so a model that is saved and
-loaded goes on as if it had never stopped.
+svb_dtf_batch.py learns a batch. An update reports the prediction made for each entry before its batch. A
+batch with an absurd value, or that ends in anything not finite, is refused as a whole. Random numbers are
+keyed by (seed, entries learned before the batch, epoch), so a model that is saved and loaded goes on as if it
+had never stopped.
 
 The caller shifts and scales the values, to about mean 0 and standard deviation 1.
 """
@@ -40,8 +40,8 @@ from spidertensor_study.competitors.svb_dtf_batch import (
     moments_compiled,
 )
 
-RATES = (1e-5, 5e-5, 1e-4, 3e-4, 5e-4, 1e-3, 3e-3, 5e-3, 1e-2)  # what the paper tunes the learning rate from
-AT_ONCE = 16  # batches in one compiled call, or fewer
+RATES = (1e-5, 5e-5, 1e-4, 3e-4, 5e-4, 1e-3, 3e-3, 5e-3, 1e-2)  # learning rates that the paper tunes over
+AT_ONCE = 16  # most batches in one compiled call
 BLOCK = 1024  # entries in one prediction
 NO_ROW = np.iinfo(np.int32).max  # no row of the table of nodes
 
@@ -76,7 +76,7 @@ def svb_dtf(
         out = np.empty((3, len(index)))
         for first in range(0, len(index), BLOCK):
             part = index[first : first + BLOCK]
-            u = _blank(network, (BLOCK, network.n_modes))  # the prior, which is what an unseen node has
+            u = _blank(network, (BLOCK, network.n_modes))  # the prior, for unseen nodes
             for k, factor in enumerate(state.posterior.factors):
                 known = np.flatnonzero((part[:, k] >= 0) & (part[:, k] < state.counts.nodes[k]))
                 for to, have in zip(u, factor, strict=True):
@@ -99,7 +99,7 @@ def side_by_side(
     epochs: int = 100,
     batch_size: int = 256,
 ) -> tuple[Update, NDArray[np.floating]]:
-    """A stream from its start with every learning rate and seed, in one compiled call: to tune the rate.
+    """Learn a stream from its start with every learning rate and seed in one compiled call, to tune the rate.
 
     The update's arrays are (rates, seeds, entries), `rejected` and `refused` are over all runs; the bound is
     (rates, seeds, batches, epochs).
@@ -124,12 +124,12 @@ def _settings(network, likelihood, rates, epochs: int, batch_size: int) -> DTFSe
         if not 0 < rate < math.inf:
             raise ValueError(f"a learning rate must be positive and finite, got {rate}")
     if min(epochs, batch_size) < 1:
-        raise ValueError(f"need an epoch and a batch, got epochs={epochs} and batch_size={batch_size}")
+        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     return DTFSettings(network, likelihood, int(epochs))
 
 
 def _init(network: Network, seed: int) -> State:
-    """No nodes, every weight N(0, 1), and no sites: the prior needs none."""
+    """The initial state: no nodes, every weight N(0, 1), no sites."""
     state = posterior.init(network, PRIOR, seed)
     weights = tuple(
         Gaussian(np.zeros(shape, np.float32), np.ones(shape, np.float32)) for shape in network.layers
@@ -145,7 +145,7 @@ def _key(seed: int) -> Array:
 def _learned(
     settings: DTFSettings, state: State, batch: Batch, rate: float, batch_size: int
 ) -> tuple[State, Update]:
-    """One compiled call; arrays of the state are written to where they are."""
+    """One compiled call, which updates the arrays of the state in place."""
     network, n = settings.network, len(batch.value)
     state = posterior.grow(state, network, PRIOR, batch.index.max(axis=0) + 1)
     nodes, entries = _packed(batch, batch_size, AT_ONCE, int(state.counts.entries))
@@ -162,7 +162,7 @@ def _learned(
     update, good = _update(settings, learned, batch.value, entries)
     state.counts.entries[()] += n
     state.counts.rejected[()] += update.rejected
-    # one running sum over all calls, so that how they are cut changes no bit of it
+    # one running sum over all calls, so that cuts do not change a bit of it
     total = state.counts.log_evidence
     total[()] = np.cumsum([total, *update.log_evidence[good]])[-1]
     weights = tuple(Gaussian(*map(np.array, weight)) for weight in carry.weights)
@@ -172,7 +172,7 @@ def _learned(
 def _update(
     settings: DTFSettings, learned: DTFLearned, value: NDArray, entries: Entries
 ) -> tuple[Update, NDArray[np.bool_]]:
-    """Per entry, without the empty places; and which entries were learned."""
+    """Results per entry, without the empty places; and which entries were learned."""
     likelihood, network = settings.likelihood, settings.network
     shape = np.shape(learned.mean)
     parts = learned.mean, learned.var, learned.noise[..., None], learned.good[..., None]
@@ -206,7 +206,7 @@ def _carry(network: Network, state: State, nodes: list[NDArray], rows: int) -> C
 
 
 def _packed(batch: Batch, places: int, n_batches: int, before: int) -> tuple[list[NDArray], Entries]:
-    """The nodes of all entries per mode, which are the rows of the table; and the entries in batches."""
+    """The nodes of all entries per mode, as rows of the table, and the entries in batches."""
     n, K = batch.index.shape
     nodes, inverse = zip(*(np.unique(column, return_inverse=True) for column in batch.index.T), strict=True)
     rows = np.full((n_batches, K, places), NO_ROW, np.int32)
@@ -214,7 +214,7 @@ def _packed(batch: Batch, places: int, n_batches: int, before: int) -> tuple[lis
     for start in range(0, n, places):
         part = slice(start, min(start + places, n))
         for k in range(K):
-            # in order of first appearance, so that what nodes are called decides nothing
+            # in order of first appearance, so that results do not depend on node numbers
             found, first, which = np.unique(inverse[k][part], return_index=True, return_inverse=True)
             order = np.argsort(first)
             rows[start // places, k, : len(found)] = found[order]

@@ -9,9 +9,9 @@ of the batch's nodes (no other node moves), each batch maximises
 over the means and log stds of theta by `epochs` steps of Adam, which starts afresh with every batch; a step
 follows the gradient at one draw theta = mean + std eps, eps ~ N(0, I), over all entries of the batch.
 
-- Start: an element that nothing is known about has q = N(0, 1). Draws of a whole network of such elements
-  are all noise, and an ascent that starts there stays there (measured: no better than the mean). So it starts
-  with variance START_VAR, a factor at mean 0 and a weight at a random mean, so that the units differ.
+- Start: an element without entries has q = N(0, 1). Draws of a whole network of such elements are all noise,
+  and an ascent that starts there does not get away. So it starts with variance START_VAR, a factor at mean 0
+  and a weight at a random mean, so that the units differ.
 - Noise (gaussian): exact given theta, so it has no gradient and no learning rate. a = a_before + n/2 and
   b = b_before + sum_n (y_n - f_n)²/2, at the draw in each epoch, in expectation (linearised) after the last.
 - Prediction: f at the means; its variance is the sum of gradient² var, as SPIDER's.
@@ -51,7 +51,7 @@ class Normal(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A running sum as high + low, in float32 as good as one float64 and exactly that outside."""
+    """A running sum as high + low: two float32 on the device, as precise as a float64."""
 
     high: Array
     low: Array
@@ -68,7 +68,7 @@ Weights = tuple[Normal, ...]
 
 
 class DTFSettings(NamedTuple):
-    """Hashable: what a compiled function depends on."""
+    """What a compiled function depends on; hashable."""
 
     network: Network
     likelihood: Likelihood
@@ -76,7 +76,7 @@ class DTFSettings(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Batches with a fixed number of places of which `count` are taken: shapes do not depend on the data."""
+    """Batches with a fixed number of places, `count` of them used, so shapes do not depend on the data."""
 
     rows: Array  # (batches, K, places): the batch's nodes as rows of the table; no row where there are fewer
     local: Array  # (batches, places, K): which of these nodes an entry has
@@ -86,7 +86,7 @@ class Entries(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The state on the device, of the nodes that the call needs."""
+    """The state on the device, with the nodes that the call needs."""
 
     factors: Normal  # the table: (K, rows, longest factor vector)
     weights: Weights
@@ -94,7 +94,7 @@ class Carry(NamedTuple):
 
 
 class DTFLearned(NamedTuple):
-    """What each batch leaves behind besides the state; mean, var and noise as predicted before it."""
+    """Results of each batch besides the state; mean, var and noise are those predicted before it."""
 
     mean: Array  # (batches, places)
     var: Array
@@ -114,7 +114,7 @@ def kl(mean: Array, log_std: Array, prior_mean: Array, prior_log_std: Array) -> 
 
 
 def log_cdf(t: Array) -> Array:
-    """log Phi(t) by its asymptotic series far out, where the derivative of `log_ndtr` loses all digits."""
+    """log Phi(t), by its asymptotic series in the tail, where the derivative of `log_ndtr` loses digits."""
     far = t < -20
     x = jnp.where(far, t, -20.0)
     u = 1 / (x * x)
@@ -128,7 +128,7 @@ def ascend(
 ) -> tuple[Normal, Array]:
     """Maximise E_q[log_lik(theta)] - KL(q || prior) over q; also the bound at the draw of each epoch.
 
-    All vectors are flat; `used` is 0 for elements that only fill up the shape.
+    All vectors are flat; `used` is 0 for padding.
     """
     adam = optax.adam(rate)
     prior_log_std = 0.5 * jnp.log(prior.var)
@@ -151,7 +151,7 @@ def ascend(
 
 
 def moments(network: Network, weights: Weights, u: Normal) -> tuple[Array, Array]:
-    """Mean and variance of f, linearised, of entries with the factors u: (n, K, longest factor vector)."""
+    """Linearised mean and variance of f for entries with factors u: (n, K, longest factor vector)."""
     f = jax.value_and_grad(function(network), argnums=(0, 1))
 
     def entry(u: Normal) -> tuple[Array, Array]:
@@ -213,7 +213,7 @@ def _add(pair: Pair, x: Array) -> Pair:
 
 
 def _flat(weights: Weights, table: Normal) -> tuple[Normal, Callable[[Array], Any]]:
-    """Weights, then factors, as vectors; and the way back for one of these vectors."""
+    """Weights, then factors, as vectors; and the inverse for one of these vectors."""
     mean, unravel = ravel_pytree((tuple(weight.mean for weight in weights), table.mean))
     var, _ = ravel_pytree((tuple(weight.var for weight in weights), table.var))
     return Normal(mean, var), unravel
@@ -225,7 +225,7 @@ def _unflat(q: Normal, unravel: Callable[[Array], Any]) -> tuple[Weights, Normal
 
 
 def _start(network: Network, prior: Normal, key: Array) -> Normal:
-    """Where the ascent starts: at the prior, but for elements of which nothing has been learned."""
+    """Where the ascent starts: at the prior, except for elements without entries."""
     unknown = (prior.mean == 0) & (prior.var == 1)
     mean = jnp.zeros_like(prior.mean).at[: network.n_weights].set(random.normal(key, (network.n_weights,)))
     return Normal(jnp.where(unknown, mean, prior.mean), jnp.where(unknown, START_VAR, prior.var))
@@ -245,10 +245,10 @@ def _used(network: Network, batch: Entries, carry: Carry) -> Array:
 def learn(
     settings: DTFSettings, carry: Carry, entries: Entries, n_batches, rate, key
 ) -> tuple[Carry, DTFLearned]:
-    """The first `n_batches` batches, one after the other.
+    """Learn the first `n_batches` batches, one after the other.
 
-    Pure, and but for `settings` a function of arrays: vmap over `rate` and `key` runs learning rates and
-    seeds side by side, as `side_by_side` does.
+    All arguments but `settings` are arrays, so vmap over `rate` and `key` can run learning rates and seeds
+    side by side, as `side_by_side` does.
     """
     n, places = entries.value.shape
     blank = jnp.zeros((n, places))

@@ -8,20 +8,20 @@ by Adam: x is drawn from q(factors), reparameterised, once per entry and epoch; 
 f is closed form (gaussian) or quadrature (probit).
 
 mathematics.md has a posterior over the inducing inputs too. Here they are point estimates, like s, l and the
-noise, that begin each batch where they were. v means something by Z, s and l only. With KL(q(v) || q_old(v)),
-moving these would give what was known another meaning at no cost. So the KL is of what q says of g, at the
-old inputs (a = g(Z_old)) and the new ones (b = L v) together, as in SS-GPTF:
+noise, and start each batch where they were. The meaning of v depends on Z, s and l, so KL(q(v) || q_old(v))
+would let them change at no cost. The KL is therefore that of g at the old inputs (a = g(Z_old)) and the new
+ones (b = L v) together, as in SS-GPTF:
 
     KL(q(g) || q_old(g)) = KL(q(b) || p(b)) - E[log q_old(a) / p_old(a)],     a ~ ∫ p(a | b) q(b) db
 
-Without entries it would be least at the posterior that `gp_site` has of v, N(c, C) with c = C T shift and
-C^-1 = G G^T = I + T precision T^T. q is kept as how far it is from there:
+Without entries its minimum is the posterior of v by `gp_site`, N(c, C) with c = C T shift and
+C^-1 = G G^T = I + T precision T^T. q is stored relative to it:
 
     q(v) = N(c + G^-T d, G^-T E E^T G^-1),   KL = KL(N(d, E E^T) || N(0, I)) - (what N(c, C) reaches)
 
-A step of Adam is then one in units of what is still uncertain. In v itself, after many batches, it would be
-larger than that, and what was known would be lost to the size of the steps. Steps get smaller towards the end
-of a batch: what is left of them in E would be taken for knowledge, and multiplied from batch to batch.
+Steps of Adam are then in units of the remaining uncertainty. Steps in v itself would be larger than that
+after many batches, and would destroy what was known. Steps shrink towards the end of a batch, because their
+noise in E would count as knowledge and accumulate over batches.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Params(NamedTuple):
     nodes: Nodes
 
 
-class Told(NamedTuple):
-    """What the entries before the batch say of v, and what v has to do with g at some x."""
+class CarriedOver(NamedTuple):
+    """What the entries before the batch say about v, and how v relates to g at some x."""
 
     G: Any
     centre: Any  # G^T c = G^-1 T shift
@@ -81,7 +81,7 @@ def svb_gptf(n_modes: int, likelihood: Likelihood, **settings: Any) -> Method:
 def learn(
     settings: GPSettings, learning_rate, before: Process, nodes: Nodes, entries: Entries, key
 ) -> GPLearned:
-    """One batch. Pure, and all but the settings are arrays: vmap runs learning rates or seeds together."""
+    """Learn one batch. All arguments but the settings are arrays, so vmap can run several rates or seeds."""
     start_key, key = gp.split(key)
     M = settings.inducing
     known = remember(settings, before, nodes, jnp.arange(M))
@@ -102,7 +102,7 @@ def on_scale(params: Params) -> Params:
     return params._replace(away=params.away._replace(root=root))
 
 
-def tell(settings: GPSettings, before: Before, hyper: Hyper, inputs, x) -> Told:
+def carry_over(settings: GPSettings, before: Before, hyper: Hyper, inputs, x) -> CarriedOver:
     old = before.process
     L = jnp.linalg.cholesky(gp.inducing_cov(settings, hyper, inputs))
     # one solve for all columns: on a GPU it costs about the same for more of them
@@ -114,25 +114,25 @@ def tell(settings: GPSettings, before: Before, hyper: Hyper, inputs, x) -> Told:
     centre = units[:, 0]
     lost = jnp.sum(before.precision_a * gp.inducing_cov(settings, hyper, old.inputs)) - jnp.trace(precision)
     reached = 0.5 * (centre @ centre - lost) - jnp.sum(jnp.log(jnp.diag(G))) - before.constant
-    return Told(G, centre, reached, a, units[:, 1:])
+    return CarriedOver(G, centre, reached, a, units[:, 1:])
 
 
 def bound(settings: GPSettings, before: Before, entries: Entries, now: Params, key) -> jax.Array:
     """E_q[log p(y | f)] - KL(q || q before the batch), at one draw of x per entry."""
-    told = tell(settings, before, now.hyper, now.inputs, gp.draw_inputs(now.nodes, entries, key))
-    mean = told.in_units.T @ (told.centre + now.away.mean)
-    var = jnp.exp(now.hyper.log_var) - jnp.sum(told.a**2, 0)
-    var += jnp.sum((now.away.root.T @ told.in_units) ** 2, 0)
+    carried = carry_over(settings, before, now.hyper, now.inputs, gp.draw_inputs(now.nodes, entries, key))
+    mean = carried.in_units.T @ (carried.centre + now.away.mean)
+    var = jnp.exp(now.hyper.log_var) - jnp.sum(carried.a**2, 0)
+    var += jnp.sum((now.away.root.T @ carried.in_units) ** 2, 0)
     fit = gp.expected_log_likelihood(settings.likelihood, entries.value, mean, var, gp.noise_of(now.hyper))
     kl = gp.kl_standard(*now.away) + gp.kl_nodes(now.nodes, before.nodes)
-    return jnp.sum(entries.here * fit) - kl + told.reached
+    return jnp.sum(entries.here * fit) - kl + carried.reached
 
 
 def absorb(settings: GPSettings, before: Before, now: Params) -> Process:
-    """q as a site: precision of q(v) less that of the prior, G E^-T E^-1 G^T - I; and the mean stays."""
-    told = tell(settings, before, now.hyper, now.inputs, now.inputs[:0])
-    mean = solve_triangular(told.G, told.centre + now.away.mean, lower=True, trans=1)
-    half = solve_triangular(now.away.root, told.G.T, lower=True)
+    """q as a site: the precision of q(v) minus that of the prior, G E^-T E^-1 G^T - I, and the same mean."""
+    carried = carry_over(settings, before, now.hyper, now.inputs, now.inputs[:0])
+    mean = solve_triangular(carried.G, carried.centre + now.away.mean, lower=True, trans=1)
+    half = solve_triangular(now.away.root, carried.G.T, lower=True)
     eye = jnp.eye(len(mean))
     precision = without_negative(half.T @ half - eye)
     return Process(now.inputs, precision, (eye + precision) @ mean, now.hyper)

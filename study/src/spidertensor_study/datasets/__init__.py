@@ -1,8 +1,9 @@
-"""Named data sets: `load(name)` finds the file, reads it and gives a `Dataset` with its splits.
+"""Named data sets: `load(name)` finds the file, reads it and returns a `Dataset` with its splits.
 
-Looked for in this order: the folder in $SPIDER_DATA, the user's cache folder, the official distribution (a
-download with a checksum, or an installed package). If it is in none of them, a `DatasetError` says where to
-get the file and where to put it. In a folder the prepared NAME.npz or the official file will do.
+A file is looked for in the folder $SPIDER_DATA, in the user's cache folder, and in the official distribution
+(a download with a checksum, or an installed package), in this order. If it is in none of them, a
+`DatasetError` says where to get it and where to put it. A folder may have the prepared NAME.npz or the
+official file.
 
 To add a data set, write a file like anime.py with its INFOS and `read`, and add it to _FILES below.
 """
@@ -37,7 +38,7 @@ def describe(name: str) -> Info:
 
 
 def load(name: str) -> Dataset:
-    """The named data set, with its file found or downloaded; `synthetic` with its defaults."""
+    """Load a data set by name, downloading its file if needed; `synthetic` has its defaults."""
     info = describe(name)
     if name == "synthetic":
         return synthetic()
@@ -48,7 +49,7 @@ def load(name: str) -> Dataset:
 
 
 def on_disk(name: str) -> Path | None:
-    """The file of a data set, if it is there already."""
+    """The file of a data set if it is on this machine."""
     info = describe(name)
     for folder in _folders():
         for file in (f"{name}.npz", *info.files):
@@ -58,31 +59,31 @@ def on_disk(name: str) -> Path | None:
 
 
 def locate(name: str) -> Path:
-    """The file of a data set, downloaded if need be."""
+    """The file of a data set, downloaded if needed."""
     if found := on_disk(name):
         return found
     info, folders = describe(name), _folders()
     place = f"Put {' or '.join((f'{name}.npz', *info.files))} into {' or '.join(map(str, folders))}"
     place += ", or name its folder in SPIDER_DATA" if len(folders) == 1 else ""
     if not info.url:
-        raise DatasetError(f"no file of {name}. Get it from {info.source}. {place}.")
+        raise DatasetError(f"no file for {name}. Get it from {info.source}. {place}.")
     try:
         return _download(info.url, info.checksum, info.files[0], cache_folder())
     except ImportError:
         how = "pip install pooch to have it downloaded, or get it from"
-        raise DatasetError(f"no file of {name}: {how} {info.url}. {place}.") from None
+        raise DatasetError(f"no file for {name}: {how} {info.url}. {place}.") from None
     except (OSError, ValueError) as error:  # no network, or another checksum
-        reason = type(error).__name__  # the text of a failed connection is five lines long
+        reason = type(error).__name__  # the message of a failed connection has five lines
         raise DatasetError(f"{name} could not be downloaded from {info.url} ({reason}). {place}.") from error
 
 
 def _folders() -> list[Path]:
-    named = os.environ.get("SPIDER_DATA")
-    return [*([Path(named).expanduser()] if named else []), cache_folder()]
+    folder = os.environ.get("SPIDER_DATA")
+    return [*([Path(folder).expanduser()] if folder else []), cache_folder()]
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: the usual cache folder of the platform."""
+    """The platform's usual cache folder, where downloads are kept."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":

@@ -43,7 +43,7 @@ def read(path: Path) -> Parts:
 
 
 def _with_zeros(train: Batch, paper: Batch, shape: tuple[int, ...]) -> Parts:
-    """Non-zeros for training that are not tested, as many uniform zeros, and the clean test.
+    """Training entries (non-zeros that are not tested, and as many uniform zeros), and the clean test.
 
     The zeros of the published test lie in the low third of the last mode, which gives them away. The clean
     test has the same non-zeros, once each, and nine uniform zeros for each of them.

@@ -8,7 +8,7 @@ from spidertensor.evaluation.dataset import Info, Parts, columns, from_ids
 from spidertensor.spider.likelihoods import PROBIT
 from spidertensor_study.datasets.prepared import events_of
 
-LIKED = 8  # ratings from here on are a 1
+LIKED = 8  # ratings of at least this are a 1
 
 
 def read(path: Path) -> Parts:

@@ -33,7 +33,7 @@ def read_npz(info: Info, path: Path) -> Parts:
 
 
 def events_of(info: Info, over: str, about: str) -> Info:
-    """The same files as events over a mode: every entry that is not 0 happened, and nothing else is known."""
+    """The same files as events over a mode: every entry that is not 0 is an event."""
     return replace(
         info, name=f"{info.name}-events", about=about, value_name="event", likelihood=PROBIT,
         files=(*info.files, f"{info.name}.npz"), events_over=over,
@@ -41,11 +41,11 @@ def events_of(info: Info, over: str, about: str) -> Info:
 
 
 def as_events(parts: Parts) -> Parts:
-    """What was read, without zeros, values and published tests, which have zeros."""
+    """The data without zeros, values and published tests, which have zeros."""
     happened = parts["train"].value != 0
     kept = Batch(parts["train"].index[happened], np.ones(int(happened.sum())))
     order = parts.get("time_order")
     if order is not None:
-        number = np.cumsum(happened) - 1  # of a kept entry among those kept
+        number = np.cumsum(happened) - 1  # position of a kept entry among those kept
         order = number[order[happened[order]]]
     return parts | {"train": kept, "tests": {}, "time_order": order}

@@ -1,11 +1,11 @@
-"""Rows in, figures and pages out. What is shown is in a row, or a mean, deviation, count or test of rows.
+"""Draw figures and pages from rows. They show what is in a row, or a mean, deviation, count or test of rows.
 
     panels.py   what all figures share
     runs.py     rows of experiments as runs, and the mean and deviation of a cell over its seeds
-    costs.py    runs -> what an entry costs with each method
+    costs.py    runs -> cost of an entry with each method
     paired.py   two methods over shared seeds: t test and Holm's correction
     verdicts.py, behaviour.py, approximations.py, claims.py
-                runs -> what the paper claims, and whether it holds
+                runs -> the paper's claims, and whether they hold
     tables.py   runs -> tables of text
     scores.py   runs -> figures of scores: over rank and batch size, over the stream, in time order
     standing.py runs -> one figure of every method in the usual setting, with its cost

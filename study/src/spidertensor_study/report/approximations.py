@@ -12,11 +12,11 @@ from spidertensor_study.report.paired import FEWEST_SEEDS, paired
 from spidertensor_study.report.runs import Run
 from spidertensor_study.report.verdicts import Claim, Duel, judge, means
 
-_KEYS = {"score": "score", "log_density": "log density"}  # of rows, and in words
+_KEYS = {"score": "score", "log_density": "log density"}  # key in a row, and its name in text
 
 
 class Trial(NamedTuple):
-    """The first order and another approximation on one data set, with one activation."""
+    """Runs of the first-order approximation and of another one, on one data set with one activation."""
 
     data: str
     activation: str
@@ -24,10 +24,10 @@ class Trial(NamedTuple):
     metric: str
     first: Sequence[Run]
     other: Sequence[Run]
-    crashed: tuple[int, int]  # runs of the first order and of the other one
+    crashed: tuple[int, int]  # runs of the first order, and of the other
 
     def by_seed(self, key: str) -> tuple[dict[int, float], dict[int, float]]:
-        """The values for the first order and for the other one; empty where the rows lack this number."""
+        """The values for both approximations; empty if the rows lack this number."""
         first, other = (
             r.by_seed([run for run in group if key in run.scores["paper"]], "paper", key)
             for group in (self.first, self.other)
@@ -63,9 +63,9 @@ def _trials(found: Sequence[Run], failed: Sequence[Run], other: str) -> Iterator
 
 
 def _no_better(found: Sequence[Run], text: str, trials: Sequence[Trial], other: str) -> Claim:
-    """Holds where the other one is worse, by score and by log density, each on its own.
+    """Holds if the other approximation is worse, by score and by log density, each on its own.
 
-    Not shown to be better is not enough: that is undecided.
+    If it is merely not shown to be better, the claim is undecided.
     """
     duels, notes = [], []
     for key, words in _KEYS.items():
@@ -86,7 +86,7 @@ def _no_better(found: Sequence[Run], text: str, trials: Sequence[Trial], other: 
             for activation, each in better.items()
         ]
     judged = "score and log density, each on its own; undecided is neither better nor worse"
-    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    cost = costs.summary(tried(found), ["first-order", other]) if duels else ""
     words = ("worse", "better")
     return Claim(text, judged, judge(duels), "approximations", notes=notes, costs=cost, words=words)
 
@@ -99,9 +99,9 @@ def _unstable(found: Sequence[Run], trials: Sequence[Trial], other: str) -> Clai
         broken = sum(not math.isfinite(x) for x in trial.by_seed("score")[1].values())
         crashed = max(trial.crashed[1] - trial.crashed[0], 0)
         if broken or crashed:
-            test = test._replace(difference=-math.inf, p=0.0)  # seen once is seen
+            test = test._replace(difference=-math.inf, p=0.0)  # once is enough
         elif test.seeds >= FEWEST_SEEDS and all(second.get(seed, n) == n for seed, n in first.items()):
-            test = test._replace(difference=math.inf, p=0.0)  # the same in every run leaves nothing to test
+            test = test._replace(difference=math.inf, p=0.0)  # equal in every run: nothing to test
         numbers = f"rejected updates: first order {_count(first)}, this one {_count(second)}"
         numbers += f"; scores that are not finite: {broken}; runs that crashed: {trial.crashed[1]}"
         duels.append(Duel(trial.data, trial.where, other, "first-order", test, numbers))
@@ -109,7 +109,7 @@ def _unstable(found: Sequence[Run], trials: Sequence[Trial], other: str) -> Clai
         "more rejected updates than with the first order, a score that is not finite, or a run that crashed; "
         "without one of these, and with fewer rejected updates or as many in every run, it is no less stable"
     )
-    cost = costs.said(tried(found), ["first-order", other]) if duels else ""
+    cost = costs.summary(tried(found), ["first-order", other]) if duels else ""
     words = ("less stable", "no less stable")
     text = "A second-order expansion is unstable"
     return Claim(text, judged, judge(duels), "approximations", costs=cost, words=words)

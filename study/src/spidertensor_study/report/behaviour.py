@@ -14,25 +14,25 @@ from spidertensor_study.report.paired import Paired, paired
 from spidertensor_study.report.runs import Run
 from spidertensor_study.report.verdicts import Check, Claim, Duel, against, decided, judge
 
-# A weight with a lower inclusion probability. Not 1/2, which is the paper's prior: the weights of a unit that
-# never fires stay there or next to it, and nothing has been found out about them.
+# Weights with a lower inclusion probability are pruned. The limit is not 1/2, the paper's prior, where the
+# weights of a unit that never fires stay.
 PRUNED = 0.25
-UNTOUCHED = 0.05  # from the prior
-PRUNED_SHARE = 0.1  # of the weights, from which on we say that redundant ones are pruned
-LINEAR = 1.1  # the largest exponent of the batch size that we call linear
-CONSTANT = 1.2  # how much dearer an entry may be in the second half of a stream than in the first
-START = 0.1  # share of a running curve left out of its roughness: there every method drops
+UNTOUCHED = 0.05  # distance from the prior below which a weight counts as untouched
+PRUNED_SHARE = 0.1  # share of the weights that must be pruned for the claim to hold
+LINEAR = 1.1  # largest exponent of the batch size that counts as linear
+CONSTANT = 1.2  # how many times as much an entry may cost in the second half of a stream as in the first
+START = 0.1  # share of a running curve left out of its roughness: the start, where every method improves fast
 # Streaming competitors that learn a batch by gradient steps, SS-GPTF among them.
 GRADIENT_STEPS = tuple(
     name for name in r.COMPETITORS if name not in r.STATIC and "learning_rate" in METHODS[name].settings
 )
 
 
-# Of running curves
+# --- running curves
 
 
 def roughness(scores: Sequence[float]) -> float:
-    """Mean absolute second difference: 0 on a straight line, large where a curve goes up and down."""
+    """Mean absolute second difference: 0 for a straight line, large for a curve that goes up and down."""
     seconds = [abs(a - 2 * b + c) for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
     return sum(seconds) / len(seconds) if seconds else math.nan
 
@@ -58,7 +58,7 @@ def smooth(found: Sequence[Run]) -> Claim:
                 test = _of_numbers(mine, other)
                 shared = mine.keys() & other.keys() or mine.keys() | other.keys()
                 mine, other = ({s: x for s, x in each.items() if s in shared} for each in (mine, other))
-                numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({_said_seeds(test)})"
+                numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({_seed_count(test)})"
                 where = f"{data}, rank {rank}, {ours} against {theirs}"
                 duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
@@ -78,7 +78,7 @@ def _pairs(
 
 
 def _of_numbers(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
-    """Lower is better, and what is not a number is the worst."""
+    """Compare numbers by seed; lower is better, and NaN is the worst."""
     return paired(*({seed: r.loss(x, "") for seed, x in each.items()} for each in (ours, theirs)))
 
 
@@ -86,20 +86,20 @@ def _mean(by_seed: Mapping[int, float]) -> float:
     return fmean(by_seed.values())
 
 
-def _said_seeds(test: Paired) -> str:
+def _seed_count(test: Paired) -> str:
     return f"{test.seeds} shared seed{'s' * (test.seeds != 1)}"
 
 
 def _of_curves(
     found: Sequence[Run], text: str, judged: str, duels: Sequence[Duel], words: tuple[str, str]
 ) -> Claim:
-    cost = costs.said(found, [name for duel in duels for name in (duel.ours, duel.theirs)])
+    cost = costs.summary(found, [name for duel in duels for name in (duel.ours, duel.theirs)])
     checks = judge(duels)
     return Claim(text, judged, checks, "running", notes=against(checks), costs=cost, words=words)
 
 
 def _roughness(run: Run) -> tuple[float, int]:
-    """And at how many points."""
+    """Roughness of a run's curve, and the number of its points."""
     scores = [r.number_of(point.get("paper")) for point in run.curve]
     return roughness(scores[int(START * len(scores)) :]), len(scores)
 
@@ -132,7 +132,7 @@ def on_the_fly(found: Sequence[Run]) -> Claim:
                     ahead += [mine[n] < other[n] for n in points]
             if ahead:
                 test = paired(*means)
-                numbers = f"ahead at {sum(ahead) / len(ahead):.0%} of the points ({_said_seeds(test)})"
+                numbers = f"ahead at {sum(ahead) / len(ahead):.0%} of the points ({_seed_count(test)})"
                 where = f"{data}, rank {rank}{', second half' * half}, {ours} against {theirs}"
                 duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
@@ -144,11 +144,11 @@ def on_the_fly(found: Sequence[Run]) -> Claim:
 
 
 def _losses(run: Run, metric: str) -> dict[int, float]:
-    """By entries learned."""
+    """The losses of a running curve by entries learned."""
     return {point["n_entries"]: r.loss(r.number_of(point.get("paper")), metric) for point in run.curve}
 
 
-# Of weights and time
+# --- weights and time
 
 
 def pruned(found: Sequence[Run]) -> Claim:
@@ -169,7 +169,7 @@ def pruned(found: Sequence[Run]) -> Claim:
             checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers, run.name))
             names.append(run.name)
     judged = f"at least {PRUNED_SHARE:.0%} of the weights have an inclusion probability below {PRUNED}"
-    cost = costs.said(found, names)
+    cost = costs.summary(found, names)
     return Claim("Redundant weights are pruned", judged, checks, "weights", every=False, costs=cost)
 
 
@@ -187,7 +187,7 @@ def cost(found: Sequence[Run]) -> Claim:
         "the first half"
     )
     text = "Cost is linear in the batch at most, constant in what was seen"
-    return Claim(text, judged, checks, "time", costs=costs.said(found, r.names(timed)))
+    return Claim(text, judged, checks, "time", costs=costs.summary(found, r.names(timed)))
 
 
 def _linear(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:
@@ -219,7 +219,7 @@ def _constant(data: str, name: str, chosen: Sequence[Run]) -> list[Check]:
 
 
 def _second_half(run: Run) -> float | None:
-    """Cost of an entry in the second half over that in the first; None without a curve."""
+    """Cost of an entry in the second half of the stream over that in the first; None without a curve."""
     if len(run.curve) < 2:
         return None
     last = run.curve[-1]

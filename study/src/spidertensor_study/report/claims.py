@@ -1,7 +1,7 @@
-"""What the paper claims, and whether our runs say so. Pure functions of runs: no drawing, no opinion.
+"""The paper's claims, and whether our runs support them. Pure functions of runs, without drawing.
 
-A claim is judged by checks, one for each comparison that was run; a check knows its numbers. A claim about
-which nothing was run says so.
+A claim is judged by checks, one for each comparison that was run; a check has its numbers. A claim without
+runs says so.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from spidertensor_study.report.paired import FEWEST_SEEDS, paired
 from spidertensor_study.report.runs import Run
 from spidertensor_study.report.verdicts import Check, Claim, Duel, against, decided, judge, means
 
-NEAR_CHANCE = 0.05  # of AUC 0.5
-MUCH_WORSE = 0.05  # share of an RMSE, or this much AUC
+NEAR_CHANCE = 0.05  # distance from AUC 0.5
+MUCH_WORSE = 0.05  # share of an RMSE, or difference of AUC
 SCORES = "scores on the test sets of Figure 1"
 STATIC = tuple(name for name in r.COMPETITORS if name in r.STATIC)
 STREAMING = tuple(name for name in r.COMPETITORS if name not in r.STATIC)
 RELU, TANH = "spider-paper", "spider-paper-tanh"
-CP_WOPT = tuple(name for name in r.COMPETITORS if name.startswith("cp-wopt"))  # however it ends
+CP_WOPT = tuple(name for name in r.COMPETITORS if name.startswith("cp-wopt"))  # whatever stops it
 SVB_DTF = tuple(name for name in r.COMPETITORS if name.startswith("svb-dtf"))  # with each activation
 
 
 def claims(found: Sequence[Run], failed: Sequence[Run] = ()) -> list[Claim]:
-    """Those of the paper in its order, then some of our own that a reader should ask about."""
+    """The claims of the paper in its order, then some of our own."""
     every = "better than every {} competitor in every setting"
     start_of = {
         RELU: "SPIDER-ReLU is",
@@ -64,7 +64,7 @@ def claims(found: Sequence[Run], failed: Sequence[Run] = ()) -> list[Claim]:
 
 
 class Meeting(NamedTuple):
-    """Two methods at one place of the grid, on the test set of Figure 1: scores by seed."""
+    """Two methods at one rank and batch size, on the test set of Figure 1: scores by seed."""
 
     data: str
     where: str
@@ -84,9 +84,10 @@ class Meeting(NamedTuple):
 
 
 def _meetings(found: Sequence[Run], ours: Iterable[str], theirs: Iterable[str]) -> list[Meeting]:
-    """Every pair of methods wherever both were run, and where neither's runs were compared already.
+    """Compare every pair of methods wherever both were run, but not the same runs twice.
 
-    A method that does not see the batch size has the same runs at all of them: it is met at the usual one.
+    A method that does not see the batch size has the same runs at all of them, so it is compared at the usual
+    one.
     """
     grid = [run for run in r.paper_grid(found) if "paper" in run.scores]
     our_names, their_names = r.names(grid, ours), r.names(grid, theirs)
@@ -118,7 +119,7 @@ def _compared(
 ) -> Claim:
     checks = judge(duels)
     names = [name for check in checks for name in (check.ours, check.theirs)]
-    cost = costs.said(found, names)
+    cost = costs.summary(found, names)
     return Claim(text, judged, checks, "grid", needed, notes=against(checks), costs=cost, words=words)
 
 
@@ -128,13 +129,13 @@ def _better(found: Sequence[Run], ours: Iterable[str], theirs: Iterable[str], te
 
 
 def _worse(found: Sequence[Run], ours: Iterable[str], theirs: Iterable[str]) -> list[Duel]:
-    """The claim is about ours, and holds where theirs is better."""
+    """The opposite comparison: the claim is about ours, and holds where theirs is better."""
     duels = [meeting.duel() for meeting in _meetings(found, theirs, ours)]
     return [duel._replace(ours=duel.theirs, theirs=duel.ours) for duel in duels]
 
 
 def _much_worse(found: Sequence[Run]) -> Claim:
-    """Compared with the others made worse by the margin: a win is a difference beyond it."""
+    """The comparison with the others made worse by a margin, so that a win is a difference beyond it."""
     duels = []
     others = [name for name in (*r.PAPER, *r.COMPETITORS) if name not in SVB_DTF]
     for met in _meetings(found, SVB_DTF, others):
@@ -162,7 +163,7 @@ def _chance(found: Sequence[Run]) -> Claim:
                 outcome = near if cell.seeds >= FEWEST_SEEDS else "not judged"
                 checks.append(Check("anime", where, outcome, f"{name} {cell}"))
     judged = f"mean AUC over the seeds within {NEAR_CHANCE} of 0.5"
-    cost = costs.said(found, r.names(grid))
+    cost = costs.summary(found, r.names(grid))
     return Claim("SVB-DTF is near AUC 0.5 on anime", judged, checks, "grid", costs=cost)
 
 

@@ -1,4 +1,4 @@
-"""What learning an entry costs, in microseconds: from the runs that were timed, else from all others."""
+"""The cost of learning an entry, in microseconds: from timed runs if there are any, else from all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spidertensor_study.report.runs import Cell, Run
 
 
 def microseconds(run: Run) -> float:
-    """Per entry, spent in learning."""
+    """Microseconds of learning per entry."""
     score = next(iter(run.scores.values()))
     return 1e6 * score["seconds"] / score["n_entries"]
 
@@ -19,7 +19,7 @@ def timed(found: Sequence[Run]) -> list[Run]:
 
 
 def cost(found: Sequence[Run], name: str, data: str, rank: int, batch_size: int) -> Cell | None:
-    """Microseconds per entry; a method that does not see the batch size, wherever it was timed."""
+    """Microseconds per entry at this rank and batch size; at any batch size if the method does not see it."""
     return r.average(map(microseconds, r.at(found, name, data, rank, batch_size)))
 
 
@@ -33,8 +33,8 @@ COSTS = (
 )
 
 
-def said(found: Sequence[Run], names: Iterable[str]) -> str:
-    """What an entry costs with each method, from its cheapest data set to its dearest."""
+def summary(found: Sequence[Run], names: Iterable[str]) -> str:
+    """The cost of an entry with each method, from its cheapest data set to its most expensive, as text."""
     alone, together = timed(found), [run for run in found if run.scores and run.experiment != "time"]
     parts = []
     for name in dict.fromkeys(names):
@@ -52,7 +52,7 @@ def said(found: Sequence[Run], names: Iterable[str]) -> str:
 
 
 def _by_data(found: Sequence[Run], name: str) -> list[float]:
-    """At the usual rank and batch size, or wherever it was run if it never was there."""
+    """The cost on each data set at the usual rank and batch size, or, if never run there, of every run."""
     here = [run for run in found if run.name == name]
     cells = [cost(here, name, data, r.RANK, r.BATCH_SIZE) for data in r.data_sets(here)]
     return [cell.mean for cell in cells if cell] or list(map(microseconds, here))

@@ -1,4 +1,4 @@
-"""Claims, tables and figures as HTML. Everything that comes from a row is escaped."""
+"""Claims, tables and figures as HTML. All text from rows is escaped."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def header(rows: Sequence[Mapping[str, Any]]) -> str:
     pairs = "".join(f"<tr><th>{key}</th><td>{escape(value)}</td></tr>" for key, value in facts.items())
     parts = [f"<h1>{TITLE}</h1>", _banner(cut_short(rows)), f'<div class="wide"><table>{pairs}</table></div>']
     if failed:
-        told = [f"{row['experiment']}: {_told(row['settings'])}: {row['error']}" for row in failed]
-        items = "".join(f"<li>{escape(each)}</li>" for each in told)
+        lines = [f"{row['experiment']}: {_settings_text(row['settings'])}: {row['error']}" for row in failed]
+        items = "".join(f"<li>{escape(each)}</li>" for each in lines)
         parts.append(f"<details open><summary>{len(failed):,} failed</summary><ul>{items}</ul></details>")
     return "\n".join(parts)
 
@@ -119,7 +119,7 @@ def _banner(lines: Iterable[str]) -> str:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    """Each once; what is listed may have commas in it."""
+    """The distinct values, separated by semicolons because they may contain commas."""
     return "; ".join(sorted({str(value) for value in values if value is not None})) or "unknown"
 
 
@@ -127,14 +127,14 @@ def _finished(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [str(row["finished"]) for row in rows if row.get("finished")]
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
 
 
 def claims(
     anchor: str, title: str, text: str, rule: str, found: Iterable[Claim], anchors: Container[str]
 ) -> str:
-    """text: above the claims; rule: how they are judged; anchors: of the sections that are on the page"""
+    """The section of claims. text: above them; rule: how they are judged; anchors: sections on the page"""
     rows = "\n".join(
         f"<tr><td>{escape(claim.text)}{_see(claim.section) if claim.section in anchors else ''}</td>"
         f'<td class="{CLASSES[claim.status]}">'
@@ -155,7 +155,7 @@ def _see(anchor: str) -> str:
 
 
 def _evidence(claim: Claim) -> str:
-    """What it costs; in a fold, how it was judged and every number, where the claim fails first."""
+    """The cost; in a fold, how it was judged and every number, failures first."""
     cost = f"<div>Cost: {escape(claim.costs)}.</div>" if claim.costs else ""
     if not claim.checks:
         return f'<div class="small">{cost}</div>' if cost else ""
@@ -191,7 +191,7 @@ def _entry(entry: Entry) -> str:
 
 
 def figure(shows: str, caption: str, png: bytes) -> str:
-    """shows: what is to be seen, for those who cannot"""
+    """A figure. shows: alternative text"""
     source = base64.b64encode(png).decode("ascii")
     image = f'<img alt="{escape(shows)}" src="data:image/png;base64,{source}">'
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""Figures of what is behind the scores: time, weights, calibration."""
+"""Figures of time, weights and calibration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spidertensor_study.report.runs import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BINS = 41  # of a histogram of weights
+BINS = 41  # bins of a histogram of weights
 
 
 def speed(found: Sequence[Run]) -> Figure | None:
@@ -33,7 +33,7 @@ def speed(found: Sequence[Run]) -> Figure | None:
     from matplotlib.figure import Figure
 
     found = timed(found)
-    names = list(reversed(r.names(found)))  # bars are counted from below
+    names = list(reversed(r.names(found)))  # bars are numbered from below
     cells = {
         data: [cost(found, name, data, r.RANK, r.BATCH_SIZE) for name in names] for data in r.data_sets(found)
     }
@@ -53,7 +53,7 @@ def speed(found: Sequence[Run]) -> Figure | None:
                 va="center", fontsize="small",
             )  # fmt: skip
         axes.set_xscale("log")
-        axes.set_xlim(min(known) / 2, 8 * max(known))  # room for the figures
+        axes.set_xlim(min(known) / 2, 8 * max(known))  # room for the numbers
         axes.set_xlabel("µs per entry,\nlog scale")
         axes.set_yticks(range(len(names)), [escaped(name) for name in names])
         name_panel(axes, data)
@@ -153,7 +153,7 @@ def sparsity(run: Run) -> Figure:
 
 
 def calibration(found: Sequence[Run]) -> Figure | None:
-    """On the test set of Figure 1, lowest seed of each method: bins differ from seed to seed."""
+    """Calibration on the test set of Figure 1, with each method's lowest seed: bins differ between seeds."""
     from matplotlib.figure import Figure
 
     grid = r.figure_grid(found)
@@ -178,7 +178,7 @@ def calibration(found: Sequence[Run]) -> Figure | None:
 
 
 def _curves_by_data(grid: Sequence[Run], key: str) -> dict[str, dict[str, Any]]:
-    """By data set and method: the pairs of a curve that is in the rows, where all of it are numbers."""
+    """The curves in the rows by data set and method, without those that contain NaN."""
     curves: dict[str, dict[str, Any]] = {}
     for data in r.data_sets(grid):
         curves[data] = {}
@@ -202,7 +202,7 @@ def members(found: Sequence[Run]) -> Figure | None:
         if run.rank == r.RANK
         and run.batch_size == r.BATCH_SIZE
         and len(run.curve) > 1
-        and all(len(point.get("members") or ()) > 1 for point in run.curve)  # not one model alone
+        and all(len(point.get("members") or ()) > 1 for point in run.curve)  # skip single models
     ]
     first: dict[tuple[str, str], Run] = {}
     for run in sorted(chosen, key=lambda run: run.seed):

@@ -1,4 +1,4 @@
-"""Claims in Markdown: a sentence for each, and some of its numbers in a fold. The page has every number."""
+"""Claims in Markdown: a sentence for each, and some of its numbers in a fold; the HTML page has all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from html import escape
 
 from spidertensor_study.report.verdicts import Claim
 
-FEW = 6  # comparisons in a fold
-ORDER = ("loss", "undecided", "not judged", "win")  # what speaks against a claim first
+FEW = 6  # maximum number of comparisons in a fold
+ORDER = ("loss", "undecided", "not judged", "win")  # comparisons against the claim first
 
 
 def claims(title: str, text: str, warnings: Iterable[str], found: Iterable[Claim]) -> str:
@@ -29,7 +29,7 @@ def claims(title: str, text: str, warnings: Iterable[str], found: Iterable[Claim
 
 
 def _fold(claim: Claim) -> str:
-    """HTML, which Markdown leaves as it is: notes, then comparisons, those that speak against it first."""
+    """A fold as HTML, which Markdown keeps: notes, then comparisons, those against the claim first."""
     shown = sorted(claim.checks, key=lambda check: ORDER.index(check.outcome))
     lines = [f"Judged by {claim.judged}.", *claim.notes]
     lines += [f"{check.outcome}: {check.where}: {check.numbers}" for check in shown[:FEW]]
@@ -41,5 +41,5 @@ def _fold(claim: Claim) -> str:
 
 
 def _cell(text: str) -> str:
-    """Nothing in a name or a number may end the cell or begin a tag."""
+    """Escape what would end the cell or begin a tag."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The page: which figures and tables it has, in which order, and what is said about them."""
+"""The page: its figures and tables, their order, and the text about them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CLAIMS = ("claims", "What the paper claims, what we found")
 
 
 class Picture(NamedTuple):
-    """A figure, None if nothing was run for it; the name of its file and what is said below it."""
+    """A figure, None if nothing was run for it, with the name of its file and the text below it."""
 
     name: str
-    shows: str  # for those who cannot see it
+    shows: str  # alternative text
     caption: str
     figure: Figure | None
 
@@ -48,7 +48,7 @@ class Section(NamedTuple):
 
 
 def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
-    """Write report.html, claims.md if there are any, and a PNG for every figure to `out`; their paths."""
+    """Write report.html, claims.md if there are claims, and a PNG per figure to `out`; return their paths."""
     found = r.runs(rows)
     judged = claims(found, r.failed(rows))
     out.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def write(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     ]
     titles = [(section.anchor, section.title) for section in shown_sections]
     parts = [html.header(rows)]
-    if any(claim.checks for claim in judged):  # else nothing that the paper is about was run
+    if any(claim.checks for claim in judged):  # otherwise nothing was run that the paper is about
         paths.append(out / "claims.md")
         paths[1].write_text(markdown.claims(CLAIMS[1], JUDGED, r.cut_short(rows), judged), encoding="utf-8")
         text = CUT_SHORT if r.cut_short(rows) else "Every verdict is computed from the runs."
@@ -226,7 +226,7 @@ def _tables(found: Sequence[Run]) -> Iterator[Section]:
 
 
 def _weights(found: Sequence[Run]) -> list[Picture]:
-    """One figure for each method and data set, of its lowest seed."""
+    """One figure for each method and data set, with the lowest seed."""
     first: dict[tuple[str, str], Run] = {}
     for run in sorted((run for run in found if run.weights), key=lambda run: run.seed):
         first.setdefault((run.name, run.data), run)

@@ -1,7 +1,7 @@
-"""Two methods over the seeds that both were run with: a paired t test, and Holm's correction for many tests.
+"""Compare two methods over their shared seeds: a paired t test, and Holm's correction for many tests.
 
-A seed decides the split, the order of the stream and the starting weights, so runs of one seed belong
-together: what a split makes harder for both methods is not in their difference.
+A seed decides the split, the order of the stream and the starting weights. Runs of the same seed are paired,
+so a hard split does not add to the difference.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-FEWEST_SEEDS = 3  # with fewer nothing is judged
-ROUNDING = 1e-12  # of a loss: no difference
-LEVEL = 0.05  # of a corrected p, below which a difference counts
+FEWEST_SEEDS = 3  # fewer are not judged
+ROUNDING = 1e-12  # share of a loss that counts as no difference
+LEVEL = 0.05  # a difference counts if its corrected p is below this
 
 
 class Paired(NamedTuple):
@@ -29,11 +29,11 @@ class Paired(NamedTuple):
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
-    """Losses by seed, infinite where a run left no number.
+    """Compare losses by seed, which are infinite where a run has no score.
 
-    Three cases are no matter for a t test. Too few shared seeds: not judged. A method that failed with a
-    shared seed loses against one that never did (two that failed: not judged). Differences that are all the
-    same: nothing is left to chance, so 0 is no difference, and anything else is one for certain.
+    Three cases need no t test. Too few shared seeds: not judged. A method that failed with a shared seed
+    loses against one that never did; if both failed, they are not judged. Differences that are all equal are
+    certain: 0 is no difference, and anything else is one.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     failed = [any(not math.isfinite(each[seed]) for seed in seeds) for each in (ours, theirs)]
@@ -56,9 +56,9 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Corrected so that one false finding among all of them has a chance of LEVEL at most.
+    """Correct p values so that the chance of any false finding is at most LEVEL.
 
-    What was not judged (NaN) stays so and does not count.
+    NaN, for what was not judged, stays NaN and is not counted.
     """
     places = sorted((n for n, p in enumerate(ps) if not math.isnan(p)), key=lambda n: ps[n])
     corrected, largest = [math.nan] * len(ps), 0.0

@@ -1,4 +1,4 @@
-"""What the figures of experiments share: their sizes, legends, and the style of each method everywhere."""
+"""What all figures share: sizes, legends, and the style of each method."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 # Inches: width of a figure, whose text is then readable on a page of 800 pixels; height of a row of panels,
 # and of a legend.
 WIDTH, PANEL, LEGEND = 9.0, 2.6, 0.9
-LETTER = 0.075  # inches of a legend that a letter takes, on average
-LINE = 0.75  # and the line before a name
-MARKERS = "os^Dvd8p"  # of the variants of a method
+LETTER = 0.075  # average inches per letter of a legend
+LINE = 0.75  # inches of the line before a name
+MARKERS = "os^Dvd8p"  # markers of the variants of a method
 
 
 def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """By label: the methods of the registry look the same in every figure, others get what is left.
+    """Styles by label: methods of the registry look the same in every figure, others get what is left.
 
     Floors have styles outside the palette, and are drawn below everything else.
     """
@@ -36,7 +36,7 @@ def method_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def _variants(names: Iterable[str], known: Mapping[str, Style]) -> dict[str, Style]:
-    """Runs of one method with different settings: its colour and line, each with another marker."""
+    """Styles for runs of one method with different settings: its colour and line, with different markers."""
     names, styles = list(names), {}
     for label, style in known.items():
         variants = [name for name in names if name.startswith(f"{label}, ")]

@@ -1,7 +1,7 @@
 """Rows of experiments as runs, and the cells of a table or a figure: mean and deviation over the seeds.
 
-What a run is called says which runs belong together. A setting beyond the usual ones that differs between
-runs of one method on one data set, epochs for instance, becomes part of the name: no mean is taken over it.
+Runs with the same name belong together. An additional setting that differs between runs of one method on one
+data set, such as epochs, becomes part of the name, so that no mean is taken over it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ STATIC = tuple(name for name, entry in METHODS.items() if entry.unit == "all")
 RANK_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_rank)
 BATCH_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_batch_size)
 DATA = ("movielens-1m", "acc", "anime", "dblp")  # the paper's, in the order of its figures
-RANK, BATCH_SIZE = 8, 256  # what is held while the other is varied
+RANK, BATCH_SIZE = 8, 256  # kept fixed while the other is varied
 APART = ("time", "tuning", "approximations", "engines", "starts")  # experiments with sections of their own
 USUAL = {"method", "data", "protocol", "rank", "batch_size", "seed", "at"}
 
 
 class Run(NamedTuple):
-    """One row."""
+    """A run: one row."""
 
     experiment: str
     method: str
-    name: str  # of the method, as readers see it
+    name: str  # label of the method
     data: str
     protocol: str
     rank: int
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     scores: Mapping[str, Mapping[str, Any]]  # by test set
     curve: Sequence[Mapping[str, Any]]
     weights: Sequence[Mapping[str, Any]]
-    settings: Mapping[str, Any]  # all of them
+    settings: Mapping[str, Any]  # all settings
     jobs: int  # runs at the same time
     machine: str
 
@@ -84,7 +84,7 @@ def _sorted_runs(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
 def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     settings = row["settings"]
     method: str = settings["method"]
-    parts = [_said(key, settings.get(key)) for key in sorted(varying)]
+    parts = [_setting_text(key, settings.get(key)) for key in sorted(varying)]
     name = ", ".join([LABELS.get(method, method), *filter(None, parts)])
     return Run(
         row["experiment"], method, name, settings["data"], settings["protocol"], settings["rank"],
@@ -94,8 +94,8 @@ def _run(row: Mapping[str, Any], varying: set[str]) -> Run:
     )  # fmt: skip
 
 
-def _said(key: str, value: Any) -> str:
-    """None is what a run has that does not set it; what is switched off is not mentioned."""
+def _setting_text(key: str, value: Any) -> str:
+    """A setting as part of a name: "default" if it is not set, '' for a switch that is off."""
     name = key.replace("_", " ")
     if isinstance(value, bool):
         return name if value else ""
@@ -111,7 +111,7 @@ def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _varying(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], set[str]]:
-    """Per group the settings that are not the same in all of its runs on one data set."""
+    """For each group, the settings that differ between its runs on one data set."""
     rows = list(rows)
     settings_of: dict[Any, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -135,9 +135,9 @@ def is_apart(experiment: str) -> bool:
 
 
 def cut_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Scores of runs that saw only the start of a stream are no result: that must not be overlooked.
+    """Warnings about runs that learned only the start of a stream, whose scores are not results.
 
-    The time of an entry can be taken on the first ones, and the approximations are tried on short streams.
+    Experiments about time and about approximations use short streams on purpose.
     """
     lines = []
     scored = [
@@ -157,7 +157,7 @@ def cut_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def results(found: Iterable[Run], protocol: str) -> list[Run]:
-    """The runs that say how good a method is, whatever file they come from."""
+    """The runs that measure how good a method is, from all files."""
     return [
         run
         for run in found
@@ -176,19 +176,19 @@ def paper_grid(found: Iterable[Run]) -> list[Run]:
 
 
 def figure_grid(found: Iterable[Run]) -> list[Run]:
-    """The same for drawing: of a grid of one's own on other data sets, all of it."""
+    """The same for figures; all held-out runs if there are none on the paper's data sets."""
     found = list(found)
     return paper_grid(found) or grid(found)
 
 
 def names(found: Iterable[Run], methods: Iterable[str] | None = None) -> list[str]:
-    """What the methods are called, in order, each once."""
+    """The distinct names of the methods, in order."""
     wanted = None if methods is None else set(methods)
     return list(dict.fromkeys(run.name for run in found if wanted is None or run.method in wanted))
 
 
 def data_sets(found: Iterable[Run]) -> list[str]:
-    """The paper's first, in its order."""
+    """The data sets, those of the paper first, in its order."""
     return sorted({run.data for run in found}, key=lambda data: (_place(data, DATA), data))
 
 
@@ -203,14 +203,14 @@ def tests(found: Iterable[Run]) -> list[tuple[str, str]]:
 
 
 def points(found: Iterable[Run]) -> list[tuple[int, int]]:
-    """Every (rank, batch size) that something was run at, except where the method does not see it."""
+    """Every (rank, batch size) of the runs whose method sees them."""
     found = list(found)
     seen = {(run.rank, run.batch_size) for run in found if run.method not in BATCH_FREE}
     return sorted(seen or {(run.rank, run.batch_size) for run in found})
 
 
 def at(found: Iterable[Run], name: str, data: str, rank: int, batch_size: int) -> list[Run]:
-    """The runs of a cell, one for each seed; of two runs with one seed the later row counts."""
+    """The runs of a cell, one per seed; the later row if there are two."""
     chosen = {
         run.seed: run
         for run in found
@@ -223,15 +223,15 @@ def at(found: Iterable[Run], name: str, data: str, rank: int, batch_size: int) -
 
 
 def cell(chosen: Iterable[Run], test: str, key: str = "score") -> Cell | None:
-    """None if there is nothing to average; NaN where a run left no finite number."""
+    """Mean and deviation over the runs; None without runs, NaN if a run has no finite number."""
     values = [run.scores[test].get(key) for run in chosen if test in run.scores]
-    if key == "score":  # every run has one, other numbers only some
+    if key == "score":  # every run has a score; other numbers may be missing
         values = map(number_of, values)
     return average(value for value in values if value is not None)
 
 
 def by_seed(chosen: Iterable[Run], test: str, key: str = "score") -> dict[int, float]:
-    """One number for each run, NaN where it left none that is finite."""
+    """One number per run; NaN if it is not finite."""
     return {run.seed: number_of(run.scores[test].get(key)) for run in chosen if test in run.scores}
 
 
@@ -246,17 +246,17 @@ def average(values: Iterable[float]) -> Cell | None:
 
 
 def number_of(value: float | None) -> float:
-    """JSON has no NaN: null stands for it."""
+    """The number as a float; NaN for null."""
     return math.nan if value is None else value
 
 
 def metric(found: Iterable[Run], data: str) -> str:
-    """ "rmse" or "auc": what the scores of a data set are."""
+    """The metric of a data set: "rmse" or "auc"."""
     return next(score["metric"] for run in found if run.data == data for score in run.scores.values())
 
 
 def loss(score: float, metric: str) -> float:
-    """Lower is better whatever the metric, and a score that is not a number is the worst."""
+    """The score as a loss, lower being better for any metric; infinite for NaN."""
     if not math.isfinite(score):
         return math.inf
     return METRICS[metric].loss(score) if metric in METRICS else score
@@ -269,7 +269,7 @@ def listed(methods: Iterable[str]) -> str:
 
 
 def mean_curve(chosen: Sequence[Run], key: str) -> dict[int, Cell]:
-    """By entries learned; only where all of the runs have a point."""
+    """The points of running curves by entries learned, where all runs have a point."""
     values: dict[int, list[float]] = {}
     for run in chosen:
         for point in run.curve:

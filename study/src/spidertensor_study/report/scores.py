@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RANKS_ON_THE_FLY = (3, 8)  # the paper's
-START = 0.15  # share of a running curve that does not set the range: there every method drops
+START = (
+    0.15  # share of a running curve that does not set the range: the start, where every method improves fast
+)
 MARKS = 6  # markers along a running curve
-HARDLY = 0.95  # of the way from the best score to that of the mean: off the scale
-FAR = 4  # times as far from the best as the second worst method: off the scale
-SIDEWAYS = 0.4  # of the distance between two places: what the methods are spread over there
+HARDLY = (
+    0.95  # share of the way from the best score to that of the mean beyond which a method is off the scale
+)
+FAR = 4  # a method this many times as far from the best as the second worst is off the scale
+SIDEWAYS = 0.4  # share of the distance between two positions over which the methods are spread
 NOTE = 60  # characters that fit above a panel
 
 MEAN, FLOORS = r.LABELS["mean"], [r.LABELS[name] for name in registry.FLOORS]
@@ -35,14 +39,14 @@ Styles = Mapping[str, Mapping[str, Any]]
 
 
 class Points(NamedTuple):
-    """What is drawn of a method in one panel."""
+    """What is drawn for one method in one panel."""
 
     x: Sequence[float]
     cells: Sequence[Cell]
-    results: Sequence[tuple[str, Cell]]  # where, and the result there: what is told if it is not in range
-    start: int = 0  # which of the cells is the first that may set the range
+    results: Sequence[tuple[str, Cell]]  # position and result, shown as text if out of range
+    start: int = 0  # first cell that may set the range
     flat: bool = False  # one result for all x
-    bars: bool = False  # deviations are bars, to be seen whole; a band may be cut
+    bars: bool = False  # deviations are bars, which must fit in the range; bands may be cut
 
 
 Drawn = Mapping[str, Points]  # by name
@@ -88,7 +92,7 @@ def _sweep(
     places: Mapping[str, tuple[int, int]],
     flat: Sequence[str],
 ) -> Drawn:
-    """places: (rank, batch size) by label; flat: names of the methods that do not see what is varied"""
+    """Draw one panel. places: (rank, batch size) by label; flat: methods that do not see what is varied"""
     drawn = {}
     for number, name in enumerate(names):
         cells = {label: r.cell(r.at(of_data, name, data, *place), "paper") for label, place in places.items()}
@@ -99,7 +103,7 @@ def _sweep(
         x = [place + shift for place, _, _ in known]
         results = [(f" at {label}", cell) for _, label, cell in known]
         drawn[name] = Points(x, [cell for *_, cell in known], results, flat=name in flat, bars=True)
-    # One point shows nothing of what is varied; where methods stand is a figure of its own.
+    # A single point shows no variation; there is another figure of where methods stand.
     several = {name: points for name, points in drawn.items() if len(points.cells) > 1 or points.flat}
     return several if any(not points.flat for points in several.values()) else drawn
 
@@ -114,7 +118,8 @@ def _dots(axes: Axes, points: Points, style: Mapping[str, Any], low: float, high
     bars = [
         (x, cell.mean, cell.sd)
         for x, cell in zip(points.x, points.cells, strict=True)
-        if cell.seeds > 1 and low <= cell.mean <= high  # else a bar would cross the panel for no point in it
+        if cell.seeds > 1
+        and low <= cell.mean <= high  # otherwise a bar would cross the panel without a point in it
     ]
     if bars:
         x, y, deviations = zip(*bars, strict=True)
@@ -148,7 +153,7 @@ def on_the_fly(found: Sequence[Run]) -> Figure | None:
 
 
 def in_time_order(found: Sequence[Run]) -> Figure | None:
-    """Each entry predicted before it is learned: the score of each window of the stream."""
+    """The score of each window of the stream, each entry predicted before it is learned."""
     chosen = [
         run
         for run in r.results(found, "prequential")
@@ -180,7 +185,7 @@ def _curves(chosen: Sequence[Run], names: Sequence[str], data: str, rank: int, k
 
 
 def _lines(axes: Axes, drawn: Drawn, styles: Styles, low: float, high: float) -> None:
-    """Mean over the seeds, with a band of one deviation where the mean is to be seen."""
+    """Mean over the seeds, with a band of one deviation where the mean is visible."""
     for number, (name, (n, cells, *_)) in enumerate(drawn.items()):
         every = max(len(n) // MARKS, 1)
         first = number * every // len(drawn)  # so that markers of different methods do not coincide
@@ -196,7 +201,7 @@ def _lines(axes: Axes, drawn: Drawn, styles: Styles, low: float, high: float) ->
 def _panels(
     rows: int, columns: int, height: float = PANEL, share: Literal["row", "col"] = "col"
 ) -> tuple[Figure, Any]:
-    """The panels of a row, or of a column, have one range."""
+    """Give the panels of a row, or of a column, one range."""
     from matplotlib.figure import Figure
 
     figure = Figure(
@@ -209,11 +214,11 @@ def _panels(
 
 
 def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
-    """The range of an axis: a method that fails must not make all the others look alike.
+    """The range of an axis, chosen so that a method that fails does not make all others look alike.
 
-    Off the scale is what is hardly better than predicting the mean, or worse, or FAR times as far from the
-    best as the second worst of three methods or more is, each by its median. The mean itself sets no range,
-    unless alone.
+    A method is off the scale if it is hardly better than predicting the mean, or worse, or, of three methods
+    or more, FAR times as far from the best as the second worst, by medians. The mean itself sets no range,
+    unless it is alone.
     """
     ends: dict[str, list[tuple[float, float]]] = {}  # by name: loss, and how far its bar reaches
     for name, points in (pair for panel in drawn for pair in panel.items()):
@@ -228,7 +233,7 @@ def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
     best = min(loss for each in shown.values() for loss, _ in each)
     middles = sorted(median(loss for loss, _ in each) for name, each in shown.items() if name not in FLOORS)
     limit = best + FAR * (middles[-2] - best) if len(middles) > 2 else math.inf
-    if of_mean > best:  # else nothing is better than the mean, and all of it is shown
+    if of_mean > best:  # otherwise nothing is better than the mean, and everything is shown
         limit = min(limit, best + HARDLY * (of_mean - best))
     inside = [(loss, bar) for each in shown.values() for loss, bar in each if loss <= limit]
     low = min(loss - bar for loss, bar in inside)
@@ -241,7 +246,7 @@ def shown_range(drawn: Sequence[Drawn], metric: str) -> tuple[float, float]:
 def _score_axes(
     beside: Sequence[Axes], titles: Sequence[str], metric: str, drawn: Sequence[Drawn], what: str = ""
 ) -> tuple[float, float]:
-    """Titles, label and range of panels that share an axis; above each, the results that are not inside."""
+    """Titles, label and range of panels that share an axis; results out of range are listed above each."""
     low, high = shown_range(drawn, metric)
     beside[0].set_ylim(low, high)
     better = "higher" if METRICS[metric].higher_is_better else "lower"
@@ -254,7 +259,7 @@ def _score_axes(
 
 
 def _inside(drawn: Drawn, low: float, high: float) -> set[str]:
-    """The methods of which there is something to see: a legend names no others."""
+    """The methods that are visible, for the legend."""
     return {name for name, points in drawn.items() if any(low <= cell.mean <= high for cell in points.cells)}
 
 
@@ -264,9 +269,9 @@ def _off_the_scale(drawn: Drawn, low: float, high: float, metric: str) -> list[s
         results = points.results[:1] if points.flat else points.results
         missing = [(where, cell) for where, cell in results if not low <= cell.mean <= high]
         some = len(missing) < len(results)
-        said = [f"{cell.mean:.3g}{where if some else ''}" for where, cell in missing]
-        if said:
-            outside.append(f"{name} {', '.join(dict.fromkeys(said))}".replace(" ", NO_BREAK))
+        texts = [f"{cell.mean:.3g}{where if some else ''}" for where, cell in missing]
+        if texts:
+            outside.append(f"{name} {', '.join(dict.fromkeys(texts))}".replace(" ", NO_BREAK))
     if not outside:
         return []
     arrow = "↓" if METRICS[metric].higher_is_better else "↑"

@@ -1,7 +1,7 @@
-"""One figure of where every method stands: a line of dots for each, its name beside them, and its cost.
+"""A figure of where every method stands: a line of dots for each, with its name and its cost.
 
-Figures 1 and 2 show how scores move with rank, batch size and stream, for the methods that were run all over.
-This one has all methods in one setting, and can be read at the width of a page.
+Figures 1 and 2 show how scores change with rank, batch size and stream. This one has all methods in one
+setting, and can be read at the width of a page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LINE = 0.23  # inches that a method takes
+LINE = 0.23  # inches per method
 _SMALL: dict[str, Any] = {"fontsize": "small", "va": "center"}
 
 
@@ -47,7 +47,7 @@ def standing(found: Sequence[Run]) -> Figure | None:
     if costs:
         _bars(panels[-1], names, costs)
     panels[0].set_yticks(range(len(names)), [escaped(name) for name in names])
-    panels[0].set_ylim(len(names) - 0.4, -0.6)  # the first method above
+    panels[0].set_ylim(len(names) - 0.4, -0.6)  # the first method at the top
     for axes in panels:
         tidy(axes)
     return figure
@@ -62,7 +62,7 @@ def _cells(grid: Sequence[Run], data: str) -> dict[str, Cell]:
 
 
 def _costs(found: Sequence[Run], names: Sequence[str]) -> dict[str, float]:
-    """Microseconds per entry, mean over the data sets that a method was timed on."""
+    """Mean microseconds per entry over the data sets that a method was timed on."""
     alone, costs = timed(found), {}
     for name in names:
         cells = [cost(alone, name, data, r.RANK, r.BATCH_SIZE) for data in r.data_sets(alone)]
@@ -73,7 +73,7 @@ def _costs(found: Sequence[Run], names: Sequence[str]) -> dict[str, float]:
 
 
 def _dots(axes: Axes, names: Sequence[str], cells: Mapping[str, Cell], styles: Styles, metric: str) -> None:
-    """What is off the scale is a number at the edge."""
+    """Show a score that is off the scale as a number at the edge."""
     low, high = shown_range(
         [{name: Points([0], [cell], [], bars=True) for name, cell in cells.items()}], metric
     )

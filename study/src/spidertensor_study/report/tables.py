@@ -1,4 +1,4 @@
-"""Tables of text: methods down, data sets with their test sets across, an empty cell says "not run"."""
+"""Tables of text: a row per method, a column per test set; an empty cell says "not run"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spidertensor_study.report.costs import cost, three_digits, timed
 from spidertensor_study.report.runs import Cell, Run
 
 NOT_RUN = "not run"
-MANY_REJECTED = 0.01  # of the entries
+MANY_REJECTED = 0.01  # share of the entries
 
 
 class Entry(NamedTuple):
@@ -39,7 +39,7 @@ def scores(found: Sequence[Run]) -> list[Table]:
 
 
 def details(found: Sequence[Run]) -> list[Table]:
-    """What else is known of the runs at the usual rank and batch size."""
+    """Tables of other numbers at the usual rank and batch size."""
     grid = r.grid(found)
     wanted: list[tuple[str, str, Callable[[float], float] | None]] = [
         (metric.caption, name, metric.loss) for name, metric in METRICS.items() if metric.caption
@@ -64,7 +64,8 @@ def prequential(found: Sequence[Run]) -> list[Table]:
     return [*tables, *_coverage(chosen, "in time order")]
 
 
-KINDS = {"coverage": "", "calibrated": ", calibrated"}  # of intervals: keys of rows, and what names get
+# Kinds of intervals: keys in rows, and what is added to names.
+KINDS = {"coverage": "", "calibrated": ", calibrated"}
 NEAREST = (
     "What is nearest to its level is marked. The ends of an interval are quantiles of a normal distribution, "
     "those of a calibrated one quantiles of how far earlier entries lay from what was predicted for them."
@@ -73,7 +74,7 @@ OF_WINDOWS = f" Lowest and highest window: of all stretches of {WINDOW_ENTRIES:,
 
 
 def _coverage(chosen: Sequence[Run], how: str) -> list[Table]:
-    """A table for each test set: levels across; a method that calibrates has a row for each kind."""
+    """A table for each test set with a column per level; a method that calibrates has a row for each kind."""
     levels = {f"{percent} %": (str(percent), percent / 100) for percent in PERCENTS}
     worst = {f"90 %, {end} window": (f"90_{end}", None) for end in ("lowest", "highest")}
     tables = []
@@ -92,12 +93,12 @@ def _coverage(chosen: Sequence[Run], how: str) -> list[Table]:
         table = _defined(Table(caption, [*levels, *worst], _rows(names, by_column, marks, _share)))
         if table.columns:
             note = NEAREST + (OF_WINDOWS if set(worst) & set(table.columns) else "")
-            tables.append(_without_not_run(table)._replace(note="" if tables else note))  # said once
+            tables.append(_without_not_run(table)._replace(note="" if tables else note))  # the note only once
     return tables
 
 
 def engines(found: Sequence[Run]) -> list[Table]:
-    """The same runs entry by entry and batch by batch."""
+    """The same runs with both engines."""
     chosen = [run for run in found if run.experiment == "engines"]
     of_protocol = {
         what: [run for run in chosen if run.protocol == protocol]
@@ -139,7 +140,7 @@ def approximations(found: Sequence[Run]) -> list[Table]:
 
 
 def tuning(found: Sequence[Run]) -> list[Table]:
-    """The score of every learning rate that was tried, and the rate that the held-out runs have."""
+    """The score of every learning rate that was tried, and the rate used in the held-out runs."""
     tried = [run for run in found if run.experiment == "tuning" and "learning_rate" in run.settings]
     rates = sorted({run.settings["learning_rate"] for run in tried})
     rows = []
@@ -179,7 +180,7 @@ def _all(runs: Sequence[Run], key: str) -> str:
 
 
 def rejected(found: Sequence[Run]) -> list[Table]:
-    """Runs that did not learn many of their entries, those of one method in one setting in one row.
+    """Runs that refused many of their entries, one row per method and setting.
 
     Rows from before version 0.2 have no `refused`. Their `rejected` counts entries, and elements for SPIDER.
     """
@@ -204,7 +205,7 @@ def rejected(found: Sequence[Run]) -> list[Table]:
 
 
 def two_tests(found: Sequence[Run]) -> list[Table]:
-    """The published and the clean test set side by side, and what changes between them."""
+    """The published and the clean test set side by side, and their difference."""
     grid = [run for run in r.grid(found) if {"paper", "clean"} <= run.scores.keys()]
     data_sets = r.data_sets(grid)
     if not data_sets:
@@ -255,7 +256,7 @@ def _table(
     key: str,
     ranked: Callable[[float], float] | None = None,
 ) -> Table:
-    """ranked: mean -> lower is better; by default by the metric if it is the score, else nothing is best"""
+    """A table. ranked: mean -> loss, to mark the best; by default only scores are ranked, by their metric"""
     names, tests = r.names(chosen), r.tests(chosen)
     by_column, marks, columns = [], [], []
     for data, test in tests:
@@ -318,7 +319,7 @@ def _rows(
 
 
 def _defined(table: Table) -> Table:
-    """Without the columns that no method has: binary values have no intervals, continuous ones no odds."""
+    """The table without empty columns: binary values have no intervals, continuous ones no odds."""
     kept = [
         number
         for number in range(len(table.columns))
@@ -328,7 +329,7 @@ def _defined(table: Table) -> Table:
 
 
 def _without_not_run(table: Table) -> Table:
-    """Without the rows of nothing: most methods do not calibrate, and not all were run everywhere."""
+    """The table without empty rows: most methods do not calibrate, and not all were run everywhere."""
     kept = [(name, row) for name, row in table.rows if any(entry.text != NOT_RUN for entry in row)]
     return table._replace(rows=kept)
 

@@ -24,18 +24,18 @@ RULE = (
     f"with fewer than {FEWEST_SEEDS} shared seeds are not judged. A method with a score that is not a number "
     "loses. A claim about every setting does not hold if it fails in one."
 )
-_MOST_PAIRS = 3  # of methods, whose data sets a sentence names
+_MOST_PAIRS = 3  # most pairs of methods whose data sets a sentence names
 
 
 class Check(NamedTuple):
-    """Does the claim hold here (a win) or not (a loss), and by which numbers."""
+    """Whether the claim holds in one comparison (a win) or not (a loss), and its numbers."""
 
     data: str
     where: str
     outcome: Outcome
     numbers: str
-    ours: str = ""  # the method that the claim is about
-    theirs: str = ""  # what it is compared with
+    ours: str = ""  # the method the claim is about
+    theirs: str = ""  # the method it is compared with
 
 
 class Duel(NamedTuple):
@@ -58,17 +58,19 @@ def judge(duels: Sequence[Duel]) -> list[Check]:
             outcome = "not judged"
         elif p < LEVEL:
             outcome = "win" if duel.test.difference < 0 else "loss"
-        said = "" if math.isnan(p) or math.isinf(duel.test.difference) else f", p {_said_p(p)}"
-        checks.append(Check(duel.data, duel.where, outcome, f"{duel.numbers}{said}", duel.ours, duel.theirs))
+        p_value = "" if math.isnan(p) or math.isinf(duel.test.difference) else f", p {_p_text(p)}"
+        checks.append(
+            Check(duel.data, duel.where, outcome, f"{duel.numbers}{p_value}", duel.ours, duel.theirs)
+        )
     return checks
 
 
-def _said_p(p: float) -> str:
+def _p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3g}"
 
 
 def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
-    """The means of two methods over the seeds that they share; over all, if there are none."""
+    """The means of two methods over their shared seeds, or over all if there are none, as text."""
     shared = set.intersection(*(set(values) for values in values_by_name.values()))
     parts = []
     for name, values in values_by_name.items():
@@ -78,12 +80,12 @@ def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def decided(holds: bool) -> Outcome:
-    """The verdict of a check that needs no test."""
+    """The outcome of a check that needs no test."""
     return "win" if holds else "loss"
 
 
 def counted(outcomes: Iterable[Outcome]) -> str:
-    """In words."""
+    """The numbers of outcomes as text."""
     n = Counter(outcomes)
     wins = f"{n['win']} win{'s' * (n['win'] != 1)}"
     losses = f"{n['loss']} loss{'es' * (n['loss'] != 1)}"
@@ -92,7 +94,7 @@ def counted(outcomes: Iterable[Outcome]) -> str:
 
 
 def against(checks: Sequence[Check]) -> list[str]:
-    """How the comparisons with each of them went."""
+    """The outcomes for each pair of methods, as text."""
     met: dict[tuple[str, str], list[Outcome]] = {}
     for check in checks:
         met.setdefault((check.ours, check.theirs), []).append(check.outcome)
@@ -103,16 +105,16 @@ class Claim(NamedTuple):
     text: str
     judged: str  # how
     checks: Sequence[Check]
-    section: str  # of the page, where the figure is
-    needed: float = 1.0  # share of the checks
-    every: bool = True  # not reaching that share refutes it; else it may hold in part
+    section: str  # section of the page with the figure
+    needed: float = 1.0  # share of the checks that must hold
+    every: bool = True  # whether missing that share refutes the claim; otherwise it may hold in part
     notes: Sequence[str] = ()
     costs: str = ""
     words: tuple[str, str] | None = None  # "better", "worse": a win and a loss, where methods are compared
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Those that were judged."""
+        """The outcomes of the checks that were judged."""
         return [check.outcome for check in self.checks if check.outcome != "not judged"]
 
     @property
@@ -130,7 +132,7 @@ class Claim(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What a reader takes away."""
+        """The verdict as a sentence."""
         if not self.outcomes:
             too_few = f"No comparison has {FEWEST_SEEDS} shared seeds."
             return too_few if self.checks else "Nothing was run for it."
@@ -150,7 +152,7 @@ class Claim(NamedTuple):
         return f"{self._failures()}. {counts}" if losses else counts
 
     def _failures(self) -> str:
-        """Which methods lose against which, and on which data, if these are not too many to name."""
+        """Which methods lose against which, and on which data, unless there are too many to name."""
         pairs: dict[tuple[str, str], list[str]] = {}
         for check in self.checks:
             if check.outcome == "loss":
@@ -158,18 +160,18 @@ class Claim(NamedTuple):
         if not self.words:
             each = (f"not {f'{ours} ' * bool(ours)}on {_listed(data)}" for (ours, _), data in pairs.items())
             return "N" + "; ".join(each)[1:]
-        said = f"is {self.words[1]} than"
+        verb = f"is {self.words[1]} than"
         if len(pairs) <= _MOST_PAIRS:
-            each = (f"{ours} {said} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
+            each = (f"{ours} {verb} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
             return "; ".join(each)
         return "; ".join(
-            f"{name} {said} {_listed(theirs for ours, theirs in pairs if ours == name)}, each on some data"
+            f"{name} {verb} {_listed(theirs for ours, theirs in pairs if ours == name)}, each on some data"
             for name in dict.fromkeys(ours for ours, _ in pairs)
         )
 
     @property
     def verdict(self) -> str:
-        """The counts alone."""
+        """Status and counts as text."""
         outcomes: list[Outcome] = [check.outcome for check in self.checks]
         if not outcomes:
             return "not run"
@@ -179,6 +181,6 @@ class Claim(NamedTuple):
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Each once."""
+    """The distinct texts as a list: "A, B and C"."""
     *most, last = dict.fromkeys(names)
     return f"{', '.join(most)} and {last}" if most else last
