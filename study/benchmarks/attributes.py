@@ -12,9 +12,9 @@ comes last.
     prequential  entries in time order, each predicted and then learned; the first tenth is not scored
 
 Columns: "ids", or "attributes", which are ids with age, gender and occupation of the user, and year and
-genres of the movie. Streaming models see the training entries once. Their settings are chosen by predicting
-and learning the first tenth of the training stream (held out: TUNED_ON of its entries), static ones by the
-last tenth of the training part; nothing is chosen on what is scored.
+genres of the movie. Streaming models see the training entries once. Nothing is chosen on what is scored:
+settings are chosen by the last tenth of the training part (streaming: of its first TUNED_ON entries), and in
+time order by the first tenth of the stream. The best rates of a part may not be those of the whole.
 """
 
 from __future__ import annotations
@@ -41,16 +41,15 @@ from spidertensor_study.grid import machine
 
 DATA = ("movielens-100k", "movielens-1m")
 HELD_OUT, PREQUENTIAL = "held out", "prequential"
-TUNED_ON = 30_000
+TUNED_ON = 100_000  # training entries at most, held out
 ROWS = Path(__file__).with_suffix(".jsonl")
 
 Row = dict[str, Any]
 
 
-def tuned(model: Streaming, described: Described, columns: str, part: Batch) -> dict[str, Any]:
-    """Choose the best value of each setting in turn by predicting and learning `part`; its start is not scored."""
+def tuned(model: Streaming, described: Described, columns: str, part: Batch, skipped: int) -> dict[str, Any]:
+    """Choose each setting in turn by predicting `part`; its first `skipped` entries are not scored."""
     found, errors = dict(model.start), {}
-    skipped = int(protocols.SKIPPED_SHARE * len(part.value))
 
     def error(settings: dict[str, Any]) -> float:
         which = json.dumps(settings)
@@ -62,8 +61,18 @@ def tuned(model: Streaming, described: Described, columns: str, part: Batch) -> 
         return errors[which]
 
     for name, values in model.axes.items():
-        found[name] = min(values, key=lambda value: error(found | {name: value}))
+        if len(values) > 1:
+            found[name] = min(values, key=lambda value: error(found | {name: value}))
     return found
+
+
+def tuned_at_start(
+    model: Streaming, described: Described, columns: str, stream: Batch
+) -> tuple[dict[str, Any], int]:
+    """Settings chosen by predicting the first tenth of a stream, and the length of that."""
+    skipped = int(protocols.SKIPPED_SHARE * len(stream.value))
+    first = Batch(stream.index[:skipped], stream.value[:skipped])
+    return tuned(model, described, columns, first, int(protocols.SKIPPED_SHARE * skipped)), skipped
 
 
 def streamed(
@@ -72,9 +81,11 @@ def streamed(
     """The error of a model that learns entry by entry, and how it was made."""
     data, began = described.data, process_time()
     train, test = (data.in_time_order(), None) if protocol == PREQUENTIAL else data.split(seed)
-    skipped = int(protocols.SKIPPED_SHARE * len(train.value))
-    n_tuned = skipped if test is None else TUNED_ON
-    settings = tuned(model, described, columns, Batch(train.index[:n_tuned], train.value[:n_tuned]))
+    if test is None:
+        settings, skipped = tuned_at_start(model, described, columns, train)
+    else:
+        part, skipped = Batch(train.index[:TUNED_ON], train.value[:TUNED_ON]), 0
+        settings = tuned(model, described, columns, part, int(0.9 * len(part.value)))
     more = {"random_state": seed} if model.seeded else {}
     ready = process_time()
     stream = model.make(described, columns, train.value[:FIRST], **settings, **more)

@@ -18,17 +18,14 @@ import os
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from attributes import DATA, Row, add_row, read_rows, tuned
+from attributes import DATA, Row, add_row, read_rows, tuned_at_start
 from described_data import Described, Floats, movielens
 from described_streams import FIRST, STREAMING
 from numpy.typing import NDArray
 
 from spidertensor import __version__
-from spidertensor.evaluation import protocols
-from spidertensor.method import Batch
 from spidertensor_study.grid import machine
 
 FIRST_RATINGS = (1, 2, 5, 10, 20)
@@ -46,7 +43,7 @@ def seen_before(nodes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def curve(nodes: NDArray[np.int64], squares: Floats, skipped: int) -> tuple[dict[str, float], int]:
-    """Errors of the first ratings of nodes that are new after `skipped` entries, and how many nodes these are."""
+    """Errors of the first ratings of nodes that are new after `skipped` entries, and the number of nodes."""
     before = seen_before(nodes)
     new = ~np.isin(nodes, nodes[:skipped])
     parts = {str(n): new & (before < n) for n in FIRST_RATINGS}
@@ -59,10 +56,7 @@ def curve(nodes: NDArray[np.int64], squares: Floats, skipped: int) -> tuple[dict
 
 def run(label: str, described: Described, columns: str, seed: int) -> Row:
     model, stream = STREAMING[label], described.data.in_time_order()
-    skipped = int(protocols.SKIPPED_SHARE * len(stream.value))
-    settings: dict[str, Any] = tuned(
-        model, described, columns, Batch(stream.index[:skipped], stream.value[:skipped])
-    )
+    settings, skipped = tuned_at_start(model, described, columns, stream)
     more = {"random_state": seed} if model.seeded else {}
     mean = model.make(described, columns, stream.value[:FIRST], **settings, **more).learn(*stream)
     squares = (mean - stream.value) ** 2

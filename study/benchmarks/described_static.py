@@ -100,7 +100,8 @@ def lightgbm(described: Described, columns: str, train: Batch, seed: int) -> Fit
         judging = {}
         if judge:
             judging = {
-                "eval_set": [(features(judge.index), judge.value)],
+                "eval_X": features(judge.index),
+                "eval_y": judge.value,
                 "callbacks": [early_stopping(PATIENCE, verbose=False)],
             }
         named = list(range(own.shape[1] - n_categories, own.shape[1]))

@@ -24,15 +24,13 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-from attributes import Row, add_row, read_rows, tuned
+from attributes import Row, add_row, read_rows, tuned_at_start
 from described_data import IDS, Described, Floats, Index, without_attributes
 from described_static import STATIC
 from described_streams import FIRST, STREAMING, Stream, Streaming, vowpal_wabbit
 
 from spidertensor import __version__
-from spidertensor.evaluation import protocols
 from spidertensor.evaluation.metrics import rmse
-from spidertensor.method import Batch
 from spidertensor_study.datasets.ten_modes import NOISE, SHARES, ten_modes
 from spidertensor_study.grid import machine
 
@@ -81,9 +79,7 @@ MODELS = {
 
 def streamed(model: Streaming, described: Described, seed: int) -> Row:
     train, test = described.data.train, described.data.tests["paper"]
-    skipped = int(protocols.SKIPPED_SHARE * len(train.value))
-    first = Batch(train.index[:skipped], train.value[:skipped])
-    settings = tuned(model, described, IDS, first)
+    settings, skipped = tuned_at_start(model, described, IDS, train)
     more = {"random_state": seed} if model.seeded else {}
     began = process_time()
     stream = model.make(described, IDS, train.value[:FIRST], **settings, **more)
@@ -128,7 +124,7 @@ def print_table(rows: list[Row]) -> None:
     print(f"the mean {(1 + NOISE**2) ** 0.5:.3f}, perfect {NOISE:.3f}, without one part:", end=" ")
     print(", ".join(f"{part} {(share + NOISE**2) ** 0.5:.3f}" for part, share in SHARES.items()))
     for row in sorted(rows, key=lambda row: min(row["held out"].values())):
-        scores = f"prequential {row.get('prequential', '-')}, held out {row['held out']}, {row['to truth']} to truth"
+        scores = {name: row.get(name) for name in ("prequential", "held out", "to truth")}
         print(f"{row['model']:22} {scores}")
 
 

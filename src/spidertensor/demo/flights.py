@@ -82,7 +82,7 @@ def _positions(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
 def _at(column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     """The column at these rows; NaN, or None if it is text, at row -1."""
     if column.dtype.kind == "U":
-        return np.append(column.astype(object), None)[rows]
+        return np.where(rows < 0, np.array(None, object), column.astype(object)[rows])
     return np.append(column.astype(np.float64), np.nan)[rows]
 
 

@@ -31,7 +31,9 @@ SIZES = {
 MODES = tuple(SIZES)
 APPS_PER_USER = 12
 NOISE = 0.5
-SHARES = {"biases": 0.2, "user, app": 0.35, "product pairs": 0.15, "free triple": 0.15, "product triple": 0.15}
+SHARES = {
+    "biases": 0.2, "user, app": 0.35, "product pairs": 0.15, "free triple": 0.15, "product triple": 0.15,
+}  # fmt: skip
 
 INFO = Info(
     "ten-modes",
@@ -73,7 +75,8 @@ def _entries(rng: np.random.Generator, n: int) -> NDArray[np.int64]:
     weekday = rng.integers(SIZES["weekday"], size=n)
     others = {name: rng.integers(SIZES[name], size=n) for name in ("daytime", "place", "cost", "weather")}
     columns = others | {
-        "user": user, "app": app, "weekday": weekday, "weekend": weekday // 5, "country": country, "city": city,
+        "user": user, "app": app, "weekday": weekday, "weekend": weekday // 5, "country": country,
+        "city": city,
     }  # fmt: skip
     return np.stack([columns[mode] for mode in MODES], axis=1).astype(np.int64)
 
