@@ -16,7 +16,6 @@ sqrt(1 + NOISE^2), and one that knows everything but a part has sqrt(share of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +91,8 @@ def _parts(rng: np.random.Generator, index: NDArray[np.int64]) -> list[NDArray[n
     column = dict(zip(MODES, index.T, strict=True))
 
     def product(rank: int, *modes: str) -> NDArray[np.float64]:
-        return prod(rng.normal(size=(SIZES[mode], rank))[column[mode]] for mode in modes).sum(axis=1)
+        factors = [rng.normal(size=(SIZES[mode], rank))[column[mode]] for mode in modes]
+        return np.prod(factors, axis=0).sum(axis=1)
 
     def table(modes: Sequence[str]) -> NDArray[np.float64]:
         sizes = tuple(SIZES[mode] for mode in modes)
