@@ -18,12 +18,12 @@ from pathlib import Path
 from spidertensor import demo
 from spidertensor.demo.synthetic import synthetic
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
-from spidertensor_study.datasets import acc_dblp, anime, movielens
+from spidertensor_study.datasets import acc_dblp, anime, movielens, movielens_attributes
 from spidertensor_study.datasets.prepared import as_events, read_npz
 
 __all__ = [
-    "INFOS", "NAMES", "Dataset", "DatasetError", "Info", "cache_folder", "describe", "load", "locate",
-    "on_disk", "synthetic",
+    "INFOS", "NAMES", "Dataset", "DatasetError", "Info", "attributes", "cache_folder", "describe", "load",
+    "locate", "on_disk", "synthetic",
 ]  # fmt: skip
 
 _FILES = (movielens, acc_dblp, anime)
@@ -46,6 +46,27 @@ def load(name: str) -> Dataset:
     read = partial(read_npz, info) if path.suffix == ".npz" else info.read
     assert read is not None  # every data set with files has a reader
     return read_dataset(info, path, (lambda path: as_events(read(path))) if info.events_over else read)
+
+
+def attributes(name: str) -> dict[str, movielens_attributes.Columns]:
+    """What is known about the nodes of movielens-100k or movielens-1m: columns by node number, by mode.
+
+    Read from NAME-attributes.npz, or from the official archive.
+    """
+    if name not in ("movielens-100k", "movielens-1m"):
+        raise DatasetError(f"{name} has no attributes: choose movielens-100k or movielens-1m")
+    prepared = [folder / f"{name}-attributes.npz" for folder in _folders()]
+    official = [folder / file for folder in _folders() for file in describe(name).files]
+    found = next((path for path in (*prepared, *official) if path.is_file()), None)
+    if found is None:
+        wanted = f"{name}-attributes.npz or {describe(name).files[0]}"
+        raise DatasetError(f"no attributes of {name}. Put {wanted} into {_folders()[0]}.")
+    try:
+        if found.suffix == ".npz":
+            return movielens_attributes.read_npz(found)
+        return movielens_attributes.read_zip(found, load(name).labels)
+    except Exception as error:  # parsers raise anything on a broken file
+        raise DatasetError(f"{found} has no valid attributes of {name}: {error!r:.200}") from error
 
 
 def on_disk(name: str) -> Path | None:
