@@ -54,7 +54,7 @@ class Bags(NamedTuple):
         """The bags of entries first to last."""
         start = self.start[first : last + 1]
         here = slice(start[0], start[-1])
-        return Bags(start - start[0], *(each[here] for each in self[1:]))
+        return Bags(start - start[0], self.table[here], self.row[here], self.weight[here])
 
 
 class Batch(NamedTuple):

@@ -21,7 +21,7 @@ def plain(bags: Bags) -> Bags:
     merged = Bags(np.zeros_like(start), np.empty_like(table), np.empty_like(row), np.empty_like(weight))
     _merge(start, table, row, weight, *merged)
     n = int(merged.start[-1])
-    return Bags(merged.start, *(each[:n] for each in merged[1:]))
+    return Bags(merged.start, merged.table[:n], merged.row[:n], merged.weight[:n])
 
 
 @kernel(**COMPILE)
@@ -71,4 +71,4 @@ def taken(bags: Bags, entries: NDArray[np.int64]) -> Bags:
     length = np.diff(bags.start)[entries]
     start = np.concatenate([[0], np.cumsum(length)])
     at = np.repeat(bags.start[entries] - start[:-1], length) + np.arange(start[-1])
-    return Bags(start, *(each[at] for each in bags[1:]))
+    return Bags(start, bags.table[at], bags.row[at], bags.weight[at])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, joined
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, joined
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.keyed import uniform
@@ -142,8 +142,8 @@ def around(method: Method, rule: Rule) -> Method:
         _commit(draws, rule, index)
         return Around(after, draws, state.seed), _update_of_events(update, made.first)
 
-    def predict(state: Around, index: NDArray[np.integer]) -> Prediction:
-        return method.predict(state.state, index)
+    def predict(state: Around, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        return method.predict(state.state, index, bags)
 
     return Method(init, update, predict, method.unit)
 
