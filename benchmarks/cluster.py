@@ -89,7 +89,7 @@ def one_cell(cell: dict[str, Any]) -> dict[str, Any]:
     from spidertensor.estimator.parameters import model_of
 
     data, train, held = entries_of(cell["data"], cell["seed"])
-    train = Batch(*(part[: cell["entries"]] for part in train))
+    train = Batch(train.index[: cell["entries"]], train.value[: cell["entries"]])
     kind = SpiderClassifier if data.likelihood is PROBIT else SpiderRegressor
     params = kind(committee=cell["committee"])._flat_params()
     model = model_of(params, data.likelihood, len(data.shape))
@@ -145,7 +145,7 @@ def throughput(options: argparse.Namespace) -> None:
             how = {"workers": workers, "part": part, "address": None if address == "threads" else address}
             models[address, part] = model()
             stack.enter_context(on_workers(models[address, part], **how))
-        for number, (index, value) in enumerate(stream(options.entries, options.nodes)):
+        for number, (index, value, _) in enumerate(stream(options.entries, options.nodes)):
             for each, own in models.items():
                 began, before = perf_counter(), processors()
                 own.partial_fit(index, value)

@@ -97,7 +97,7 @@ def build(given: argparse.Namespace, n_modes: int, likelihood: Likelihood, batch
     net = network(given, n_modes, given.width[0])
     if given.engine == "sequential":
         return sequential(net, likelihood, **robust(given))
-    return vectorized(net, likelihood, update=given.engine, batch_size=batch_size, **robust(given))
+    return vectorized(net, likelihood, batch_size=batch_size, **robust(given))
 
 
 def accuracy(given: argparse.Namespace, name: str, batch_size: int) -> dict:
@@ -140,7 +140,7 @@ def main() -> None:
         "--limit", type=int, default=vectorized_updates.GRADIENTS_AT_ONCE, help="gradients at once"
     )
     parser.add_argument("--data", nargs="+", default=["movielens-1m", "acc", "anime", "dblp"])
-    parser.add_argument("--engine", default="joint", choices=["joint", "scan", "sequential"])
+    parser.add_argument("--engine", default="vectorized", choices=["vectorized", "sequential"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--multilinear", type=int, default=0, help="more than 0: the hybrid network")
     parser.add_argument("--clip", type=float)

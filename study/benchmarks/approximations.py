@@ -36,7 +36,7 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 
 from spidertensor.evaluation import protocols
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.network import Network
@@ -208,7 +208,8 @@ def approximate(
                     counts.rejected[()] += refine_layer(weight, site, prior.slab_var, prior.rho0)
         return state, Update(*out, rejected=int(counts.rejected) - before)
 
-    def predict(state: State, index: np.ndarray) -> Prediction:
+    def predict(state: State, index: np.ndarray, bags: Bags | None = None) -> Prediction:
+        check_index(index, network.n_modes, bags)
         n = len(index)
         x = np.zeros((2, -(-n // TOGETHER) * TOGETHER, network.n_weights + sum(network.ranks)))
         for which, values in enumerate(zip(*state.posterior.weights, strict=True)):

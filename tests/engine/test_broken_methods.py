@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS
 from spidertensor.testing import Case, Traits, check_method, checks_of
 from spidertensor.testing.keeping import compilations
@@ -52,8 +52,8 @@ def node_means(n_modes: int) -> Method:
         log_evidence = GAUSSIAN.log_evidence(batch.value, mean, var, noise)
         return state, Update(mean, var, noise, log_evidence, rejected=refused, refused=refused)
 
-    def predict(state: NodeMeansState, index: np.ndarray) -> Prediction:
-        check_index(index, n_modes)
+    def predict(state: NodeMeansState, index: np.ndarray, bags: Bags | None = None) -> Prediction:
+        check_index(index, n_modes, bags)
         f = np.zeros(len(index))
         for mode, nodes in zip(state.modes, index.T, strict=True):
             known = (nodes >= 0) & (nodes < len(mode.count))
@@ -86,30 +86,38 @@ def test_a_method_from_outside_is_checked_in_one_line(n_modes):
 # --- each breaks one promise ----------------------------------------------------------------------
 
 
-def remembers_a_question(state, index):
+def remembers_a_question(state, index, bags=None):
     """Asked about a node, it counts the node as seen."""
     answer = GOOD.predict(state, index)
     state.modes[0].count[0] += 1
     return answer
 
 
-def adds_what_it_is_asked_about(state, index):
+def adds_what_it_is_asked_about(state, index, bags=None):
     state.nodes[:] += 1
     return GOOD.predict(state, index)
 
 
-def answers_a_batch_alike(state, index):
+def answers_a_batch_alike(state, index, bags=None):
     return Prediction(*(np.full(len(index), np.mean(each)) for each in GOOD.predict(state, index)))
 
 
-def knows_no_minus_one(state, index):
+def knows_no_minus_one(state, index, bags=None):
     """-1 is the last row, as NumPy has it."""
     return GOOD.predict(state, np.where(index == -1, state.nodes - 1, index))
 
 
-def is_too_certain(state, index):
+def is_too_certain(state, index, bags=None):
     mean, _, noise = GOOD.predict(state, index)
     return Prediction(mean, np.zeros(len(mean)), noise)
+
+
+def leaves_attributes_out(state, batch):
+    return GOOD.update(state, batch._replace(bags=None))
+
+
+def predicts_without_attributes(state, index, bags=None):
+    return GOOD.predict(state, index)
 
 
 def predicts_what_it_has_learned(state, batch):
@@ -192,6 +200,10 @@ BROKEN = {
     "empty_batch_changes_nothing": [{"update": learns_an_empty_batch}],
     "update_reports_every_entry": [{"update": scales_the_batch_it_was_given}],
     "absurd_values_are_refused_and_counted": [{"update": learns_nan}],
+    "attributes_are_refused": [
+        {"update": leaves_attributes_out},
+        {"predict": predicts_without_attributes},
+    ],
     "malformed_batch_is_refused_and_changes_nothing": [{"update": checks_no_batch}],
     "how_calls_are_cut_does_not_matter": [{"update": learns_the_mean_of_a_call}],
     "entry_by_entry_is_one_call": [{"update": predicts_what_it_has_learned}],
@@ -220,7 +232,7 @@ def test_check_method_stops_at_a_broken_promise():
 
 
 def test_an_error_inside_a_method_names_the_promise_too():
-    def fails(state, index):
+    def fails(state, index, bags=None):
         raise IndexError("row 99")
 
     case = Case(lambda: replace(GOOD, predict=fails), GAUSSIAN, traits=TRAITS)

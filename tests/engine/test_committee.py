@@ -20,7 +20,7 @@ import naive
 import streams
 from spidertensor import SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.estimator.parameters import MEMBERS
-from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import committee as committees
 from spidertensor.spider import posterior
 from spidertensor.spider.committee import committee, member_seed, start
@@ -48,7 +48,7 @@ def fixed(mean: float, var: float) -> Method:
         predicted = predict(state, batch.index)
         return state, Update(*predicted, GAUSSIAN.log_evidence(batch.value, *predicted), 0)
 
-    def predict(state: tuple, index: np.ndarray) -> Prediction:
+    def predict(state: tuple, index: np.ndarray, bags: Bags | None = None) -> Prediction:
         n = len(index)
         return Prediction(np.full(n, mean), np.full(n, var), np.zeros(n))
 

@@ -54,25 +54,24 @@ def test_the_sequential_engine_equals_the_oracle(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "update"), [(2, "joint"), (1, "scan")])
-def test_the_vectorized_engine_equals_the_oracle(number, update):
+@pytest.mark.parametrize(("number", "cuts"), [(2, range(40)), (1, (0, 7, 8, 30))])
+def test_the_vectorized_engine_equals_the_oracle(number, cuts):
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")
     case = CASES[number]
     with vectorized.algorithm():
-        cuts = range(40) if update == "joint" else (0, 7, 8, 30)
-        compare(case, vectorized.build(case, update), cuts, rtol=1e-6)
+        compare(case, vectorized.build(case), cuts, rtol=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", ["joint", "scan"])
-def test_float32_equals_the_sequential_engine(update):
+@pytest.mark.parametrize("batch_size", [256, 1])
+def test_float32_equals_the_sequential_engine(batch_size):
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")
     case, batch = CASES[2], stream(CASES[2], 40)
     batch = Batch(batch.index, np.where(np.arange(40) % 9 == 0, 1e6, batch.value))
     with vectorized.algorithm(x64=False):
         results = [
             learn_in_pieces(method, start(case, np.float32), batch, range(40))
-            for method in (case.method(16), vectorized.build(case, update))
+            for method in (case.method(16), vectorized.build(case, batch_size=batch_size))
         ]
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=2e-3, atol=2e-3)
     for a, b in zip(*(each[0].posterior.noise for each in results), strict=True):

@@ -47,11 +47,11 @@ from spidertensor.spider.likelihoods.probit import jax_mills  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
-from spidertensor.spider.spike_slab import refine_layer  # noqa: E402
+from spidertensor.spider.spike_slab import jax_refine, refine_layer  # noqa: E402
 from spidertensor.spider.vectorized import _cuts, vectorized  # noqa: E402
 from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, add  # noqa: E402
-from spidertensor.spider.vectorized_updates import Sites, learn, refine  # noqa: E402
+from spidertensor.spider.vectorized_updates import Sites, learn  # noqa: E402
 from spidertensor.testing import Case as Checked  # noqa: E402
 from spidertensor.testing import Traits, checks_of  # noqa: E402
 from spidertensor.testing.case import everything, part  # noqa: E402
@@ -72,12 +72,11 @@ def one_thread():
         yield
 
 
-def build(case: Case, update: str, refine_every: int = 16, **settings):
+def build(case: Case, refine_every: int = 16, **settings):
     return vectorized(
         case.network,
         likelihood_by_name(case.likelihood),
         PRIOR,
-        update=update,
         curvature=case.curvature,
         noise_memory=case.noise_memory,
         refine_every=refine_every,
@@ -88,14 +87,14 @@ def build(case: Case, update: str, refine_every: int = 16, **settings):
     )
 
 
-# --- equality: tests/naive.py = sequential = scan = joint of single entries -----------------------
+# --- equality: tests/naive.py = sequential = batches of one entry ---------------------------------
 
 
-def compare(case: Case, update: str, cuts) -> None:
+def compare(case: Case, cuts, **settings) -> None:
     """Everything the engine returns against the oracle, five refinements on the way."""
     model, batch = case.oracle(16), stream(case, 80)
     with algorithm():
-        method, state = build(case, update), start(case)
+        method, state = build(case, **settings), start(case)
         wanted, wanted_update = naive.learn(model, oracle_start(case, state), batch.index, batch.value)
         state, got, rejected = learn_in_pieces(method, state, batch, cuts)
         prediction = np.array(method.predict(state, questions(case)))
@@ -110,22 +109,23 @@ def compare(case: Case, update: str, cuts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*FLAT[::4], *CURVED], ids=name)
-def test_scan_equals_the_oracle(case):
-    compare(case, "scan", cuts=(0, 7, 8, 40))
+def test_entry_by_entry_equals_the_oracle(case):
+    compare(case, cuts=(0, 7, 8, 40), batch_size=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FLAT, ids=name)
-def test_joint_of_single_entries_equals_the_oracle(case):
-    compare(case, "joint", cuts=range(80))
+def test_calls_of_single_entries_equal_the_oracle(case):
+    compare(case, cuts=range(80))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "update"), [(FLAT[0], "joint"), (FLAT[1], "joint"), (FLAT[0], "scan")])
-def test_float32_equals_the_sequential_engine(case, update):
+@pytest.mark.parametrize(("case", "batch_size"), [(FLAT[0], 256), (FLAT[1], 256), (FLAT[0], 1)])
+def test_float32_equals_the_sequential_engine(case, batch_size):
     batch = stream(case, 60)
     wanted, wanted_update, _ = learn_in_pieces(case.method(16), start(case, np.float32), batch, range(60))
-    state, got, _ = learn_in_pieces(build(case, update), start(case, np.float32), batch, range(60))
+    method = build(case, batch_size=batch_size)
+    state, got, _ = learn_in_pieces(method, start(case, np.float32), batch, range(60))
     np.testing.assert_allclose(got, wanted_update, rtol=2e-3, atol=2e-4)
     for a, b in zip(leaves(state.posterior), leaves(wanted.posterior), strict=True):
         assert a.dtype == b.dtype
@@ -188,7 +188,7 @@ def test_probit_predictions_are_those_before_the_batch():
     assert case.likelihood == "probit"
     batch = stream(case, 16)
     with algorithm():
-        method = build(case, "joint")
+        method = build(case)
         state = posterior.grow(start(case), case.network, PRIOR, nodes_of(case))
         said = method.predict(state, batch.index)
         _, update = method.update(as_float64(state), batch)
@@ -203,7 +203,7 @@ def test_order_inside_a_joint_batch_does_not_matter(case):
     states = []
     with algorithm():
         for entries in (batch, Batch(batch.index[order], batch.value[order])):
-            state, update = build(case, "joint").update(start(case), entries)
+            state, update = build(case).update(start(case), entries)
             states.append((*state.posterior, update.log_evidence.sum()))
     for a, b in zip(*map(leaves, states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -252,7 +252,7 @@ def test_joint_probit_stays_healthy_on_any_data(scale, seed, flip):
     state = start(case, np.float32, seed)
     for mean, _ in state.posterior.factors:
         mean *= np.float32(scale)
-    method, batch = build(case, "joint"), stream(case, 16, seed)
+    method, batch = build(case), stream(case, 16, seed)
     if flip:
         said = method.predict(state, batch.index).mean
         batch = Batch(batch.index, (said < 0).astype(float))
@@ -272,7 +272,7 @@ def test_refine_equals_spike_slab(x64, rtol, rho0):
     weights = Gaussian(*(part.astype(dtype)[None] for part in (mean, var)))
     site = Site(*(part.astype(dtype)[None] for part in (precision, 0.1 * rng.normal(size=n), np.zeros(n))))
     with jax.enable_x64(x64):
-        refined = jax.jit(partial(refine, slab_var=0.75, log_odds=logit(rho0)))
+        refined = jax.jit(partial(jax_refine, slab_var=0.75, log_odds=logit(rho0)))
         got = refined(Normal(*map(jnp.asarray, weights)), Sites(*map(jnp.asarray, site)))
         got = jax.tree.map(np.asarray, got)
     rejected = refine_layer(weights, site, 0.75, rho0)
@@ -336,10 +336,10 @@ CONV = CustomSizes((6, 6, 6), custom=CUSTOM, bias=True)
 
 @pytest.mark.slow
 def test_custom_network():
-    """Joint batches of one = scan. That it learns, and its files: test_engines.py."""
+    """Calls of one entry = batches of one. That it learns, and its files: test_engines.py."""
     case = Case((6, 6, 6), (), "relu", "gaussian", bias=True)
     batch = stream(case, 80)
-    methods = [vectorized(CONV, GAUSSIAN, update=update, refine_every=16) for update in ("joint", "scan")]
+    methods = [vectorized(CONV, GAUSSIAN, batch_size=size, refine_every=16) for size in (256, 1)]
     states = []
     with algorithm():
         for method, cuts in zip(methods, (range(80), (0,)), strict=True):
@@ -387,12 +387,12 @@ def test_parts_are_the_weights_in_their_shapes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("update", "settings"), [("joint", {}), ("scan", {}), ("joint", {"clip": 4.0, "node_noise": True})]
+    ("batch_size", "settings"), [(256, {}), (1, {}), (256, {"clip": 4.0, "node_noise": True})]
 )
 @algorithm(x64=False)
-def test_few_compilations(update, settings):
+def test_few_compilations(batch_size, settings):
     """Calls of any size, ragged batches, new nodes, growing modes: the compiled functions stay few."""
-    method = vectorized(Network((2, 3), ()), GAUSSIAN, update=update, refine_every=32, **settings)
+    method = vectorized(Network((2, 3), ()), GAUSSIAN, batch_size=batch_size, refine_every=32, **settings)
     rng = np.random.default_rng(0)
     state = method.init(0)
 
@@ -403,7 +403,7 @@ def test_few_compilations(update, settings):
     before = learn._cache_size()
     for n, nodes in ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (40, 32), (300, 60), (32 * 70, 60)):
         state = feed(state, n, nodes)
-    sizes = 4 if update == "joint" else 1  # 64, 8 or 1 batches, and one with few places
+    sizes = 4 if batch_size > 1 else 3  # 64, 8 or 1 batches, and one with few places
     assert learn._cache_size() - before <= sizes
     for n in (2, 3, 7, 16, 17, 33, 90, 255, 256, 300, 1000, 2500):
         state = feed(state, n, 60)
@@ -421,17 +421,17 @@ def test_joint_calls_cut_between_batches():
     case = Case((2, 3), (5,), "relu", "gaussian", noise_memory=50.0)
     batch = stream(case, 200)
     with algorithm():
-        method = build(case, "joint", batch_size=8)
+        method = build(case, batch_size=8)
         runs = [learn_in_pieces(method, start(case), batch, cuts) for cuts in ((0,), (0, 8, 64, 72, 160))]
     for a, b in zip(*(leaves((run[0], run[1])) for run in runs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
-@pytest.mark.parametrize("update", ["joint", "scan"])
-def test_entry_without_finite_evidence_is_refused(bad, update):
+@pytest.mark.parametrize("batch_size", [256, 1])
+def test_entry_without_finite_evidence_is_refused(bad, batch_size):
     case = Case((2, 3, 4), (7, 16), "relu", "gaussian", noise_memory=50.0)
-    method, batch = build(case, update, 32), stream(case, 20)
+    method, batch = build(case, 32, batch_size=batch_size), stream(case, 20)
     good, _ = method.update(start(case, np.float32), batch)
     index, value = np.insert(batch.index, 9, batch.index[0], axis=0), np.insert(batch.value, 9, bad)
     state, said = method.update(start(case, np.float32), Batch(index, value))
@@ -451,7 +451,7 @@ def test_joint_with_hardly_any_noise_or_nothing_else(noise):
     case = Case((2, 3, 4), (7, 16), "relu", "gaussian", bias=True)
     state = fixed_noise(start(case, np.float32), noise)
     batch = Batch(np.zeros((40, 3), np.int64), np.linspace(-1, 1, 40))
-    state, update = build(case, "joint", 64).update(state, batch)
+    state, update = build(case, 64).update(state, batch)
     assert_healthy(state)
     assert np.isfinite(np.array(update[:4])).all()
     assert (update.var > 0).all()
@@ -464,7 +464,7 @@ def test_long_stream(likelihood):
     case = Case((2, 3, 4), (7, 5), "relu", likelihood, bias=True, multilinear=2, noise_memory=1000.0)
     batch = stream(case, 14 * 64 * 64)  # whole pieces of 64 batches: one function to compile
     batch = Batch(batch.index, np.ones(len(batch.value)))
-    state, update = build(case, "joint", 64).update(start(case, np.float32), batch)
+    state, update = build(case, 64).update(start(case, np.float32), batch)
     assert_healthy(state)
     assert np.isfinite(np.array(update[:4])).all()
     assert (update.var > 0).all()
@@ -477,19 +477,17 @@ HYBRID = Network((2, 3, 4), (7, 5), "tanh", bias=True, multilinear=3)
 
 def cases() -> dict[str, Checked]:
     found = {}
-    for update, likelihood, network, settings in (
-        ("joint", "gaussian", HYBRID, {}),
-        ("joint", "probit", PLAIN, {}),
-        ("scan", "gaussian", PLAIN, {}),
-        ("joint", "gaussian", HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
+    for unit, likelihood, network, settings in (
+        ("batch", "gaussian", HYBRID, {}),
+        ("batch", "probit", PLAIN, {}),
+        ("entry", "gaussian", PLAIN, {}),
+        ("batch", "gaussian", HYBRID, {"clip": 2.0, "node_noise": True, "memory": 100.0}),
     ):
-        make = partial(
-            vectorized, network, likelihood_by_name(likelihood), update=update, refine_every=16, **settings
-        )
-        found[f"{update}-{likelihood}{'-robust' if settings else ''}"] = Checked(
-            make,
+        settings = {"batch_size": 256 if unit == "batch" else 1, "refine_every": 16} | settings
+        found[f"{unit}-{likelihood}{'-robust' if 'clip' in settings else ''}"] = Checked(
+            partial(vectorized, network, likelihood_by_name(likelihood), **settings),
             likelihood_by_name(likelihood),
-            unit="batch" if update == "joint" else "entry",
+            unit=unit,
             traits=Traits(equal_starts=network is PLAIN),
         )
     return found
@@ -520,11 +518,11 @@ def test_contract(name):
 
 @pytest.mark.slow
 def test_memory_is_constant_on_a_long_stream():
-    checks_of(cases()["joint-gaussian"])["memory_is_constant_on_a_long_stream"]()
+    checks_of(cases()["batch-gaussian"])["memory_is_constant_on_a_long_stream"]()
 
 
 def test_predict_takes_any_number_of_entries():
-    method, state = cases()["joint-probit"].learned()
+    method, state = cases()["batch-probit"].learned()
     index = everything()
     whole = np.array(method.predict(state, np.tile(index, (12, 1))))  # more than one block
     close = {"rtol": 1e-5, "atol": 1e-6}
@@ -537,9 +535,9 @@ def test_predict_takes_any_number_of_entries():
     ("likelihood", "settings"),
     [("gaussian", {}), ("probit", {}), ("gaussian", {"clip": 1.0, "node_noise": True})],
 )
-def test_how_calls_are_cut_does_not_matter_to_scan(likelihood, settings):
+def test_how_calls_are_cut_does_not_matter_to_batches_of_one(likelihood, settings):
     """Bit for bit; and each update says what predict said just before, but for rounding."""
-    method = vectorized(PLAIN, likelihood_by_name(likelihood), update="scan", refine_every=16, **settings)
+    method = vectorized(PLAIN, likelihood_by_name(likelihood), batch_size=1, refine_every=16, **settings)
     batch = entries(likelihood_by_name(likelihood))
     whole, update = method.update(method.init(0), batch)
     for edges in ([0, 1, 2, 16, 17, 40, 60], [0, 33, 33, 60]):
@@ -560,7 +558,7 @@ def test_state_is_shared_with_the_sequential_engine():
     first, second = part(batch, slice(0, 33)), part(batch, slice(33, 60))
     engines = [
         sequential(HYBRID, GAUSSIAN, refine_every=16),
-        vectorized(HYBRID, GAUSSIAN, update="scan", refine_every=16),
+        vectorized(HYBRID, GAUSSIAN, batch_size=1, refine_every=16),
     ]
     wanted, _ = engines[0].update(engines[0].update(engines[0].init(0), first)[0], second)
     for a, b in (engines, engines[::-1]):
@@ -573,8 +571,6 @@ def test_state_is_shared_with_the_sequential_engine():
 def test_settings_that_make_no_sense():
     network = Network((2, 2))
     for settings, message in (
-        ({"update": "batch"}, "update"),
-        ({"curvature": True}, "curvature"),
         ({"refine_every": 0}, "refine_every"),
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 10**9, "refine_every": 10**9}, "at most 16384 entries"),

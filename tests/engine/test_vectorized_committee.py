@@ -44,7 +44,7 @@ def own(weights, x):
         (SpiderClassifier, {}),
         (SpiderRegressor, {"network": CustomNetwork(own, ((1,),))}),
     ],
-    ids=["regressor", "scan", "classifier", "custom"],
+    ids=["regressor", "curvature", "classifier", "custom"],
 )
 @algorithm(x64=False)
 def test_a_committee_compiles_as_often_as_one_model(kind, settings):

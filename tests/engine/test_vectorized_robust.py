@@ -1,7 +1,7 @@
 """Clipping, noise per node, memory and a scale that is followed, in the vectorised engine.
 
-That `scan`, and `joint` in batches of one, equal the oracle with all of it: test_vectorized.py, whose cases
-have it. Here: following the level and the scale, and what a joint batch makes of the rest.
+That batches of one equal the oracle with all of it: test_vectorized.py, whose cases have it. Here: following
+the level and the scale, and what a larger batch makes of the rest.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def one_thread():
         yield
 
 
-def build(case, update: str, **settings):
+def build(case, **settings):
     settings = {
         "refine_every": WINDOW_ENTRIES,
         "noise_memory": case.noise_memory,
         "clip": case.clip,
     } | settings
     noise = {"node_noise": case.node_noise, "memory": case.memory}
-    return vectorized(case.network, GAUSSIAN, following.PRIOR, update=update, **noise, **settings)
+    return vectorized(case.network, GAUSSIAN, following.PRIOR, **noise, **settings)
 
 
 # --- following the level and the scale -----------------------------------------------------------
@@ -56,21 +56,20 @@ def build(case, update: str, **settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "change", "update"),
+    ("name", "change"),
     [
-        *(("hybrid", change, "scan") for change in following.CHANGES),
-        ("product", "scale", "scan"),
-        ("three modes", "level", "joint"),
-        ("memory", "scale", "joint"),
-        ("hybrid", "first equal", "joint"),
+        *(("hybrid", change) for change in following.CHANGES),
+        ("product", "scale"),
+        ("three modes", "level"),
+        ("memory", "scale"),
     ],
 )
-def test_follows_as_the_oracle_does(name, change, update):
+def test_follows_as_the_oracle_does(name, change):
     """In one call, where a decision falls in the midst of what is learned at once, and in several."""
     case = following.case_of(name, change)
     batch = following.changed(case, change)
     with algorithm():
-        method = build(case, update, batch_size=WINDOW_ENTRIES if update == "scan" else 1)
+        method = build(case, batch_size=1)
         state = posterior.grow(following.begin(case, change), case.network, following.PRIOR, nodes_of(case))
         fresh = as_float64(posterior.init(case.network, following.PRIOR, 3, node_noise=case.node_noise))
         fresh = to_oracle(posterior.grow(fresh, case.network, following.PRIOR, nodes_of(case)))
@@ -79,31 +78,31 @@ def test_follows_as_the_oracle_does(name, change, update):
             case.oracle(WINDOW_ENTRIES, following.PRIOR), oracle, batch.index, batch.value
         )
         for cuts in ((0,), (0, 300, 511, 512, 513, 800)):
-            got, update_, _ = learn_in_pieces(method, copy.deepcopy(state), batch, cuts)
+            got, update, _ = learn_in_pieces(method, copy.deepcopy(state), batch, cuts)
             assert got.stream.followed.sum() == 1
-            np.testing.assert_allclose(update_, said, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(update, said, rtol=1e-6, atol=1e-7)
             assert_same_state(case, got, wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", ["joint", "scan"])
+@pytest.mark.parametrize("batch_size", [32, 1])
 @pytest.mark.parametrize("change", following.CHANGES)
-def test_cuts_change_nothing_while_the_scale_is_followed(change, update):
-    """In one call the change falls within 64 batches that are learned at once. Joint batches are cut where
-    they end; then rounding is all that may differ, so they are compared in float64."""
+def test_cuts_change_nothing_while_the_scale_is_followed(change, batch_size):
+    """In one call the change falls within 64 batches that are learned at once. Larger batches are cut
+    where they end; then rounding is all that may differ, so they are compared in float64."""
     case = following.case_of("hybrid", change)
     batch = following.changed(case, change, n=4000, at=1000)
     start = posterior.init(case.network, following.PRIOR, 3, node_noise=True)
     noise = 1e-6 if change == "first equal" else 0.1
     start.posterior.noise.shape[()], start.posterior.noise.rate[()] = 5000.0, 5000.0 * noise
-    edges = range(0, 4000, 32 * 4) if update == "joint" else (0, 1, 255, 1280, 1400, 1536, 1537, 3999)
-    with algorithm(x64=update == "joint"):
-        start = as_float64(start) if update == "joint" else start
-        method = build(case, update, batch_size=32)
+    edges = range(0, 4000, 32 * 4) if batch_size > 1 else (0, 1, 255, 1280, 1400, 1536, 1537, 3999)
+    with algorithm(x64=batch_size > 1):
+        start = as_float64(start) if batch_size > 1 else start
+        method = build(case, batch_size=batch_size)
         whole, said, _ = learn_in_pieces(method, copy.deepcopy(start), batch, (0,))
         cut, cut_said, _ = learn_in_pieces(method, copy.deepcopy(start), batch, edges)
     assert whole.stream.followed.any()
-    if update == "scan":
+    if batch_size == 1:
         assert bits(whole) == bits(cut)
         np.testing.assert_array_equal(said, cut_said)
     else:
@@ -133,9 +132,7 @@ def test_a_network_of_ones_own_follows_too():
 def test_moments_of_values_are_those_of_one_after_the_other():
     """A batch at once, refused entries left out, before and after the number of entries they run over."""
     rng = np.random.default_rng(0)
-    settings = Settings(
-        Network((1, 1)), GAUSSIAN, "joint", False, True, robust=True, clips=True, node_noise=False
-    )
+    settings = Settings(Network((1, 1)), GAUSSIAN, False, True, robust=True, clips=True, node_noise=False)
     with algorithm():
         for n in (0, 3, RUNNING_ENTRIES - 20, RUNNING_ENTRIES):
             values = {"n": n, "mean": 0.5, "var": 2.0}
@@ -276,8 +273,8 @@ def test_a_joint_batch_widens_a_node_for_each_of_its_entries():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200, 1e25])
-@pytest.mark.parametrize("update", ["joint", "scan"])
-def test_a_refused_entry_changes_nothing(bad, update):
+@pytest.mark.parametrize("batch_size", [256, 1])
+def test_a_refused_entry_changes_nothing(bad, batch_size):
     case = following.CASES["memory"]
     batch = stream(case, 20)
     states = []
@@ -288,7 +285,7 @@ def test_a_refused_entry_changes_nothing(bad, update):
             state = posterior.grow(state, case.network, following.PRIOR, nodes_of(case))
             for factor in state.posterior.factors:
                 factor.var[:] *= 0.5  # or nothing could be widened
-            states.append(build(case, update).update(state, Batch(index, value))[0])
+            states.append(build(case, batch_size=batch_size).update(state, Batch(index, value))[0])
     assert [int(state.counts.refused) for state in states] == [0, 1]
     good, other = states
     for a, b in zip(leaves(good.posterior), leaves(other.posterior), strict=True):
@@ -303,7 +300,7 @@ def test_an_outlier_is_harmless_and_constant_values_stay_healthy():
     batch = stream(case, 8192)
     value = batch.value.copy()
     value[4000] = 1e6
-    method = build(case, "joint", batch_size=128)
+    method = build(case, batch_size=128)
     start = posterior.init(case.network, following.PRIOR, 3, node_noise=True)
     clean, _ = method.update(copy.deepcopy(start), batch)
     state, update = method.update(copy.deepcopy(start), Batch(batch.index, value))

@@ -49,7 +49,7 @@ def fake(seen, *, unit="entry", binary=False):
         log_evidence = stats.norm(mean, np.sqrt(var + noise)).logpdf(batch.value)
         return state, Update(mean, var, noise, log_evidence, rejected=1, refused=2)
 
-    return Method(init, update, lambda state, index: at(state, len(index)), unit)
+    return Method(init, update, lambda state, index, bags=None: at(state, len(index)), unit)
 
 
 def some_batch(n, seed=0, binary=False):
@@ -159,7 +159,7 @@ def test_held_out_binary():
 
 
 def test_auc_ranks_by_the_probability_even_where_phi_is_1_for_all():
-    def predict(state, index):
+    def predict(state, index, bags=None):
         return Prediction(np.array([20.0, 30.0, 40.0]), np.array([0.0, 0.0, 1e4]), np.zeros(3))
 
     method = replace(fake([], binary=True), predict=predict)
@@ -189,7 +189,7 @@ def test_prequential_agrees_with_a_loop_written_out_and_leaves_out_the_first_ten
 
 
 def test_prequential_makes_no_second_pass():
-    def predict(state, index):
+    def predict(state, index, bags=None):
         raise AssertionError("prequential scores come from the update")
 
     list(protocols.prequential(replace(fake([]), predict=predict), some_batch(50), likelihood=GAUSSIAN))

@@ -185,7 +185,7 @@ def test_a_node_that_was_never_learned_is_never_found():
 def oracle(truth: set[tuple[int, ...]]) -> Method:
     """Knows all events, future ones as well."""
 
-    def predict(state, index):
+    def predict(state, index, bags=None):
         f = np.array([1.0 if tuple(each) in truth else 0.0 for each in index.tolist()])
         return Prediction(f, np.full(len(f), 1e-9), np.zeros(len(f)))
 

@@ -17,7 +17,7 @@ from spidertensor.cluster.rounds import PART, Rounds, split
 from spidertensor.estimator.base import Spider
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import is_whole, members_of
-from spidertensor.method import Batch, Method, Prediction, Update, check_batch
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.committee import committee
 from spidertensor.spider.posterior import Gaussian, State
 
@@ -224,7 +224,8 @@ class _Whole:
             shared, update = self.actor.call("update", int(state.counts.entries), batch)
             return elsewhere(copied(shared)), update
 
-        def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+        def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+            check_index(index, self.recipe.network.n_modes, bags)
             return self.actor.call("predict", index)
 
         return Method(engine(self.recipe).init, update, predict)
@@ -244,7 +245,8 @@ class _Split:
             shared, update = rounds.learn(self.machines, self.recipe, self.rounds, shared, batch)
             return elsewhere(shared), update
 
-        def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+        def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+            check_index(index, self.recipe.network.n_modes, bags)
             return rounds.predict_rows(self.machines, self.recipe, without_rows(state), index)
 
         return Method(engine(self.recipe).init, update, predict, unit="batch")

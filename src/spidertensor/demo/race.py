@@ -30,7 +30,7 @@ from spidertensor.evaluation.dataset import Dataset, DatasetError
 from spidertensor.evaluation.draw import overview
 from spidertensor.evaluation.methods import METHODS
 from spidertensor.evaluation.protocols import Row, prequential
-from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_index
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.writing import naming
 
@@ -134,7 +134,8 @@ def _spider(dataset: Dataset, models: list[SpiderRegressor]) -> Method:
     def update(model: SpiderRegressor, batch: Batch) -> tuple[SpiderRegressor, Update]:
         return model, model.learn(_raw_ids(dataset, batch.index), batch.value)
 
-    def predict(model: SpiderRegressor, index: NDArray[np.integer]) -> Prediction:
+    def predict(model: SpiderRegressor, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, len(dataset.modes), bags)
         return model.predict_parts(_raw_ids(dataset, index))
 
     return Method(init, update, predict)

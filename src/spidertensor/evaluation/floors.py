@@ -13,7 +13,6 @@ regression with penalty RIDGE.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,17 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from spidertensor.evaluation.counts import Counts, no_counts
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import (
+    HUGE,
+    Bags,
+    Batch,
+    Method,
+    PredictFunction,
+    Prediction,
+    Update,
+    check_batch,
+    check_index,
+)
 from spidertensor.spider.compiled import kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, LIKELIHOODS, PROBIT, Likelihood, check
 from spidertensor.spider.likelihoods.kernel import (
@@ -66,6 +75,7 @@ def mean(likelihood: Likelihood) -> Method:
         return MeanState(np.zeros(()), np.zeros(3))
 
     def update(state: MeanState, batch: Batch) -> tuple[MeanState, Update]:
+        check_index(batch.index, batch.index.shape[1], batch.bags)
         good = np.abs(batch.value) < HUGE
         if good.any() and not state.sums[0]:
             state = state._replace(origin=np.array(batch.value[good][0]))
@@ -79,7 +89,8 @@ def mean(likelihood: Likelihood) -> Method:
         new = MeanState(state.origin, sums[-1].copy())
         return new, Update(*before, log_evidence, rejected=refused, refused=refused)  # one element: the mean
 
-    def predict(state: MeanState, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: MeanState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, index.shape[1], bags)
         return _moments_prediction(likelihood, state.origin, np.tile(state.sums, (len(index), 1)))
 
     return Method(init, update, predict)
@@ -253,9 +264,9 @@ def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesS
     )
 
 
-def _biases_predict(likelihood: Likelihood) -> Callable[[BiasesState, NDArray[np.integer]], Prediction]:
-    def predict(state: BiasesState, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, len(state.nodes))
+def _biases_predict(likelihood: Likelihood) -> PredictFunction:
+    def predict(state: BiasesState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, len(state.nodes), bags)
         mean = np.full(len(index), state.offset.mean)
         var = np.full(len(index), state.offset.var)
         for k, node in enumerate(state.nodes):

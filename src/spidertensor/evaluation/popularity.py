@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.posterior import with_room
 
@@ -48,8 +48,8 @@ def popularity(n_modes: int) -> Method:
         update = Update(*before, log_evidence, rejected=refused, refused=refused)
         return PopularityState(tuple(counted)), update
 
-    def predict(state: PopularityState, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, n_modes)
+    def predict(state: PopularityState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, n_modes, bags)
         f = np.zeros(len(index))
         for each, nodes in zip(state.modes, index.T, strict=True):
             known = (nodes >= 0) & (nodes < len(each.so_far))

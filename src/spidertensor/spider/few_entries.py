@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Bags, Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_index
 from spidertensor.spider.bags import plain
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import SequentialMethod, run_models
@@ -77,6 +77,7 @@ class ReadyCommittee:
             int(records[0][name]) for name in ("modes", "settings_refine_every")
         )
         self._writable = all(member.writable for member in members)
+        self._n_tables = len(state.members[0].counts.nodes) - self._n_modes
         self._has_bags = False  # whether the records point to attributes of an earlier call
         self._busy = Lock()  # one call at a time may use the working memory
         self._entries, self._of_members = state.counts.entries, state.members[0].counts.entries
@@ -115,7 +116,7 @@ class ReadyCommittee:
         ):
             return None
         parts, rejected = np.empty((len(self._records), 4, n)), 0
-        bags = None if bags is None else plain(bags)
+        bags = self._checked(index, bags)
         # An interrupt takes effect after a compiled call: never between two members, but perhaps between them
         # and the committee. (Deferring it would take longer than an entry.)
         try:
@@ -127,6 +128,12 @@ class ReadyCommittee:
             if self._of_members.item() != self._entries.item():
                 self._update(value, parts, rejected)
             raise
+
+    def _checked(self, index: NDArray[np.integer], bags: Bags | None) -> Bags | None:
+        if bags is None:
+            return None
+        check_index(index, self._n_modes, bags, self._n_tables)
+        return plain(bags)
 
     def _set_bags(self, bags: Bags | None) -> None:
         if bags is not None or self._has_bags:
@@ -141,7 +148,7 @@ class ReadyCommittee:
         if not _plain(index, np.int64, (len(index), self._n_modes)):
             return None
         parts = np.empty((len(self._records), 4, len(index)))
-        bags = None if bags is None else plain(bags)
+        bags = self._checked(index, bags)
         with self._busy:
             self._set_bags(bags)
             run_models(False, 0, index, _NO_VALUES, self._records, self._like, parts)

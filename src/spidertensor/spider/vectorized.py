@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
@@ -350,9 +350,9 @@ def vectorized(
                 follow(state, network, prior)
         return state, Update(*np.concatenate(reports, axis=1), *(_reported_counts(state) - before).tolist())
 
-    def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
         index = np.asarray(index)
-        check_index(index, network.n_modes)
+        check_index(index, network.n_modes, bags)
         out = np.empty((3, len(index)))
         weights, places = Normal(*_vectors(state.posterior.weights)), SMALL_BATCH
         if len(index) > SMALL_BATCH:

@@ -32,6 +32,7 @@ _ALWAYS: tuple[_Check, ...] = (
     learning.update_reports_every_entry,
     learning.no_entry_is_predicted_from_its_own_value_or_a_later_one,
     learning.absurd_values_are_refused_and_counted,
+    learning.attributes_are_refused,
     predicting.predict_is_pure,
     predicting.predict_takes_any_number_of_entries,
     predicting.variances_are_positive_and_finite,

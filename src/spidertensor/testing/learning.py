@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 
-from spidertensor.method import Batch, check_batch, check_index
+from spidertensor.method import Bags, Batch, check_batch, check_index
 from spidertensor.testing.case import ENTRIES, Case, part, require, require_equal
 
 
@@ -87,7 +87,7 @@ def malformed_batch_is_refused_and_changes_nothing(case: Case) -> None:
     if case.unit != "all":
         state, _ = method.update(state, case.stream())
     before, predicted = case.bits(state), method.predict(state, case.everything())
-    index, value = case.stream(40)
+    index, value, _ = case.stream(40)
     negative = index.copy()
     negative[7, -1] = -1
     for bad in (
@@ -108,6 +108,25 @@ def malformed_batch_is_refused_and_changes_nothing(case: Case) -> None:
         got = _refusal(method.predict, state, index)
         require(got == wanted, f"predict should have raised ValueError({wanted!r}); it did not, or {got!r}.")
     require_equal(method.predict(state, everything), predicted, "predictions afterwards")
+
+
+def attributes_are_refused(case: Case) -> None:
+    """A method that learns ids only refuses attributes, and the state stays."""
+    method = case.build()
+    state = method.init(0)
+    if case.unit != "all":
+        state, _ = method.update(state, case.stream())
+    before, batch = case.bits(state), case.stream(3)
+    none = np.zeros(0, np.int64)
+    some = Bags(np.array([0, 1, 1, 1]), np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.float32))
+    for bags in (some, Bags(np.zeros(4, np.int64), none, none, np.zeros(0, np.float32))):
+        wanted = _refusal(check_index, batch.index, case.n_modes, bags)
+        for got in (
+            _refusal(method.update, state, batch._replace(bags=bags)),
+            _refusal(method.predict, state, batch.index, bags),
+        ):
+            require(got == wanted, f"It should have raised ValueError({wanted!r}); it did not, or {got!r}.")
+        require(case.bits(state) == before, "The state has changed.")
 
 
 def _refusal(function, *arguments) -> str:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, ndtri_exp
 
 from spidertensor.evaluation.counts import Counts, no_counts
-from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, check_index
+from spidertensor.method import HUGE_SCALED, Bags, Batch, Method, Prediction, check_index
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor_study.competitors.static import learns_once
 
@@ -120,8 +120,8 @@ def costco(
             np.array(seed, np.int64),
         )
 
-    def predict(state: CoSTCoState, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, n_modes)
+    def predict(state: CoSTCoState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, n_modes, bags)
         output = _outputs(state, index)
         if likelihood.normal:
             noise = float(state.noise)

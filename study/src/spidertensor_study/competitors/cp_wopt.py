@@ -32,7 +32,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from spidertensor.evaluation.counts import Counts, no_counts
-from spidertensor.method import HUGE, Batch, Method, Prediction, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, check_index
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor_study.competitors.static import learns_once
@@ -85,8 +85,8 @@ def cp_wopt(
             np.array(seed, np.int64),
         )
 
-    def predict(state: CPWOPTState, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, n_modes)
+    def predict(state: CPWOPTState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, n_modes, bags)
         n = len(index)
         product = np.ones((n, rank))
         for k, factor in enumerate(state.factors):

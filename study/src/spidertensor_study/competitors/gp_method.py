@@ -26,7 +26,7 @@ from jax.scipy.linalg import solve_triangular
 from numpy.typing import NDArray
 
 from spidertensor.evaluation.counts import Counts, no_counts
-from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE_SCALED, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.likelihoods import Likelihood, check
 from spidertensor.spider.posterior import Gaussian, with_room
 from spidertensor_study.competitors.gp import (
@@ -118,8 +118,8 @@ def method_of(settings: GPSettings, learning_rate: float, algorithm: Algorithm) 
         refused = int(state.counts.refused) - before_call[1]
         return state, Update(*out, rejected=rejected, refused=refused)
 
-    def predict(state: GPState, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, settings.n_modes)
+    def predict(state: GPState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, settings.n_modes, bags)
         normal = settings.likelihood.normal
         noise = MIN_NOISE + float(np.exp(state.process.hyper.log_noise)) if normal else 0.0
         mean, var = _moments(readout, state, index)

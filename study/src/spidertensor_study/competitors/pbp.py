@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
@@ -88,8 +88,8 @@ def pbp(network: Network, likelihood: Likelihood, *, refine_every: int = 256) ->
         rejected, refused = int(counts.rejected) - before[0], int(counts.refused) - before[1]
         return state, Update(*out, rejected=rejected, refused=refused)
 
-    def predict(state: State, index: NDArray[np.integer]) -> Prediction:
-        check_index(index, network.n_modes)
+    def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, network.n_modes, bags)
         _, place, factors = _gathered(network, state, index)
         out = np.empty((3, len(index)))
         weights = Gaussian(*_flat(state.posterior.weights))

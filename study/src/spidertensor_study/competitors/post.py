@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.evaluation.counts import Counts, no_counts
-from spidertensor.method import HUGE, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT, Likelihood, check
 from spidertensor.spider.posterior import Gamma, uniforms, with_room
@@ -97,7 +97,8 @@ def post(
         rejected, refused = int(state.counts.rejected) - before[0], int(state.counts.refused) - before[1]
         return state, Update(*out, rejected=rejected, refused=refused)
 
-    def predict(state: POSTState, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: POSTState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
+        check_index(index, len(state.factors), bags)
         mean, var, _ = _moments(state, index)
         return Prediction(mean, var, np.full(len(index), likelihood.noise_var(*state.noise)))
 

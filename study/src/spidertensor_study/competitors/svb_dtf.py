@@ -20,7 +20,7 @@ import numpy as np
 from jax import random
 from numpy.typing import NDArray
 
-from spidertensor.method import HUGE_SCALED, Batch, Method, Prediction, Update, check_batch, check_index
+from spidertensor.method import HUGE_SCALED, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
 from spidertensor.spider.likelihoods import Likelihood, check
 from spidertensor.spider.network import Network
@@ -70,9 +70,9 @@ def svb_dtf(
             rejected, refused = rejected + learned.rejected, refused + learned.refused
         return state, Update(*out, rejected=rejected, refused=refused)
 
-    def predict(state: State, index: NDArray[np.integer]) -> Prediction:
+    def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
         index = np.asarray(index)
-        check_index(index, network.n_modes)
+        check_index(index, network.n_modes, bags)
         out = np.empty((3, len(index)))
         for first in range(0, len(index), BLOCK):
             part = index[first : first + BLOCK]
