@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import Inference, Prior, SpiderClassifier, SpiderRegressor, load
+    from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
     from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
@@ -29,33 +30,47 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = "0.3.0"
 __all__ = [
     "Batch",
+    "Calendar",
     "CheckpointError",
+    "Context",
+    "Cross",
     "CustomNetwork",
     "EntryError",
     "Inference",
+    "Many",
     "Method",
+    "Number",
     "Prediction",
     "Prior",
+    "Recent",
     "SpiderClassifier",
     "SpiderRegressor",
     "SpiderWarning",
     "Update",
+    "Value",
     "load",
 ]
 
 _HOME = {
     "Batch": "method",
+    "Calendar": "estimator.columns",
     "CheckpointError": "checkpoint",
+    "Context": "estimator.columns",
+    "Cross": "estimator.columns",
     "CustomNetwork": "spider.custom_network",
     "EntryError": "faults",
     "Inference": "estimator",
+    "Many": "estimator.columns",
     "Method": "method",
+    "Number": "estimator.columns",
     "Prediction": "method",
     "Prior": "estimator",
+    "Recent": "estimator.columns",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
     "SpiderWarning": "faults",
     "Update": "method",
+    "Value": "estimator.columns",
     "load": "estimator",
 }
 

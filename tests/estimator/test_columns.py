@@ -294,9 +294,12 @@ def test_a_cross_of_two_remembered_attributes():
 def test_recent_comes_before_the_entry_and_merges_duplicates():
     fitted = FittedColumns(Schema.parse({"user": [Recent("movie", 2)], "movie": []}))
     index = np.array([[0, 5], [0, 5], [0, 3], [0, 1], [1, 1]])
+    one_by_one = FittedColumns(fitted.schema)
     root = 1 / np.sqrt(2)
     expected = [{}, {(0, 5): 1}, {(0, 5): 2 * root}, {(0, 5): root, (0, 3): root}, {}]
     assert_bags(learn(fitted, {}, index), expected)
+    for entry, bag in zip(index, expected, strict=True):
+        assert_bags(learn(one_by_one, {}, entry[None]), [bag])
     assert_bags(fitted.of_nodes(0, np.array([0, 1, 9])), [{(0, 3): root, (0, 1): root}, {(0, 1): 1}, {}])
     assert fitted.n_rows.tolist() == [6]
 
@@ -341,6 +344,39 @@ def test_clear_forgets_and_says_which_rows_start_afresh():
     assert as_dicts(fitted.of_nodes(0, np.array([0]))) == [{}]
     bags = learn(fitted, {}, np.array([[0, 0], [1, 0], [0, 1]]))
     assert bags.row[bags.table == 3].tolist() == [3, 2, 4]  # the old crosses belong to other ids
+
+
+def test_rings_whose_nodes_are_all_gone_are_empty():
+    fitted = FittedColumns(Schema.parse({"user": [Recent("movie", 3)], "movie": []}))
+    learn(fitted, {}, np.array([[0, 0], [0, 1]]))
+    assert fitted.keep(1, np.zeros(2, bool))[0].tolist() == [False, False]
+    again = FittedColumns.from_file(fitted.to_json(), fitted.to_arrays(), [1, 0, 0])
+    for each in (fitted, again):
+        assert each.n_rows.tolist() == [0]
+        assert_bags(learn(each, {}, np.array([[0, 0], [0, 0]])), [{}, {(0, 0): 1}])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from("lllce"), st.booleans())))
+def test_rings_with_evicted_nodes_equal_the_obvious_version(steps):
+    fitted = FittedColumns(Schema.parse({"user": [Recent("movie", 3)], "movie": []}))
+    rings: dict[int, list[int]] = {user: [] for user in range(3)}
+    for user, movie, action, often in steps:
+        if action == "l":
+            learn(fitted, {}, np.array([[user, movie]]))
+            rings[user] = [*rings[user], movie][-3:]
+        elif action == "c":
+            for _ in range(300 if often else 1):  # more often than a byte can count
+                fitted.clear(1, np.array([movie]))
+            rings = {u: [-1 if m == movie else m for m in ring] for u, ring in rings.items()}
+        else:
+            fitted.clear(0, np.array([user]))
+            rings[user] = []
+        if often:
+            fitted = FittedColumns.from_file(fitted.to_json(), fitted.to_arrays())
+    for user, ring in rings.items():
+        there = [m for m in ring if m >= 0]
+        expected = {(0, m): there.count(m) / np.sqrt(len(there)) for m in there}
+        assert_bags(fitted.of_nodes(0, np.array([user])), [expected])
 
 
 # --- bounds, scales, later columns ---

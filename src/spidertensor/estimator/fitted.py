@@ -93,7 +93,7 @@ def units(fitted: Fitted) -> Scaling:
 class Rows(NamedTuple):
     """Where the entries of a call are in the state."""
 
-    index: NDArray[np.int64]  # (n, K) nodes of the ids
+    nodes: NDArray[np.int64]  # (n, K) of the ids
     bags: Bags | None  # their attributes
     segments: list[Segment]  # see eviction.py
 

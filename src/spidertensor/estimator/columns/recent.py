@@ -25,7 +25,8 @@ class RecentState:
     def __init__(self, own: int, other: int, size: int) -> None:
         self.own, self.other, self.size, self.n_rows = own, other, size, 0
         # Zeros take no memory before they are used; `_length` says which slots are.
-        self._ring = np.zeros((0, size), np.int32)
+        self._ring, self._age = np.zeros((0, size), np.int32), np.zeros((0, size), np.uint8)
+        self._generation = np.zeros(0, np.uint8)
         self._first, self._length = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
     @property
@@ -39,7 +40,7 @@ class RecentState:
         if not len(own):
             return self._run(own, _NO_PUSH)
         self._grow(int(own.max()) + 1)
-        self.n_rows = max(self.n_rows, int(other.max()) + 1)
+        self._know(int(other.max()) + 1)
         return self._run(own, other.copy())
 
     def read(self, own: NDArray[np.int64]) -> Elements:
@@ -50,8 +51,9 @@ class RecentState:
         known = own[(own >= 0) & (own < len(self._length))]
         room = self._room(known) if len(other) else int(self._length[known].sum())
         count, row = np.empty(len(own), np.int64), np.empty(room, np.int64)
-        weight, place = np.empty(room, np.float32), np.full(self.n_rows, -1, np.int64)
-        used = read_and_push(self._ring, self._first, self._length, own, other, place, count, row, weight)
+        weight = np.empty(room, np.float32)
+        place = np.full(self.n_rows if self.n_rows < room else 0, -1, np.int64)
+        used = read_and_push(*self._arrays(), own, other, place, count, row, weight)
         return Elements(count, row[:used], weight[:used])
 
     def _room(self, own: NDArray[np.int64]) -> int:
@@ -62,18 +64,30 @@ class RecentState:
         before = ranks - np.maximum.accumulate(np.where(new, ranks, 0))
         return int(np.minimum(self._length[own[order]] + before, self.size).sum())
 
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self._ring, self._age, self._first, self._length, self._generation
+
+    def _know(self, n_rows: int) -> None:
+        """Make room for nodes of the other mode."""
+        more = n_rows - self.n_rows
+        if more > 0:
+            self._generation = np.concatenate([self._generation, np.zeros(more, np.uint8)])
+            self.n_rows = n_rows
+
     def keep_own(self, keep: NDArray[np.bool_]) -> None:
         """Nodes with rings were removed."""
         own = keep[: len(self._length)]
-        self._ring, self._first, self._length = self._ring[own], self._first[own], self._length[own]
+        self._ring, self._age = self._ring[own], self._age[own]
+        self._first, self._length = self._first[own], self._length[own]
 
     def keep_other(self, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Nodes in the rings were removed. Return which rows of the table stay, in order."""
         rows = keep[: self.n_rows]
         if self.n_rows:
+            self._void()
             moved = np.where(rows, np.cumsum(rows) - 1, -1).astype(np.int32)
-            self._ring = np.where(self._ring >= 0, moved[self._ring], -1)
-        self.n_rows = int(rows.sum())
+            self._ring = np.where(self._ring >= 0, moved[self._ring], np.int32(-1))
+        self.n_rows, self._generation = int(rows.sum()), self._generation[rows]
         return rows
 
     def clear_own(self, nodes: NDArray[np.int64]) -> None:
@@ -81,20 +95,25 @@ class RecentState:
 
     def clear_other(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Nodes in the rings now belong to other ids. Return the rows of the table to start afresh."""
-        nodes = nodes[nodes < self.n_rows]
-        if len(nodes):
-            cleared = np.zeros(self.n_rows, bool)
-            cleared[nodes] = True
-            self._ring[(self._ring >= 0) & cleared[self._ring]] = -1
+        nodes = np.unique(nodes[nodes < self.n_rows])
+        if len(nodes) and self._generation[nodes].max() == np.iinfo(np.uint8).max:
+            self._void()  # before the count begins again
+        self._generation[nodes] += 1
         return nodes
+
+    def _void(self) -> None:
+        """Mark all void slots with -1, and count generations from 0 again."""
+        known = self._ring >= 0
+        self._ring[known & (self._age != self._generation[np.where(known, self._ring, 0)])] = -1
+        self._age[:], self._generation[:] = 0, 0
 
     def _grow(self, n: int) -> None:
         room = len(self._length)
         if n > room:
             more = max(n, room * 3 // 2)
-            for name in ("_ring", "_first", "_length"):
+            for name in ("_ring", "_age", "_first", "_length"):
                 old = getattr(self, name)
-                grown = np.zeros((more, *old.shape[1:]), np.int32)
+                grown = np.zeros((more, *old.shape[1:]), old.dtype)
                 grown[:room] = old
                 setattr(self, name, grown)
 
@@ -103,7 +122,9 @@ class RecentState:
         n = self.n_rings
         slots = (self._first[:n, None] + np.arange(self.size)) % self.size
         inside = np.arange(self.size) < self._length[:n, None]
-        nodes = np.take_along_axis(self._ring[:n], slots, axis=1)[inside]
+        nodes, age = (np.take_along_axis(a[:n], slots, axis=1)[inside] for a in (self._ring, self._age))
+        if self.n_rows:
+            nodes[age != self._generation[nodes]] = -1  # void; what is -1 already stays so
         return {"length": self._length[:n].copy(), "nodes": nodes, "rows": np.array(self.n_rows, np.int64)}
 
     def read_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -117,7 +138,7 @@ class RecentState:
             raise ValueError("the rings do not match their lengths")
         if rows < 0 or (nodes < -1).any() or (nodes >= rows).any():
             raise ValueError("a ring has a node that is not known")
-        self.n_rows = int(rows)
+        self._know(int(rows))
         self._grow(len(length))
         self._length[: len(length)] = length
         self._ring[: len(length)][np.arange(self.size) < length[:, None]] = nodes
