@@ -58,7 +58,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   "jax"), for wide networks and GPUs. Both use the same state and file format
     network:      a CustomNetwork to use instead of hidden and activation; needs the vectorized engine
     random_state: seed of the initial weights; with None or a RandomState a seed is drawn once and kept
-    modes:        what is known beside the ids: {"user": ["age", "gender"], "movie": [Many("genres", sep="|")],
+    modes:        what is known beside the ids: {"user": ["age", "gender"], "movie": [Many("genres")],
                   "when": Context("hour", Calendar("time"))}. A key is a mode and its id column; its list has
                   columns that describe the node. A Context has columns that describe the entry, and no id. X
                   is then a data frame or a dict of columns; other columns are ignored. See Value, Number,
