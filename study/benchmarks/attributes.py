@@ -14,7 +14,8 @@ comes last.
 Columns: "ids", or "attributes", which are ids with age, gender and occupation of the user, and year and
 genres of the movie. Streaming models see the training entries once. Nothing is chosen on what is scored:
 settings are chosen by the last tenth of the training part (streaming: of its first TUNED_ON entries), and in
-time order by the first tenth of the stream. The best rates of a part may not be those of the whole.
+time order by the first tenth of the stream. The best rates of a part may not be those of the whole: River
+changes most, so river_grids.jsonl keeps every run of it with the rates that were tried.
 """
 
 from __future__ import annotations

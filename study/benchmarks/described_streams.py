@@ -141,7 +141,7 @@ def ours(described: Described, columns: str, first: Floats, **settings: Any) -> 
 
 
 # the rate of the factors first: too large a one diverges with any other rate
-_RIVER = {"latent_rate": (0.01, 0.02, 0.05), "rate": (0.01, 0.02, 0.05)}
+_RIVER = {"latent_rate": (0.001, 0.003, 0.01, 0.02, 0.05, 0.1), "rate": (0.005, 0.01, 0.02, 0.05, 0.1)}
 _PAIRS = ("", "-q ab", "--lrq ab10")
 _RATES = (0.1, 0.2, 0.5, 1.0)
 
