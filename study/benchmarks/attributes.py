@@ -56,7 +56,7 @@ def tuned(model: Streaming, described: Described, columns: str, part: Batch, ski
         which = json.dumps(settings)
         if which not in errors:
             with np.errstate(all="ignore"):
-                mean = model.make(described, columns, part.value[:FIRST], **settings).learn(*part)
+                mean = model.make(described, columns, part.value[:FIRST], **settings).learn(*part[:2])
                 lost = metrics.rmse(part.value[skipped:], mean[skipped:])
             errors[which] = lost if np.isfinite(lost) else np.inf
         return errors[which]
@@ -90,7 +90,7 @@ def streamed(
     more = {"random_state": seed} if model.seeded else {}
     ready = process_time()
     stream = model.make(described, columns, train.value[:FIRST], **settings, **more)
-    mean = stream.learn(*train)
+    mean = stream.learn(*train[:2])
     times = _times(process_time() - ready, ready - began)
     if test is None:
         return metrics.rmse(train.value[skipped:], mean[skipped:]), {"settings": settings, **times}

@@ -58,7 +58,7 @@ def run(label: str, described: Described, columns: str, seed: int) -> Row:
     model, stream = STREAMING[label], described.data.in_time_order()
     settings, skipped = tuned_at_start(model, described, columns, stream)
     more = {"random_state": seed} if model.seeded else {}
-    mean = model.make(described, columns, stream.value[:FIRST], **settings, **more).learn(*stream)
+    mean = model.make(described, columns, stream.value[:FIRST], **settings, **more).learn(*stream[:2])
     squares = (mean - stream.value) ** 2
     row: Row = {"model": label, "data": described.data.name, "columns": columns, "seed": seed}
     row["version"] = __version__ if model.package == "spidertensor" else metadata.version(model.package)

@@ -85,7 +85,7 @@ def streamed(model: Streaming, described: Described, seed: int) -> Row:
     stream = model.make(described, IDS, train.value[:FIRST], **settings, **more)
     row: Row = {"settings": settings, "held out": {}, "to truth": {}}
     for done in range(1, max(PASSES) + 1):
-        mean = stream.learn(*train)
+        mean = stream.learn(*train[:2])
         if done == 1:
             row["prequential"] = round(rmse(train.value[skipped:], mean[skipped:]), 4)
             row["cpu_seconds"] = round(process_time() - began, 1)
