@@ -50,7 +50,7 @@ class CheckpointError(Fault, ValueError):
 class Checkpoint(NamedTuple):
     arrays: dict[str, np.ndarray]
     sections: dict[str, Any]
-    version: int = FORMAT_VERSION  # format version of the file
+    version: int = 2  # format version of the file
 
 
 def save(

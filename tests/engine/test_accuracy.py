@@ -76,7 +76,7 @@ def test_a_nonlinear_tensor_is_learned_down_to_its_noise(preset):
     paper = preset == "paper"
     for seed in SEEDS:
         truth = synthetic(seed, binary=False)
-        model = build(SpiderRegressor, preset, seed).fit(*truth.train)
+        model = build(SpiderRegressor, preset, seed).fit(*truth.train[:2])
         mean, std = model.predict(truth.test.index, return_std=True)
         additive = floor(floors.static_biases(3, GAUSSIAN), truth.train, truth.test.index)
         assert metrics.rmse(truth.f, mean) < (0.125 if paper else 0.10)
@@ -96,7 +96,7 @@ def test_a_nonlinear_tensor_is_learned_down_to_its_noise(preset):
 def test_a_nonlinear_binary_tensor_is_learned_nearly_to_its_entropy(preset):
     for seed in SEEDS:
         truth = synthetic(seed, binary=True)
-        p = build(SpiderClassifier, preset, seed).fit(*truth.train).predict_proba(truth.test.index)[:, 1]
+        p = build(SpiderClassifier, preset, seed).fit(*truth.train[:2]).predict_proba(truth.test.index)[:, 1]
         best = ndtr(truth.f)
         additive = ndtr(floor(floors.static_biases(3, PROBIT), truth.train, truth.test.index))
         loss, least, floor_loss = (metrics.log_loss(truth.test.value, q) for q in (p, best, additive))
@@ -130,7 +130,7 @@ def test_movielens_100k_held_out(preset, data_folder):
         order = np.random.default_rng(seed).permutation(len(value))
         learn, test = order[: len(value) * 9 // 10], order[len(value) * 9 // 10 :]
         train = Batch(index[learn], value[learn])
-        model = build(SpiderRegressor, preset, seed).fit(*train)
+        model = build(SpiderRegressor, preset, seed).fit(*train[:2])
         mean = model.predict(index[test])
         low, high = model.predict_interval(index[test])
         rivals = [
@@ -159,7 +159,7 @@ def test_dblp_100_000_entries(preset, data_folder):
     for seed in SEEDS:
         order = np.random.default_rng(seed).permutation(len(value))[:100_000]
         train = Batch(index[order], value[order])
-        p = build(SpiderClassifier, preset, seed).fit(*train).predict_proba(test.index)[:, 1]
+        p = build(SpiderClassifier, preset, seed).fit(*train[:2]).predict_proba(test.index)[:, 1]
         scores.append(metrics.auc(test.value, p))
         rival = floor(floors.static_biases(3, PROBIT), train, test.index)
         gains.append(scores[-1] - metrics.auc(test.value, rival))

@@ -266,7 +266,7 @@ def test_rates_are_shares_of_the_events(shops):
     assert error < 0.4 * of_none
 
 
-@pytest.mark.filterwarnings("ignore:8 are drawn")  # of two or three nodes, on purpose
+@pytest.mark.filterwarnings("ignore:8 negatives are drawn")  # of two or three nodes, on purpose
 def test_a_rate_of_two_nodes():
     """With two nodes, the one left out of the draws is half of all: without that, .8 would become 1."""
     rng = np.random.default_rng(0)
@@ -276,7 +276,7 @@ def test_a_rate_of_two_nodes():
     assert abs(rate - [0.8, 0.2]).max() < 0.1
 
 
-@pytest.mark.filterwarnings("ignore:8 are drawn")  # of two or three nodes, on purpose
+@pytest.mark.filterwarnings("ignore:8 negatives are drawn")  # of two or three nodes, on purpose
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_a_rate_by_popularity(power):
     """Everybody has the same taste, so the rates are the shares of the events."""

@@ -55,7 +55,7 @@ def readers(model, X) -> dict:
     calls |= {"predict_rate": rate} if hasattr(model, "predict_rate") else {}
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
-        "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper",
+        "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper", "set_attributes",
         "get_params", "set_params", "get_metadata_routing", "position_",
         *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip

@@ -334,9 +334,9 @@ def test_random_bytes(file):
 
 
 def test_too_new_is_said_whatever_follows(file):
-    for content in (pack(header(), version=3), struct.pack("<8sIQ", checkpoint.MAGIC, 3, 2**64 - 1)):
+    for content in (pack(header(), version=4), struct.pack("<8sIQ", checkpoint.MAGIC, 4, 2**64 - 1)):
         file.write_bytes(content)
-        message = r"newer version of spidertensor \(format 3\), this one reads up to 2"
+        message = r"newer version of spidertensor \(format 4\), this one reads up to 3"
         with pytest.raises(CheckpointError, match=message):
             load(file)
     file.write_bytes(pack(header(), version=0))
@@ -349,7 +349,7 @@ def test_sections_of_later_versions(file):
     later = {"model": {"a": 1}, "position": 7, "journal": {"entries": 3}}
     records = (record(name="journal/marks"), record(offset=64))
     content = pack(header(*records, sections=later), bytes(72))
-    message = r"newer version of spidertensor .*'journal'.*this one reads classes, committee, model, position"
+    message = r"newer version .*'journal'.*this one reads classes, columns, committee, model, position"
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         load(file)
@@ -360,7 +360,7 @@ def test_sections_of_later_versions(file):
 
 
 def test_a_large_optional_section_takes_no_memory(file, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECTIONS", {"model", "histogram"})
+    monkeypatch.setattr(checkpoint, "SECTIONS", {"model": 2, "histogram": 2})
     save(file, {"histogram": np.ones(1 << 20)}, {"model": {}, "histogram": None}, ["histogram"])
     assert load(file).arrays.keys() == {"histogram"}
     monkeypatch.undo()

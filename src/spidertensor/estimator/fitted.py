@@ -110,6 +110,7 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
         checked = fitted.columns.check(columns.given, columns.n_entries)
     try:
         index = to_index(nodes, columns, add=True)
+        grown = with_rows(fitted)
         parts, rule, bags = [], fitted.model.rule, None
         if fitted.bounded:
             size, entries = fitted.params["batch_size"], int(fitted.state.counts.entries)
@@ -117,7 +118,7 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
             parts = segments(nodes, index, entries, size, at_once=rule is not None or recent)
         if checked is not None:
             bags, parts = _learned_bags(fitted, checked, index, parts)
-        grown = with_rows(fitted)
+            grown = with_rows(grown)  # for new values
     except BaseException:  # out of memory, or Ctrl-C
         for each, n in zip(nodes, known, strict=True):
             each.truncate(n)

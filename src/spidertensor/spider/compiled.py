@@ -38,6 +38,7 @@ PART: dict[str, Any] = COMPILE | {"cache": False, "no_cpython_wrapper": True, "n
 # For what runs once per entry or node: inlined, and without reference counting (numba's private flag `_nrt`),
 # which would cost as much as the arithmetic.
 HOT: dict[str, Any] = PART | {"_nrt": False, "forceinline": True}
+RARE: dict[str, Any] = PART | {"_nrt": False}  # inside a hot loop, but not in every model: stays a call
 
 # All files in these folders count as kernel sources: constants are compiled in.
 KERNEL_FOLDERS = ("spider", "evaluation", "cluster")

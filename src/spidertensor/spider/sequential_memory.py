@@ -16,7 +16,7 @@ import numpy as np
 from numba.core import types
 from numpy.typing import NDArray
 
-from spidertensor.spider.compiled import HOT, PART, kernel
+from spidertensor.spider.compiled import HOT, PART, RARE, kernel
 from spidertensor.spider.posterior import State
 from spidertensor.spider.sequential_simd import LANES
 
@@ -285,7 +285,7 @@ def load(places, nodes, index, n, settings, widening, mem):
                 mem.u_var[k, e] = settings.prior_var[e] * settings.has_id[k]
 
 
-@kernel(**HOT)
+@kernel(**RARE)
 def add_bag(places, nodes, bags, n, settings, widening, mem):
     """Section 19: add the attribute nodes of entry n to u, u_var: mean += w_j m_j, var += w_j² v_j."""
     real, K = mem.s.dtype.type, len(settings.ranks)

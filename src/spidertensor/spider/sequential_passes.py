@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from spidertensor.spider.compiled import HOT, kernel
+from spidertensor.spider.compiled import HOT, RARE, kernel
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
 from spidertensor.spider.sequential_memory import SINGLE, WHOLE, elements
 from spidertensor.spider.sequential_simd import (
@@ -269,7 +269,7 @@ def move_factors(places, index, n, settings, mem, da, db2, narrowing):
     return rejected
 
 
-@kernel(**HOT)
+@kernel(**RARE)
 def move_bag(places, index, bags, n, settings, mem, da, db2, narrowing, widening):
     """Section 19: move_factors for an entry with attributes. Own ids are nodes of weight 1."""
     rejected, K = 0, len(settings.ranks)
@@ -286,7 +286,7 @@ def move_bag(places, index, bags, n, settings, mem, da, db2, narrowing, widening
     return rejected
 
 
-@kernel(**HOT)
+@kernel(**RARE)
 def _move_row(places, table, row, w, settings, mem, da, db2, narrowing, widening):
     """m += da v (w g),  v -= c (v w g)²; with curvature Hd is w Hd. The variance is widened first."""
     k, scale = settings.table_modes[table], settings.table_scales[table]
@@ -303,7 +303,7 @@ def _move_row(places, table, row, w, settings, mem, da, db2, narrowing, widening
     return rejected
 
 
-@kernel(**HOT)
+@kernel(**RARE)
 def n_elements(settings, index, bags, n):
     """Number of elements that entry n moves."""
     total, K = settings.n_elements, len(settings.ranks)

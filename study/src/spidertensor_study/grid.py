@@ -238,7 +238,7 @@ def _weights(data: Dataset, settings: Settings) -> Row:
         rank=settings["rank"], batch_size=settings["batch_size"], random_state=settings["seed"], **own
     )
     began = perf_counter()
-    model.fit(*train)
+    model.fit(train.index, train.value)
     layers = zip(model.weights_, model.inclusion_, strict=True)
     weights = [{"mean": weight.mean.tolist(), "inclusion": within.tolist()} for weight, within in layers]
     return {"weights": weights, "seconds": perf_counter() - began}
