@@ -48,16 +48,17 @@ def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
     if n == len(chunk.rows):
         return chunk, chunk._replace(
             columns=[column[:0] for column in chunk.columns], values=chunk.values[:0], rows=chunk.rows[:0],
-            bad=[], skipped=0,
+            bad=[], skipped=0, attributes=_sliced(chunk, slice(0, 0)),
         )  # fmt: skip
     end = int(chunk.rows[n - 1])
     first = chunk._replace(
         columns=[column[:n] for column in chunk.columns], values=chunk.values[:n], rows=chunk.rows[:n],
         bad=[each for each in chunk.bad if each.row <= end], end=end, last=None, skipped=0,
+        attributes=_sliced(chunk, slice(n)),
     )  # fmt: skip
     rest = chunk._replace(
         columns=[column[n:] for column in chunk.columns], values=chunk.values[n:], rows=chunk.rows[n:],
-        bad=[each for each in chunk.bad if each.row > end],
+        bad=[each for each in chunk.bad if each.row > end], attributes=_sliced(chunk, slice(n, None)),
     )  # fmt: skip
     return first, rest
 
@@ -74,7 +75,12 @@ def joined(a: Chunk, b: Chunk) -> Chunk:
         bad=[*a.bad, *b.bad],
         place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
         skipped=a.skipped + b.skipped,
+        attributes={name: _concatenated(a.attributes[name], column) for name, column in b.attributes.items()},
     )
+
+
+def _sliced(chunk: Chunk, part: slice) -> dict[str, Any]:
+    return {name: column[part] for name, column in chunk.attributes.items()}
 
 
 def _concatenated(a: Any, b: Any) -> Any:
