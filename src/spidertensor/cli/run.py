@@ -17,7 +17,7 @@ from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
-from spidertensor.learner.chunks import in_pieces, in_rounds
+from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
 from spidertensor.learner.first_batch import entries_needed, joined_first
 from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learner
@@ -100,6 +100,9 @@ class Run:
             chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
         if self.new:
             chunks = joined_first(chunks, learner.estimator.batch_size, self._note_first)
+            if learner.attributes and not isinstance(self.source, Stream):
+                # what columns are must not depend on how many rows arrive at once
+                chunks = first_in_two(chunks, learner.estimator.batch_size)
         # A stream's position is known only at the end of a chunk, so its chunks also end rounds.
         if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
             return in_rounds(chunks, self._in_whole_rounds, lambda: entries_needed(learner.estimator))

@@ -42,6 +42,16 @@ def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
         yield chunk
 
 
+def first_in_two(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
+    """Split the first chunk after n rows."""
+    for chunk in chunks:
+        if not chunk.quiet:
+            yield from cut(chunk, n) if len(chunk.rows) > n else (chunk,)
+            break
+        yield chunk
+    yield from chunks
+
+
 def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
     """Split after the n-th good row; bad rows go to the side where their row number falls."""
     assert chunk.values is not None

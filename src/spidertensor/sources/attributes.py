@@ -3,8 +3,8 @@
 What a column is (a value, a number, ...) is decided once, by the model, from cells with types: see
 estimator/columns/deciding.py. For the texts of a csv, an undecided column has whole numbers if all its texts
 are plain ones, numbers if all are numbers, and texts otherwise. "042" is no number, as with ids. Once
-decided, each text is read on its own: of a number as a number, of a value like an id, of a calendar as seconds
-if it is a number.
+decided, each text is read on its own: of a number as a number, of a value like an id, of a calendar as
+seconds if it is a number.
 """
 
 from __future__ import annotations
