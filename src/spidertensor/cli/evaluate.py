@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,6 +17,7 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.estimator.columns import Schema
     from spidertensor.evaluation.dataset import Dataset
     from spidertensor.evaluation.methods import Entry
     from spidertensor.method import Batch, Method
@@ -59,10 +61,10 @@ class Plan(NamedTuple):
 def evaluate(
     context: typer.Context,
     data: Data,
-    modes: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="The id columns, such as user,movie.")
-    ] = None,
+    modes: options.Modes = None,
     value: Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")] = None,
+    kind: options.Kinds = None,
+    attributes: options.AttributeFiles = None,
     binary: Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; score probabilities.")] = False,
     counts: Annotated[
         bool, typer.Option("--counts", help="Values are counts (0, 1, ...); score rates.")
@@ -144,9 +146,10 @@ def evaluate(
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
     spider evaluate flights --protocol prequential --plot flights.png
     spider evaluate plays.csv --modes user,song --events --over song --time when
+    spider evaluate r.csv --modes user+age,movie+genres --value rating
 
     Writes only the files of --plot and --rejects. The whole file is held in memory. The first tenth of a
-    stream is learned but not scored.
+    stream is learned but not scored. Baselines learn from ids alone.
     """
 
     call: program.Call = context.obj
@@ -172,13 +175,16 @@ def evaluate(
         raise CommandError("use only one of --binary and --counts")
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
     _check_events(data, events, over, value, own=own, values=binary or counts)
+    names, schema = options.modes_and_schema(modes, kind)
+    _check_attributes(schema, attributes, own=own, events=events, method=method)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
 
     def own_file() -> tuple[Dataset, dict[str, Any]]:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         return _own_file(
-            source, BadRows(source, on_bad, rejects), modes, value, time, over,
-            binary=binary or events, counts=counts, missing=missing_id.value, rules=bin,
+            source, BadRows(source, on_bad, rejects), names, value, time, over,
+            schema=schema, attributes=attributes, binary=binary or events, counts=counts,
+            missing=missing_id.value, rules=bin,
         )  # fmt: skip
 
     if events or (not own and catalogue.describe(data).events_over):
@@ -221,7 +227,8 @@ def evaluate(
         "protocol": plan.protocol.value,
         "test": tested,
     }
-    rows = {method: _rows(loaded, methods[method], plan, engine)}
+    describe = partial(_describe, attributes)
+    rows = {method: _rows(loaded, methods[method], plan, engine, describe)}
     for name in catalogue.floors:
         static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
         able = methods[name].counts or not loaded.likelihood.counts
@@ -289,6 +296,28 @@ def _check_events(
         raise CommandError("--over needs --events")
 
 
+def _check_attributes(
+    schema: Schema | None, attributes: list[str] | None, *, own: bool, events: bool, method: str
+) -> None:
+    if attributes and schema is None:
+        raise CommandError("--attributes needs attributes: name them in --modes as well, such as movie+year")
+    if schema is None or not own:
+        return
+    if events:
+        raise CommandError(
+            "events with attributes cannot be evaluated: name only columns of ids in --modes, or learn them "
+            "with spider fit, whose score compares them with popularity"
+        )
+    if method != "spider":
+        raise CommandError(f"{method} learns from ids alone: name only columns of ids in --modes")
+
+
+def _describe(attributes: list[str] | None, estimator: Any) -> frozenset[str]:
+    from spidertensor.cli import attribute_files
+
+    return attribute_files.set_all(estimator, attributes)
+
+
 def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
     """Check output files before anything is read or learned."""
     if plot is not None:
@@ -305,25 +334,32 @@ def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> N
 def _own_file(
     source: Source,
     rejected: BadRows,
-    modes: str | None,
+    names: list[str] | None,
     value: str | None,
     time: str | None,
     over: str | None,
     *,
+    schema: Schema | None,
+    attributes: list[str] | None,
     binary: bool,
     counts: bool,
     missing: str,
     rules: list[str] | None,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Load a file as a data set, with its facts for the record."""
+    from spidertensor.estimator import SpiderRegressor
+    from spidertensor.estimator.columns import FittedColumns
     from spidertensor.evaluation.own_file import load_file
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
 
-    if modes is None or (value is None and over is None):
+    if names is None or (value is None and over is None):
         needed = "--modes" if over else "--modes and --value"
         raise CommandError(f"{source.name}: a file needs {needed} to name its columns")
-    names, of_mode = options.words(modes), options.bin_rules(rules) or {}
+    of_mode, described = options.bin_rules(rules) or {}, frozenset()
+    if schema is not None:
+        names = [mode.name for mode in schema.modes if mode.has_id]
+        described = _describe(attributes, SpiderRegressor(modes=schema))  # pyright: ignore[reportArgumentType]
     if over is not None and over not in names:
         raise CommandError(f"--over {over}: choose one of the modes {', '.join(names)}")
     if unknown := [name for name in of_mode if name not in names]:
@@ -335,7 +371,7 @@ def _own_file(
     with output.bar(f"reading {source.name}") as progress:
         loaded = load_file(
             source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
-            missing=missing, bins=bins, events_over=over,
+            missing=missing, bins=bins, events_over=over, schema=schema, described=described,
         )  # fmt: skip
     return loaded, {
         "modes": names,
@@ -344,6 +380,7 @@ def _own_file(
         "entries": len(loaded.train.value),
         "bad_rows": rejected.count,
         "nodes": dict(zip(names, loaded.shape, strict=True)),
+        **({} if loaded.schema is None else {"attributes": FittedColumns(loaded.schema).kinds}),
     }
 
 
@@ -352,7 +389,9 @@ def _rows(
     entry: Entry,
     plan: Plan,
     engine: options.Engine = options.Engine.SEQUENTIAL,
+    describe: Callable[[Any], Any] | None = None,
 ) -> list[dict[str, Any]]:
+    """describe: sets attributes of an estimator, which then learns those of the data set"""
     from spidertensor.evaluation import protocols
 
     name = entry.name
@@ -361,6 +400,14 @@ def _rows(
         method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings)
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
+    if dataset.schema is not None:
+        from spidertensor.evaluation.with_attributes import of_estimator, of_ids
+
+        if describe is None:
+            method = of_ids(method)
+        else:
+            own = {each: settings[each] for each in ("rank", "batch_size", "engine")}
+            method = of_estimator(dataset.table, dataset.schema, dataset.likelihood, describe, own)
     compiling = "; the first run compiles for about 15 s" if name.startswith("spider") else ""
     with output.bar(f"{name} learns {dataset.name}{compiling}") as progress:
         if plan.protocol == Protocol.HELD_OUT:

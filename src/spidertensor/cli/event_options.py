@@ -61,7 +61,9 @@ def settings(
     return ({"negatives": NEGATIVES} if new else {}) | given
 
 
-def unlearned_labels(source: Source, modes: Sequence[str]) -> SpiderWarning | None:
+def unlearned_labels(
+    source: Source, modes: Sequence[str], attributes: Sequence[str] = ()
+) -> SpiderWarning | None:
     """Warn if a column looks like labels, because --events would learn its zeros as events."""
     from spidertensor import sources
     from spidertensor.faults import SpiderWarning
@@ -71,7 +73,7 @@ def unlearned_labels(source: Source, modes: Sequence[str]) -> SpiderWarning | No
     first = next(iter(sources.read(source, modes, keep=True)), None)
     rows = [] if first is None else first.records
     rows = rows if isinstance(rows, list) else rows.to_pylist()
-    for name in dict.fromkeys(name for row in rows for name in row if name not in modes):
+    for name in dict.fromkeys(name for row in rows for name in row if name not in (*modes, *attributes)):
         if {str(row.get(name)) for row in rows} in ({"0", "1"}, {"False", "True"}):
             reason = f"column {name} has 0 and 1, but --events ignores it: every row is an event"
             remedy = f"if 0 means that it did not happen, use --value {name} --binary"

@@ -15,7 +15,6 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
 
-Modes = Annotated[str | None, typer.Option(metavar="NAMES", help="The id columns, such as user,movie.")]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
 Counts = Annotated[
@@ -94,8 +93,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 GROUPS = {
     "Data": (
-        "modes", "value", "format", "columns", "delimiter", "encoding", "decimal", "missing_id", "bin",
-        "on_bad", "rejects",
+        "modes", "value", "kind", "attributes", "format", "columns", "delimiter", "encoding", "decimal",
+        "missing_id", "bin", "on_bad", "rejects",
     ),
     "Values": (
         "binary", "labels", "counts", "events", "over", "negatives", "remember_seen", "scaling", "clip",
@@ -114,8 +113,10 @@ GROUPS = {
 
 def fit(
     source: options.SourceName,
-    modes: Modes = None,
+    modes: options.Modes = None,
     value: Value = None,
+    kind: options.Kinds = None,
+    attributes: options.AttributeFiles = None,
     binary: Binary = False,
     counts: Counts = False,
     labels: Labels = None,
@@ -169,6 +170,8 @@ def fit(
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
+    spider fit r.csv --modes user+age,movie+genres --kind 'genres=many:|' --value rating
+    spider fit r.csv --modes user,movie+year --attributes movie=movies.csv --value rating
 
     Rows are learned in order, in one pass and in constant memory. Ctrl-C saves and stops; the same
     command with --resume continues with the first row not yet learned. The score is shown next to two
@@ -219,15 +222,16 @@ def fit(
     if max_nodes is not None:
         settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
+    names, schema = options.modes_and_schema(modes, kind)
     # slow imports, after the quick checks above
-    from spidertensor.cli import fit_loop, run_start, text_labels
+    from spidertensor.cli import attribute_files, fit_loop, run_start, text_labels
     from spidertensor.cli.same_settings import check_same
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
     dead = streams.dead_letters(dead_letter, broker_config, opened)
-    names = None if modes is None else options.words(modes)
-    kind = {"binary": binary, "classes": text_labels.parsed(labels), "paper": paper, "rules": rules}
+    about = {"binary": binary, "classes": text_labels.parsed(labels), "paper": paper, "rules": rules}
+    about["schema"] = schema
     with files.locked(path):
         if not (resume or add or force):
             _check_new(path)  # checked again under the lock
@@ -238,12 +242,13 @@ def fit(
             if events and not run.learner.estimator.learns_events:
                 raise CommandError(f"{path} learns values, so --events does not apply")
             settings = event_options.with_mode_numbers(settings, run.learner.modes)
-            check_same(run.learner, names, value, **kind, **settings)
+            check_same(run.learner, names, value, **about, **settings)
         else:
             if network is not None:
                 settings["network"] = files.network_by_name(network)
-            run = run_start.start(path, opened, names, value, **kind, **settings)
+            run = run_start.start(path, opened, names, value, **about, **settings)
         run.missing, run.keep = missing_id or run.missing, keep
+        run.described = attribute_files.set_all(run.learner.estimator, attributes)
         if predictions is not None:
             run.open_predictions(predictions, replace=force or (resume and run.new))
         after = run.row if resume else None

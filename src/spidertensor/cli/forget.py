@@ -23,7 +23,7 @@ def forget(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove nodes (their ids and factors) from a model.
+    """Remove nodes (their ids, factors and attributes) from a model.
 
     What the network and other nodes learned from their rows stays. The rows themselves may still be in the
     source, in files of rejects and predictions, in the journal of a server that was killed, and in copies
@@ -39,17 +39,19 @@ def forget(
     if not texts:
         raise CommandError("no ids to forget: list them, or use --ids FILE")
     from spidertensor.estimator import look
+    from spidertensor.learner.attributes import modes_with_ids
 
     with files.locked(model):
         estimator = look(model)  # needs neither JAX nor a custom network
         names = estimator.mode_names_
-        if mode not in names:
+        with_ids = [names[each] for each in modes_with_ids(estimator, len(names))]
+        if mode not in with_ids:
             raise CommandError(
-                f"--mode must be one of: {', '.join(names)}" + (f", not {mode!r}" if mode else "")
+                f"--mode must be one of: {', '.join(with_ids)}" + (f", not {mode!r}" if mode else "")
             )
         number = names.index(mode)
         parsed = estimator._parse_ids(number, texts)
-        entry = [[raw if place == number else 0 for place in range(len(names))] for raw in parsed]
+        entry = [[raw if each == mode else 0 for each in with_ids] for raw in parsed]
         seen = estimator.seen(entry)[:, number].tolist()
         forgotten = estimator.forget(number, parsed)
         if forgotten:

@@ -20,14 +20,17 @@ def info(
     spider info ratings.spider --json
     """
     from spidertensor.estimator import look
+    from spidertensor.learner.attributes import modes_with_ids
     from spidertensor.learner.labels import own_labels
 
     estimator = look(model) if network is None else files.load_model(model, network)
     entries = estimator.n_entries_
+    with_ids = modes_with_ids(estimator, len(estimator.mode_names_))
     record: dict[str, Any] = {
         "model": str(model),
         "kind": type(estimator).__name__,
-        "modes": dict(zip(estimator.mode_names_, estimator.n_nodes_, strict=True)),
+        "modes": {estimator.mode_names_[mode]: estimator.n_nodes_[mode] for mode in with_ids},
+        "attributes": _attributes(estimator),
         "entries": entries,
         "labels": None if (classes := own_labels(estimator)) is None else list(classes),
         "noise": getattr(estimator, "noise_", None),
@@ -59,9 +62,44 @@ def info(
             ("position", _place(record["position"])),
         ],
     )
+    if record["attributes"]:
+        output.say("")
+        _print_attributes(record["attributes"])
     if len(record["members"]) > 1:
         output.say("")
         _print_members(record["members"])
+
+
+def _attributes(estimator: Any) -> list[dict[str, Any]]:
+    """The attribute columns: values are its nodes in the model, described the nodes that have one."""
+    columns = estimator._learned.columns
+    if columns is None:
+        return []
+    return [
+        {
+            "mode": columns.schema.names[column.mode],
+            "column": column.spec.name,
+            "kind": column.spec.kind,
+            "values": column.n_rows,
+            "described": column.n_described,
+            "left_out": column.n_left_out,
+        }
+        for column in columns.columns
+    ]
+
+
+def _print_attributes(attributes: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            each["column"],
+            each["mode"],
+            each["kind"],
+            f"{each['values']:,}",
+            "" if each["described"] is None else f"{each['described']:,}",
+        ]
+        for each in attributes
+    ]
+    output.print_table("attributes", ["column", "mode", "kind", "values", "nodes that have one"], rows)
 
 
 def _print_members(members: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import typer
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.estimator.columns import Schema
     from spidertensor.sources import Source
     from spidertensor.spider.likelihoods import Likelihood
 
@@ -78,6 +79,32 @@ BinRules = Annotated[
         metavar="MODE=RULE",
         help="Bin a numeric column: price=quantiles:20 (of the first 10,000 numbers), price=width:0.5 or "
         "price=edges:1,5,10. Repeat for other modes.",
+    ),
+]
+Modes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="The id columns, such as user,movie. With attributes: user+age+gender,movie+genres. Columns "
+        "that describe the row, not an id: when=hour+time.",
+    ),
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        metavar="COLUMN=KIND",
+        help="What an attribute is, if its first values do not show it: value, number, calendar, many, or "
+        "many:| for texts such as drama|war. Repeat for other columns.",
+    ),
+]
+AttributeFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attributes",
+        metavar="MODE=FILE",
+        help="A file that describes ids, one row for each: movie=movies.csv has the column movie and "
+        "attributes of movies. Repeat for other modes.",
     ),
 ]
 Scaling = Annotated[
@@ -155,6 +182,29 @@ def bin_rules(texts: list[str] | None) -> dict[str, str] | None:
             raise CommandError(f"--bin {name}: {error.reason}") from None
         rules[name] = rule
     return rules or None
+
+
+def modes_and_schema(modes: str | None, kinds: list[str] | None) -> tuple[list[str] | None, Schema | None]:
+    """The names of --modes, and with attributes all about them; a plain list of ids has no schema."""
+    of_column: dict[str, str] = {}
+    for text in kinds or ():
+        name, equals, kind = text.partition("=")
+        if not equals or name in of_column:
+            raise CommandError(
+                f"--kind takes COLUMN=KIND, once per column, such as genres=many:|, not {text!r}"
+            )
+        of_column[name] = kind
+    if modes is None or not (set("+=*") & set(modes) or "recent(" in modes):
+        if of_column:
+            raise CommandError("--kind is for attributes: name them in --modes as well, such as movie+genres")
+        return (None if modes is None else words(modes)), None
+    from spidertensor.estimator.columns import Schema  # imported late: slow
+
+    try:
+        schema = Schema.parse_text(modes, of_column)
+    except ValueError as error:
+        raise CommandError(f"--modes {modes}: {error}") from None
+    return list(schema.names), schema
 
 
 def words(text: str) -> list[str]:

@@ -37,6 +37,7 @@ def predict(
     source: options.SourceName,
     out: Out = None,
     modes: Modes = None,
+    attributes: options.AttributeFiles = None,
     interval: options.Interval = None,
     network: options.NetworkName = None,
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
@@ -56,20 +57,30 @@ def predict(
     errors of recent predictions. Ids that the model has not seen are predicted from the prior; the number
     of such rows is printed at the end. Rows without an id are skipped only with --missing-id skip.
 
+    Attributes that SOURCE does not have are those that the model knows of each id. --attributes describes
+    ids for this call; the model file stays as it is.
+
     \b
     spider predict ratings.spider pairs.csv --out predicted.parquet
     spider predict ratings.spider pairs.csv --interval 0.9
     cat pairs.jsonl | spider predict ratings.spider - --format jsonl > out.csv
     """
     from spidertensor import sources
+    from spidertensor.cli import attribute_files
     from spidertensor.estimator.inputs import Columns
     from spidertensor.learner import position
+    from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids
+    from spidertensor.sources.attributes import with_types
 
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood_)
-    names = estimator.mode_names_ if modes is None else options.words(modes)
-    if len(names) != len(estimator.mode_names_):
-        raise CommandError(f"{model} has {len(estimator.mode_names_)} modes, but --modes names {len(names)}")
+    with_ids = modes_with_ids(estimator, len(estimator.mode_names_))
+    own = [estimator.mode_names_[mode] for mode in with_ids]
+    names = own if modes is None else options.words(modes)
+    if len(names) != len(own):
+        raise CommandError(f"{model} has {len(own)} modes, but --modes names {len(names)}")
+    attribute_files.set_all(estimator, attributes)
+    wanted, decided = attribute_columns(estimator), kinds(estimator)
     opened = options.source(source, format, columns, delimiter, encoding, decimal)
     out = None if out == Path("-") else out  # - is standard output
     rejects = rejects or (out or Path("predict")).with_suffix(".rejects.jsonl")
@@ -78,9 +89,11 @@ def predict(
     for each in filter(None, targets.values()):
         files.check_writable(each)
     rejected = BadRows(opened, on_bad, rejects)
+    texts, bins = position.all_text(estimator), position.bins(estimator)
     chunks = sources.read(
-        opened, names, all_text=position.all_text(estimator), keep=True,
-        missing=missing_id or files.missing_id(estimator), bins=position.bins(estimator),
+        opened, names, all_text=[texts[mode] for mode in with_ids], keep=True,
+        missing=missing_id or files.missing_id(estimator), bins=[bins[mode] for mode in with_ids],
+        attributes=wanted,
     )  # fmt: skip
     n, unseen, skipped, notes = 0, 0, 0, Notes()
     records = None
@@ -89,16 +102,17 @@ def predict(
         writers.written(out, spreadsheet_safe=spreadsheet_safe) as write,
     ):
         for chunk in chunks:
+            chunk = with_types(chunk, decided, opened, names)
             records = chunk.records
             rejected.take(chunk.bad)
             skipped += chunk.skipped
             if len(chunk.rows):
-                ids = Columns(chunk.columns)
+                ids = Columns(chunk.columns, tuple(own) if wanted else None, chunk.attributes)
                 with notes.of_warnings():
                     predicted = _predictions(estimator, ids, interval)
                 write(chunk.records, predicted)
                 n += len(chunk.rows)
-                unseen += int((~estimator.seen(ids)).any(axis=1).sum())
+                unseen += int((~estimator.seen(ids)[:, with_ids]).any(axis=1).sum())
         if not n:
             if rejected.count:
                 raise CommandError(f"{opened.name}: no good rows to predict")

@@ -83,7 +83,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         "bad_rows": learner.position["bad"],
         "skipped_rows": run.skipped,
         "row": run.row,
-        "nodes": dict(zip(learner.modes, model.n_nodes_, strict=True)),
+        "nodes": {learner.modes[mode]: model.n_nodes_[mode] for mode in learner.with_ids},
         "noise": getattr(model, "noise_", None),
         "log_evidence": model.log_evidence_ / model.n_entries_,
         "members": output.members_of(model),

@@ -33,14 +33,15 @@ def recommend(
         list[str] | None,
         typer.Option(
             metavar="MODE=ID",
-            help="The id of a mode, such as user=42. Repeat for every mode but the ranked one.",
+            help="The id of a mode, such as user=42. Repeat for every mode but the ranked one. Also an "
+            "attribute of the situation or of a given id, such as hour=8.",
         ),
     ] = None,
     given_file: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank once for each row of this file. Its columns are the other modes.",
+            help="Rank once for each row of this file. Its columns are the other modes, and attributes.",
         ),
     ] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of nodes to show.")] = 10,
@@ -66,6 +67,7 @@ def recommend(
         ),
     ] = Explore.MEAN,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for Thompson sampling.")] = None,
+    attributes: options.AttributeFiles = None,
     interval: options.Interval = None,
     out: Annotated[
         Path | None,
@@ -90,13 +92,20 @@ def recommend(
     spider recommend log.spider --given user=anna --given hour=13 --over file
     spider recommend r.spider --given-file users.csv --over movie --out out.csv
     spider recommend r.spider --given user=42 --over movie --exclude seen.csv
+    spider recommend r.spider --given user=42 --over movie --attributes movie=new.csv
     """
+    from spidertensor.cli import attribute_files
     from spidertensor.faults import SpiderWarning
+    from spidertensor.learner.attributes import attribute_columns, modes_with_ids
 
     estimator = files.load_model(model, network)
     options.check_interval(interval, model, estimator.likelihood_)
-    names = estimator.mode_names_
-    fixed = _given(given or [], over, names, model)
+    names = [estimator.mode_names_[mode] for mode in modes_with_ids(estimator, len(estimator.mode_names_))]
+    others = [name for name in attribute_columns(estimator) if name not in names]
+    fixed = _given(given or [], over, [*names, *others], model)
+    if over in others:
+        raise CommandError(f"{over} is an attribute; --over takes one of: {', '.join(names)}")
+    attribute_files.set_all(estimator, attributes)
     to_file = given_file is not None or out is not None
     if as_json and to_file:
         raise CommandError("--json is for one ranking on standard output; use --out FILE.jsonl")
@@ -110,7 +119,12 @@ def recommend(
         files.check_apart({"--exclude": exclude, "--out": out})
         files.check_writable(out)
     notes = Notes()
-    ids = {name: files.parse_id(estimator, names.index(name), text) for name, text in fixed.items()}
+    ids = {
+        name: tables.parse_attribute(estimator, name, text)
+        if name in others
+        else files.parse_id(estimator, estimator.mode_names_.index(name), text)
+        for name, text in fixed.items()
+    }
     rest = [name for name in names if name != over and name not in fixed]
     how: dict[str, Any] = {"n": n, "explore": explore.value, "coverage": interval}
     if candidates is not None:
@@ -120,11 +134,14 @@ def recommend(
     if rest and given_file is None:
         raise CommandError(f"--given is missing for: {', '.join(rest)}")
     if exclude is not None:
-        how["exclude"] = tables.read_ids("--exclude", exclude, estimator, [over], [*fixed, *rest])
+        how["exclude"] = tables.read_ids(
+            "--exclude", exclude, estimator, [over], [name for name in names if name in (*fixed, *rest)]
+        )
     if given_file is not None:
         if not rest:
             raise CommandError("--given-file is not needed: all other modes are given")
-        rows = tables.read_ids("--given-file", given_file, estimator, rest)
+        rows = tables.read_ids("--given-file", given_file, estimator, rest, attributes=others)
+        rows = {name: column for name, column in rows.items() if name not in fixed}
         _note_unseen(notes, estimator, rows, "row")
         _write(notes, estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
@@ -136,8 +153,9 @@ def recommend(
         _write(notes, estimator, over, {}, one, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
     with notes.of_warnings():
+        every = estimator.mode_names_
         ranked = estimator.recommend(
-            _numbered(ids, names), names.index(over), seed=seed, **_by_number(how, names)
+            _numbered(ids, every), every.index(over), seed=seed, **_by_number(how, every)
         )
     left_out = {"candidates", "exclude"} & how.keys() or estimator.settings_.get(
         "remember_seen", False
@@ -204,7 +222,7 @@ def _lines(
 ) -> tuple[list[dict[str, Any]], list[list[float]]]:
     records, numbers = [], []
     for row, best in enumerate(ranked):
-        given = {name: part[name][row] for name in names if name in part}
+        given = {name: part[name][row] for name in (*names, *part) if name in part}
         # write a missing id as null, which fits a column of any type
         ids = {name: None if raw == MISSING_ID else raw for name, raw in given.items()}
         for rank, each in enumerate(best, 1):
@@ -220,8 +238,8 @@ def _columns(estimator: Estimator, interval: float | None) -> list[str]:
 
 
 def _numbered(ids: dict[str, Any], names: list[str]) -> dict[str | int, Any]:
-    """Ids by mode number, because models fitted without names do not know the names."""
-    return {names.index(name): each for name, each in ids.items()}
+    """Ids by mode number, because models fitted without names do not know the names; attributes by name."""
+    return {names.index(name) if name in names else name: each for name, each in ids.items()}
 
 
 def _by_number(how: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -243,8 +261,9 @@ def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None
 
     from spidertensor.faults import SpiderWarning
 
+    modes = estimator.mode_names_
     for name, raw in ids.items():
-        if tables.unseen(estimator, {name: np.fromiter([raw], object, 1)}).any():
+        if name in modes and tables.unseen(estimator, {name: np.fromiter([raw], object, 1)}).any():
             reason = f"{name}={output.shown(raw)} was never seen: predicted from the prior"
             notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
 

@@ -17,11 +17,12 @@ from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
-from spidertensor.learner.chunks import in_pieces, in_rounds
+from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
 from spidertensor.learner.first_batch import entries_needed, joined_first
 from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
+from spidertensor.sources.attributes import with_types
 from spidertensor.sources.bins import QUANTILE_NUMBERS
 
 MANY_BAD_SHARE = 0.05  # of the rows
@@ -51,6 +52,7 @@ class Run:
     predicted: int | None = None  # bytes of the predictions file at the checkpoint to resume from
     predictions: Predictions | None = None
     rounds: Rounds | None = None  # if there are several workers
+    described: frozenset[str] = frozenset()  # attributes from files of their own: see attribute_files.py
     opened: OpenStream | None = field(init=False, default=None)
     skipped: int = field(init=False, default=0)  # rows without an id
     bad: int = field(init=False, default=0)  # bad rows of this run
@@ -77,22 +79,30 @@ class Run:
     def chunks(self) -> Iterator[Chunk]:
         learner, position = self.learner, self.learner.position
         classes = learner.classes
+        texts, bins = position["all_text"], [learner.bins[mode] for mode in learner.with_ids]
         how = {
-            "likelihood": learner.estimator.likelihood_, "all_text": position["all_text"],
-            "missing": self.missing, "bins": learner.bins,
+            "likelihood": learner.estimator.likelihood_,
+            "all_text": texts and [texts[mode] for mode in learner.with_ids],
+            "missing": self.missing, "bins": bins, "attributes": learner.attributes,
             "labels": classes and (labels.label_text(classes[0]), labels.label_text(classes[1])),
         }  # fmt: skip
         if isinstance(self.source, Stream):
             at = position["stream"]
-            self.opened = sources.open(self.source, learner.modes, learner.value, position=at, **how)
+            self.opened = sources.open(self.source, learner.id_columns, learner.value, position=at, **how)
             chunks = self.opened.chunks(QUIET_S)
         else:
             at = {"skip": position["row"], "last": position["last"]}
-            chunks = read(self.source, learner.modes, learner.value, quiet=QUIET_S, **at, **how)
+            needed = [name for name in learner.attributes if self.new and name not in self.described]
+            chunks = read(
+                self.source, learner.id_columns, learner.value, quiet=QUIET_S, needed=needed, **at, **how
+            )
         if learner.value is None:
             chunks = (chunk._replace(values=np.ones(len(chunk.rows))) for chunk in chunks)
         if self.new:
             chunks = joined_first(chunks, learner.estimator.batch_size, self._note_first)
+            if learner.attributes and not isinstance(self.source, Stream):
+                # what columns are must not depend on how many rows arrive at once
+                chunks = first_in_two(chunks, learner.estimator.batch_size)
         # A stream's position is known only at the end of a chunk, so its chunks also end rounds.
         if self.rounds is not None and self.rounds.workers > 1 and not isinstance(self.source, Stream):
             return in_rounds(chunks, self._in_whole_rounds, lambda: entries_needed(learner.estimator))
@@ -120,6 +130,9 @@ class Run:
     def learn(self, chunk: Chunk, rejected: BadRows) -> None:
         """Learn a whole chunk or, if an error is raised, nothing of it."""
         learner, before, learned = self.learner, rejected.count, None
+        if self.new and learner.is_new:
+            self._note_absent(chunk)
+        chunk = with_types(chunk, learner.kinds, self.source, learner.id_columns)
         self._reject(chunk, rejected)
         if len(chunk.rows):
             assert chunk.values is not None
@@ -128,7 +141,7 @@ class Run:
                 rejected.take(_bad_rows(chunk, error, learner.columns), chunk.place)
 
             try:
-                learned = learner.learn(chunk.columns, chunk.values, refuse)
+                learned = learner.learn(chunk.columns, chunk.values, refuse, chunk.attributes)
             except (ValueError, ModuleNotFoundError) as error:  # an invalid setting, or no JAX
                 if isinstance(error, Fault):
                     raise
@@ -146,6 +159,15 @@ class Run:
                 value = learned.values if learner.classes is None else learner.labels(learned.values)
                 columns = [*learned.ids, *([] if learner.value is None else [value])]
                 self.predictions.add(chunk.rows[learned.kept], columns, learned.numbered.update)
+
+    def _note_absent(self, chunk: Chunk) -> None:
+        """Note if the first rows of a source without a header have nothing in a column: a wrong name?"""
+        for name, column in chunk.attributes.items():
+            if name not in self.described and all(each is None for each in column.tolist()):
+                n = output.counted(len(chunk.rows), "row")
+                reason = f"the first {n} of {self.source.name} have no {name}"
+                remedy = "check the name in --modes"
+                self.notes.tell(SpiderWarning(reason, kind=f"no {name}", remedy=remedy))
 
     def _reject(self, chunk: Chunk, rejected: BadRows) -> None:
         try:
@@ -200,6 +222,7 @@ def _bad_rows(chunk: Chunk, error: EntryError, names: list[str]) -> list[BadRow]
     for place in error.rows:
         value = float(chunk.values[place])
         raw = dict(zip(names, [*(column[place] for column in chunk.columns), value], strict=False))
+        raw |= {name: column[place] for name, column in chunk.attributes.items()}
         reason = worded(error.but(row=None, value=value))
         bad.append(BadRow(int(chunk.rows[place]), reason, output.plain(raw)))
     return bad

@@ -9,6 +9,7 @@ from spidertensor.cli import event_options, files, output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.run import Run
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.columns import Schema
 from spidertensor.estimator.groups import paths
 from spidertensor.estimator.labels import Classes, are_zero_one
 from spidertensor.learner import position
@@ -27,9 +28,10 @@ def start(
     paper: bool,
     classes: Classes | None = None,
     rules: dict[str, str] | None = None,
+    schema: Schema | None = None,
     **settings: Any,
 ) -> Run:
-    """A run with a new model. rules: of bins, by mode name"""
+    """A run with a new model. rules: of bins, by mode name; schema: of a model with attributes"""
     events = "negatives" in settings
     if modes is None or (value is None and not events):
         raise CommandError("a new model needs --modes and --value, or --events for rows without a value")
@@ -39,16 +41,21 @@ def start(
             raise CommandError(
                 f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"
             )
-    estimator = (kind.paper() if paper else kind()).set_params(**paths(settings))
+    estimator = (kind.paper() if paper else kind()).set_params(**paths(settings), modes=schema)
     own = None if classes is None or are_zero_one(classes) else classes
     rules = rules or {}
-    if unknown := [name for name in rules if name not in modes]:
+    with_ids = modes if schema is None else [mode.name for mode in schema.modes if mode.has_id]
+    if unknown := [name for name in rules if name not in with_ids]:
         raise CommandError(f"--bin {unknown[0]}: bins need a mode; name it in --modes as well")
     bins = [Bins(rules[name]) if name in rules else None for name in modes]
     learner = Learner(estimator, path, modes, value, bins=bins, classes=own)
     learner.position = position.at_start(source, value, standing(learner, source).all_text, [])
     run = Run(learner, source)
-    if events and isinstance(source, Source) and (note := event_options.unlearned_labels(source, modes)):
+    if (
+        events
+        and isinstance(source, Source)
+        and (note := event_options.unlearned_labels(source, learner.id_columns, learner.attributes))
+    ):
         run.notes.tell(note)
     return run
 

@@ -120,6 +120,11 @@ def _check(model: Spider, workers: int) -> None:
         raise ValueError("max_nodes does not work with workers: leave out one of them")
     if params.get("negatives") is not None:
         raise ValueError("models of events (negatives) do not work with workers: leave out the workers")
+    schema = model._schema
+    if schema is not None and any(mode.columns for mode in schema.modes):
+        raise ValueError(
+            "attributes do not work with workers: leave out the workers, or name only columns of ids in modes"
+        )
     most = len(members_of(params))
     if workers > most and model.likelihood_.level_var:
         raise ValueError(f"{model.likelihood_.name} models can use one worker per member: at most {most}")

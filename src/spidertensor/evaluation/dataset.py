@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns import Schema
 from spidertensor.method import Batch
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -67,6 +68,7 @@ class Dataset(Info):
 
     time_order: an argsort of `train` by time; None if times are unknown
     labels:     the raw ids of each mode's nodes; () if unknown
+    table:      raw columns of a file with attributes, and its `schema`: see with_attributes.py
     truth:      synthetic only: noise-free f of "train" and "test" (for binary, P(1) = Phi(f))
     """
 
@@ -76,6 +78,8 @@ class Dataset(Info):
     time_order: NDArray[np.int64] | None = None
     labels: tuple[NDArray[Any], ...] = ()
     truth: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    table: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    schema: Schema | None = None
 
     def split(self, seed: int, test: str = "paper", share: float = TEST_SHARE) -> tuple[Batch, Batch]:
         """Training entries, shuffled, and the published test ("paper", "clean") or a random share."""

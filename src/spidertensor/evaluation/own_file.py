@@ -6,7 +6,7 @@ Held in memory: a node number per mode and a value for each row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Any
@@ -16,10 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spidertensor import sources
+from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.evaluation.dataset import Dataset, DatasetError, as_batch
+from spidertensor.evaluation.with_attributes import decided
 from spidertensor.sources import BadRow, Bins, Chunk, Source
+from spidertensor.sources.attributes import typed, with_types
 from spidertensor.spider.likelihoods import Likelihood
 
 MIN_ROWS = 50  # a tenth of fewer rows is too few to measure anything
@@ -39,6 +42,8 @@ def load_file(
     progress: Callable[[float | None], None] = lambda share: None,
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
+    schema: Schema | None = None,
+    described: Collection[str] = (),
 ) -> Dataset:
     """Load the good rows of a source; DatasetError if they are too few or all equal.
 
@@ -48,28 +53,52 @@ def load_file(
     on_bad:   called with the bad rows of each chunk; may raise
     progress: called with the share of the file read so far
     missing, bins: see sources.read
+    schema:   of a model with attributes; `modes` are those with ids. The last column of the index is then the
+              row of the `table` (with_attributes.py)
+    described: attributes that the source need not have
     """
     nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time)
     index, values, times = [], [], []
+    attributes = [] if schema is None else [name for name in schema.inputs if name not in modes]
+    table: dict[str, list[NDArray[Any]]] = {}
     chunks = sources.read(
-        source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins
-    )
+        source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins,
+        attributes=attributes, needed=[name for name in attributes if name not in described],
+    )  # fmt: skip
     for chunk in chunks:
+        if schema is not None:
+            kinds = FittedColumns(schema).kinds
+            if not table and len(chunk.rows):  # the first rows decide
+                schema = decided(schema, typed(chunk.attributes, kinds, source)[0])
+                kinds = FittedColumns(schema).kinds
+            chunk = with_types(chunk, kinds, source, list(modes))
         found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
         found, good, wrong = clock.read(chunk)
         on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
         index.append(to_index(nodes, Columns([column[good] for column in chunk.columns]), add=True))
         values.append(found_values[good])
+        if schema is not None:
+            for name, column in [*zip(modes, chunk.columns, strict=True), *chunk.attributes.items()]:
+                table.setdefault(name, []).append(column[good])
         times.append(found)
         progress(chunk.share)
     _check(source.name, value, np.concatenate([np.empty(0), *values]))
-    train = as_batch(np.concatenate(index), np.concatenate(values))
+    entries = np.concatenate(index)
+    if schema is not None:
+        entries = np.column_stack([entries, np.arange(len(entries))])
+    train = as_batch(entries, np.concatenate(values))
     order = np.argsort(np.concatenate(times), kind="stable")
     return Dataset(
         name=source.name, about="", modes=tuple(modes), value_name=value or "", likelihood=likelihood,
         licence="", source=source.name, shape=tuple(map(len, nodes)), train=train, time_order=order,
-        events_over=events_over,
+        events_over=events_over, table={name: _joined(parts) for name, parts in table.items()},
+        schema=schema,
     )  # fmt: skip
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    same = len({part.dtype for part in parts}) == 1
+    return np.concatenate(parts if same else [part.astype(object) for part in parts])
 
 
 def _check(name: str, column: str | None, value: NDArray[np.float64]) -> None:

@@ -271,5 +271,12 @@ def progress(step: Step, lost: NotLearned, *, n_scored: int, skipped: int) -> Ro
         "seconds": step.seconds,
         "entries_per_second": step.n_entries / max(step.seconds, 1e-9),
         **lost._asdict(),
-        "members": step.state.weights.tolist() if isinstance(step.state, CommitteeState) else None,
+        "members": _weights(step.state),
     }
+
+
+def _weights(state: Any) -> list[float] | None:
+    """The weights of committee members; an estimator is a state too (with_attributes.py)."""
+    if isinstance(state, CommitteeState):
+        return state.weights.tolist()
+    return [member.weight for member in state.members_] if hasattr(state, "members_") else None

@@ -42,22 +42,33 @@ def in_pieces(chunks: Iterator[Chunk], most: int) -> Iterator[Chunk]:
         yield chunk
 
 
+def first_in_two(chunks: Iterator[Chunk], n: int) -> Iterator[Chunk]:
+    """Split the first chunk after n rows."""
+    for chunk in chunks:
+        if not chunk.quiet:
+            yield from cut(chunk, n) if len(chunk.rows) > n else (chunk,)
+            break
+        yield chunk
+    yield from chunks
+
+
 def cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
     """Split after the n-th good row; bad rows go to the side where their row number falls."""
     assert chunk.values is not None
     if n == len(chunk.rows):
         return chunk, chunk._replace(
             columns=[column[:0] for column in chunk.columns], values=chunk.values[:0], rows=chunk.rows[:0],
-            bad=[], skipped=0,
+            bad=[], skipped=0, attributes=_sliced(chunk, slice(0, 0)),
         )  # fmt: skip
     end = int(chunk.rows[n - 1])
     first = chunk._replace(
         columns=[column[:n] for column in chunk.columns], values=chunk.values[:n], rows=chunk.rows[:n],
         bad=[each for each in chunk.bad if each.row <= end], end=end, last=None, skipped=0,
+        attributes=_sliced(chunk, slice(n)),
     )  # fmt: skip
     rest = chunk._replace(
         columns=[column[n:] for column in chunk.columns], values=chunk.values[n:], rows=chunk.rows[n:],
-        bad=[each for each in chunk.bad if each.row > end],
+        bad=[each for each in chunk.bad if each.row > end], attributes=_sliced(chunk, slice(n, None)),
     )  # fmt: skip
     return first, rest
 
@@ -74,7 +85,12 @@ def joined(a: Chunk, b: Chunk) -> Chunk:
         bad=[*a.bad, *b.bad],
         place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
         skipped=a.skipped + b.skipped,
+        attributes={name: _concatenated(a.attributes[name], column) for name, column in b.attributes.items()},
     )
+
+
+def _sliced(chunk: Chunk, part: slice) -> dict[str, Any]:
+    return {name: column[part] for name, column in chunk.attributes.items()}
 
 
 def _concatenated(a: Any, b: Any) -> Any:

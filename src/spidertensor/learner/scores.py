@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +40,16 @@ class Scores:
     """
 
     def __init__(
-        self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None, memory: float = math.inf
+        self,
+        likelihood: Likelihood,
+        n_modes: int,
+        rule: Rule | None = None,
+        memory: float = math.inf,
+        with_ids: Sequence[int] | None = None,
     ) -> None:
-        """memory: in entries; rule: how negatives are drawn, if the model learns events"""
+        """memory: in entries; rule, with_ids: see RunningFloors"""
         self.memory = memory
-        self._floors = RunningFloors(likelihood, n_modes, rule)
+        self._floors = RunningFloors(likelihood, n_modes, rule, with_ids)
         self.by_squares = self._floors.by_squares
         self.log_evidence = 0.0  # of all entries scored since the start
         self.sums = Sums(

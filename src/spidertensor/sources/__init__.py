@@ -44,6 +44,7 @@ from spidertensor.sources.bins import Bins, binned
 from spidertensor.sources.columns import (
     MISSING,
     to_bin_numbers,
+    to_cells,
     to_ids,
     to_labels,
     to_numbers,
@@ -148,6 +149,8 @@ def read(
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
     labels: tuple[str, str] | None = None,
+    attributes: Sequence[str] = (),
+    needed: Sequence[str] = (),
 ) -> Iterator[Chunk]:
     """Yield the rows after row number `skip` in chunks, as they arrive.
 
@@ -161,8 +164,11 @@ def read(
                 "own": use MISSING_ID, a node of its own
     bins:       per mode, the bins for its numbers, or None; unknown quantiles come from the first rows
     labels:     the texts for the values 0 and 1; a row with any other is bad
+    attributes: columns beside the ids, which rows and files may lack; see attributes.py for their types
+    needed:     those of them that a file with named columns must have
     """
     wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins, labels=labels)
+    wanted = _with_attributes(wanted, attributes, needed)
     chunks = _read(source, wanted._replace(keep=keep, quiet=quiet), skip, last)
     return binned(chunks, bins) if bins and wanted.numbers else chunks
 
@@ -184,6 +190,13 @@ def _wanted(
     if len(set(wanted.columns)) < len(wanted.columns):
         raise SourceError(f"a column is named twice: {', '.join(wanted.columns)}")
     return wanted
+
+
+def _with_attributes(wanted: Wanted, attributes: Sequence[str], needed: Sequence[str] = ()) -> Wanted:
+    if wanted.value in attributes:
+        raise SourceError(f"a column is named twice: {wanted.value} is the value and an attribute")
+    own = [name for name in attributes if name not in wanted.modes]
+    return wanted._replace(attributes=own, needed=[name for name in needed if name in own])
 
 
 def _read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Chunk]:
@@ -216,6 +229,7 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
     labels: tuple[str, str] | None = None,
+    attributes: Sequence[str] = (),
 ) -> OpenStream:
     """Open a stream in a broker: kafka://host:9092/topic, redis://host:6379/stream, nats://host:4222/STREAM.
 
@@ -228,11 +242,13 @@ def open(  # noqa: A001 (as webbrowser.open, tarfile.open)
     config:    settings of the client, such as passwords and certificates, or a file with them
     on_gap:    "raise", or "continue" to accept that messages were deleted before they were read
     until_end: stop at the current end of the stream instead of waiting for more
-    likelihood, all_text, missing, bins, labels: see `read`; iterating applies bins, `poll` leaves numbers
+    likelihood, all_text, missing, bins, labels, attributes: see `read`; iterating applies bins, `poll` leaves
+               numbers
     """
     if isinstance(url, str):
         url = stream_at(url, format, columns, config=config, on_gap=on_gap, until_end=until_end)
     wanted = _wanted(modes, value, likelihood, all_text, missing=missing, bins=bins, labels=labels)
+    wanted = _with_attributes(wanted, attributes)
     return OpenStream(url, wanted, position, partial(_checked, wanted=wanted, source=url), bins)
 
 
@@ -275,12 +291,16 @@ def _checked(parsed: Parsed, wanted: Wanted, source: Source | Stream) -> Chunk:
         wrong = {place: f"{wanted.value} {reason}" for place, reason in no_number.items()} | wrong
     left_out -= wrong.keys()
     rows, records, bad = parsed.rows, parsed.records, parsed.bad
+    attributes = {
+        name: to_cells(column, empty_is_missing=not typed) for name, column in parsed.attributes.items()
+    }
     if wrong or left_out:
         found = [BadRow(int(rows[i]), reason, parsed.raw(int(rows[i]))) for i, reason in wrong.items()]
         bad = sorted([*bad, *found], key=lambda each: each.row)
         good = np.ones(len(rows), bool)
         good[[*wrong, *left_out]] = False
         columns = [column[good] for column in columns]
+        attributes = {name: column[good] for name, column in attributes.items()}
         values = None if values is None else values[good]
         rows = rows[good]
         if isinstance(records, pa.Table):
@@ -288,5 +308,6 @@ def _checked(parsed: Parsed, wanted: Wanted, source: Source | Stream) -> Chunk:
         elif records is not None:
             records = [record for record, fine in zip(records, good, strict=True) if fine]
     return Chunk(
-        columns, values, rows, bad, parsed.end, parsed.share, parsed.last, records, skipped=len(left_out)
-    )
+        columns, values, rows, bad, parsed.end, parsed.share, parsed.last, records, skipped=len(left_out),
+        attributes=attributes,
+    )  # fmt: skip

@@ -37,7 +37,7 @@ def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDA
 
 def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
     # Look at the first text before casting: arrow is slow to find out that a column is not of ints.
-    if find_ints and len(column) and isinstance(_id(column[0].as_py()), int):
+    if find_ints and len(column) and isinstance(plain_id(column[0].as_py()), int):
         try:
             ints = column.cast(pa.int64())
             if column.equals(ints.cast(pa.string())):  # arrow also reads "042" and "0x2a" as 42
@@ -47,7 +47,7 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
     coded = column.dictionary_encode()
     ids: list[Any] = coded.dictionary.to_pylist()
     if find_ints:
-        ids = [_id(text) for text in ids]
+        ids = [plain_id(text) for text in ids]
     codes = coded.indices.fill_null(-1).to_numpy()
     missing = [-1] if codes.min(initial=0) < 0 else []
     if empty_is_missing and "" in ids:
@@ -59,7 +59,7 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
     return known[codes], dict.fromkeys(places, MISSING)
 
 
-def _id(text: str) -> int | str:
+def plain_id(text: str) -> int | str:
     if _PLAIN_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     return text
@@ -79,6 +79,20 @@ def _object_ids(column: list[Any]) -> tuple[NDArray[Any], Wrong]:
 
 def _objects(column: list[Any]) -> NDArray[Any]:
     return np.fromiter(column, object, len(column))  # np.array would split a list
+
+
+def to_cells(column: Any, *, empty_is_missing: bool) -> NDArray[Any]:
+    """The cells of an attribute, which may have any type: None, NaN or NaT where missing."""
+    if isinstance(column, list):
+        return _objects(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    types, kind = pa.types, column.type
+    whole = (types.is_integer(kind) or types.is_boolean(kind)) and not column.null_count
+    if whole or types.is_floating(kind) or (types.is_timestamp(kind) and kind.tz is None):
+        return column.to_numpy(zero_copy_only=False)
+    cells = column.to_pylist()
+    return _objects([each or None for each in cells] if empty_is_missing else cells)
 
 
 def with_missing(ids: NDArray[Any], places: list[int]) -> NDArray[Any]:

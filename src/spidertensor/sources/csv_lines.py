@@ -13,7 +13,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spidertensor.sources.lines import BOM, MAX_LINE_BYTES, Parser, not_text, parsed_lines, raw_line, shown
-from spidertensor.sources.source import BadRow, Format, Parsed, Source, SourceError, Wanted, find_columns
+from spidertensor.sources.source import (
+    BadRow,
+    Format,
+    Parsed,
+    Source,
+    SourceError,
+    Wanted,
+    find_attributes,
+    find_columns,
+)
 
 
 def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterator[Parsed]:
@@ -41,7 +50,8 @@ def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
             remedy = "if there is none, pass the column names"
             raise SourceError(f"{source.name}: no header on line 1", kind="no header", remedy=remedy)
     places = find_columns(source, names, wanted)
-    used = list(range(len(names))) if wanted.keep else places
+    attributes = find_attributes(names, wanted)
+    used = list(range(len(names))) if wanted.keep else list(dict.fromkeys([*places, *attributes.values()]))
 
     def parse(block: bytes, start: int, end: int) -> Parsed:
         bad: list[BadRow] = []
@@ -51,8 +61,12 @@ def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
         else:
             table, rows, bad = _by_line(block, start, source, len(names), used)
         columns = [table.column(used.index(place)).combine_chunks() for place in places]
+        others = {
+            name: table.column(used.index(place)).combine_chunks() for name, place in attributes.items()
+        }
         records = table.rename_columns(names) if wanted.keep else None
-        return Parsed(columns, rows, bad, end, raw_line(block, start), None, records)
+        raw = raw_line(block, start)
+        return Parsed(columns, rows, bad, end, raw, None, records, attributes=others)
 
     return parse
 

@@ -27,15 +27,18 @@ JSONL = Format("jsonl", read, ("ndjson",))
 
 def parser(source: Source, wanted: Wanted, header: bytes) -> Parser:
     def parse(block: bytes, start: int, end: int) -> Parsed:
-        table = None if wanted.keep else _table(block, wanted)
+        # attributes may have any type, even several
+        table = None if wanted.keep or wanted.attributes else _table(block, wanted)
         if table is not None and table.num_rows == end - start:
             columns = [table.column(name).combine_chunks() for name in wanted.columns]
             rows = np.arange(start + 1, end + 1)
             return Parsed(columns, rows, [], end, raw_line(block, start), None, None)
         objects, rows, bad = _by_line(block, start, source)
         columns = [[each.get(name) for each in objects] for name in wanted.columns]
+        others = {name: [each.get(name) for each in objects] for name in wanted.attributes}
         records = objects if wanted.keep else None
-        return Parsed(columns, rows, bad, end, raw_line(block, start), None, records)
+        raw = raw_line(block, start)
+        return Parsed(columns, rows, bad, end, raw, None, records, attributes=others)
 
     return parse
 

@@ -106,7 +106,12 @@ def _fields(wanted: Wanted, names: Sequence[str] | None) -> Cut:
         columns, rows, bad = _at_once(entries, keys), np.arange(start + 1, end + 1), []
         if columns is None:
             columns, rows, bad = _one_by_one(entries, keys, start)
-        return Parsed(columns, rows, bad, end, lambda row: _shown(entries[row - start - 1]), None, None)
+        good = [entries[row - start - 1] for row in rows.tolist()] if wanted.attributes else []
+        others = {name: _optional(good, name.encode()) for name in wanted.attributes}
+        return Parsed(
+            columns, rows, bad, end, lambda row: _shown(entries[row - start - 1]), None, None,
+            attributes=others,
+        )  # fmt: skip
 
     return cut
 
@@ -148,6 +153,12 @@ def _one_by_one(
         bad.append(BadRow(number, reason, _shown(entry)))
     columns = list(zip(*texts, strict=True)) if texts else [()] * len(keys)
     return [pa.array(column, pa.string()) for column in columns], np.array(rows, np.int64), bad
+
+
+def _optional(entries: list[list[bytes]], key: bytes) -> pa.Array:
+    """The field of each entry, null where there is none."""
+    found = (dict(zip(entry[::2], entry[1::2], strict=True)).get(key) for entry in entries)
+    return pa.array([None if each is None else each.decode(errors="replace") for each in found], pa.string())
 
 
 def _shown(entry: list[bytes]) -> dict[str, str]:

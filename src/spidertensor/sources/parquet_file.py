@@ -10,7 +10,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spidertensor.sources.columns import is_text
-from spidertensor.sources.source import Format, Parsed, Source, SourceError, Wanted, find_columns
+from spidertensor.sources.source import (
+    Format,
+    Parsed,
+    Source,
+    SourceError,
+    Wanted,
+    find_attributes,
+    find_columns,
+)
 
 BATCH_ROWS = 1 << 16
 
@@ -24,8 +32,8 @@ def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterato
         for name, place in zip(wanted.columns, find_columns(source, schema.names, wanted), strict=True):
             numeric = name == wanted.value or name in wanted.numbers
             _check_type(source, schema.field(place), is_value=numeric)
-        end = 0
-        for batch in _batches(file, wanted):
+        end, attributes = 0, list(find_attributes(schema.names, wanted))
+        for batch in _batches(file, wanted, attributes):
             start, end = end, end + batch.num_rows
             batch = batch.slice(min(max(skip - start, 0), batch.num_rows))
             rows = np.arange(end - batch.num_rows + 1, end + 1)
@@ -33,14 +41,16 @@ def read(source: Source, wanted: Wanted, skip: int, last: str | None) -> Iterato
             yield Parsed(
                 columns, rows, [], end, _raw_record(batch, rows, wanted), end / max(total, 1),
                 pa.Table.from_batches([batch]) if wanted.keep else None,
+                attributes={name: batch.column(name) for name in attributes},
             )  # fmt: skip
 
 
 PARQUET = Format("parquet", read, ("pq",), unit="row", streamed=False)
 
 
-def _batches(file: Any, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    yield from file.iter_batches(BATCH_ROWS, columns=None if wanted.keep else wanted.columns)
+def _batches(file: Any, wanted: Wanted, attributes: list[str]) -> Iterator[pa.RecordBatch]:
+    columns = None if wanted.keep else list(dict.fromkeys([*wanted.columns, *attributes]))
+    yield from file.iter_batches(BATCH_ROWS, columns=columns)
     if wanted.keep and not file.metadata.num_rows:  # an empty batch, for its columns
         yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
 

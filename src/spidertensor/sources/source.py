@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -116,7 +117,7 @@ class Wanted(NamedTuple):
 
     modes, value: names of columns
     numbers:      the modes whose columns hold numbers to be binned
-    all_text, keep, quiet, missing, labels: see `read`
+    all_text, keep, quiet, missing, labels, attributes, needed: see `read`
     """
 
     modes: Sequence[str]
@@ -128,6 +129,8 @@ class Wanted(NamedTuple):
     missing: str = "error"
     numbers: Sequence[str] = ()
     labels: tuple[str, str] | None = None
+    attributes: Sequence[str] = ()
+    needed: Sequence[str] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -146,6 +149,7 @@ class Parsed(NamedTuple):
     records: Any  # with keep, rows with all their columns: a pyarrow Table, or a list of dicts
     last: str | None = None  # sha256 of the last line, without its line end; None if there are no lines
     quiet: bool = False  # no rows: nothing has arrived from the pipe for a while
+    attributes: Mapping[str, Any] = MappingProxyType({})  # the wanted ones that are there
 
 
 class Chunk(NamedTuple):
@@ -163,17 +167,23 @@ class Chunk(NamedTuple):
     skipped: int = 0  # rows left out because an id is missing
     position: Any = None  # for a stream, the JSON position after the last row, for `open`
     place: Callable[[int], str] | None = None  # for a stream, row number -> where it is in the broker
+    attributes: Mapping[str, NDArray[Any]] = MappingProxyType({})  # by name, not yet typed: attributes.py
 
 
 def find_columns(source: Source, names: Sequence[str], wanted: Wanted) -> list[int]:
     """The places of the wanted columns in `names`."""
-    for name in wanted.columns:
+    for name in [*wanted.columns, *wanted.needed, *(each for each in wanted.attributes if each in names)]:
         if names.count(name) != 1:
             shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
             how = "no column" if name not in names else "more than one column"
             error = SourceError(f"{source.name}: {how} {name!r} (there are: {shown})", value=name)
             raise error if name in names or source.names else _with_remedy(error, source, names)
     return [names.index(name) for name in wanted.columns]
+
+
+def find_attributes(names: Sequence[str], wanted: Wanted) -> dict[str, int]:
+    """The places of the wanted attributes that are there. `find_columns` has checked the names."""
+    return {name: names.index(name) for name in wanted.attributes if name in names}
 
 
 def _with_remedy(error: SourceError, source: Source, names: Sequence[str]) -> SourceError:

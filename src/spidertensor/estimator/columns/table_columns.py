@@ -40,6 +40,15 @@ class TableColumn:
     def n_left_out(self) -> int:
         return 0
 
+    @property
+    def n_described(self) -> int | None:
+        """Number of nodes whose attribute is known; None if it belongs to no node."""
+        own = [holder for holder in self.holders if holder.owner == self.mode]
+        if len(self.holders) != 1 or not own:
+            return None
+        state, memory = own[0].state, own[0].memory
+        return 0 if state is None or memory is None else int((~state.is_missing(memory.codes)).sum())
+
     def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
         """The elements of the entries in this table."""
         raise NotImplementedError

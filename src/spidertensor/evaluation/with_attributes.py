@@ -1,0 +1,100 @@
+"""Evaluate a model with attributes: an estimator as a Method whose entries are rows of a table.
+
+The last column of the index is the row of the entry in the table; the others are the nodes of its ids, for
+methods that learn from ids alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.columns import FittedColumns, Mode, Schema
+from spidertensor.estimator.groups import paths
+from spidertensor.estimator.inputs import Columns
+from spidertensor.faults import EntryError
+from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.likelihoods import Likelihood
+
+FIRST_ROWS = 256  # decide what columns are, as the first batch of `spider fit` does
+
+Table = Mapping[str, NDArray[Any]]
+Describe = Callable[[Any], Any]  # sets attributes of an estimator
+
+
+def of_estimator(
+    table: Table, schema: Schema, likelihood: Likelihood, describe: Describe, settings: Mapping[str, Any]
+) -> Method:
+    """The library's default with attributes. Values come scaled, as for every method.
+
+    describe: called with each new estimator
+    """
+    ids = tuple(mode.name for mode in schema.modes if mode.has_id)
+
+    def columns(index: NDArray[np.integer]) -> Columns:
+        rows = index[:, -1]
+        given = {name: column[rows] for name, column in table.items()}
+        return Columns([given[name] for name in ids], ids, given)
+
+    def init(seed: int) -> Any:
+        own = dict(settings) | {"modes": schema, "random_state": seed}
+        if likelihood.binary:
+            estimator = SpiderClassifier()
+        else:
+            estimator = SpiderRegressor(likelihood=likelihood.name)
+            own |= {"scaling": (0.0, 1.0)} if likelihood.scaled else {}
+        estimator.set_params(**paths(own))
+        describe(estimator)
+        return estimator
+
+    def update(state: Any, batch: Batch) -> tuple[Any, Update]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return state, state.learn(columns(batch.index), batch.value)
+
+    def predict(state: Any, index: NDArray[np.integer], bags: Any = None) -> Prediction:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return state.predict_parts(columns(index))
+
+    def quantile(state: Any, probability: float) -> float:
+        fitted = state._fitted()
+        return fitted.model.method.quantile(fitted.state, probability)
+
+    return Method(init, update, predict, quantile=quantile if likelihood.intervals else None)
+
+
+def of_ids(method: Method) -> Method:
+    """The same method, without the last column of the index."""
+
+    def update(state: Any, batch: Batch) -> tuple[Any, Update]:
+        return method.update(state, Batch(np.ascontiguousarray(batch.index[:, :-1]), batch.value))
+
+    def predict(state: Any, index: NDArray[np.integer], bags: Any = None) -> Prediction:
+        return method.predict(state, np.ascontiguousarray(index[:, :-1]))
+
+    return replace(method, update=update, predict=predict)
+
+
+def decided(schema: Schema, given: Table) -> Schema:
+    """The schema with what its columns are, as far as the first rows show it."""
+    columns = FittedColumns(schema)
+    first = {name: column[:FIRST_ROWS] for name, column in given.items()}
+    n = len(next(iter(first.values()), ()))
+    try:
+        columns.begin(columns.check(first, n))
+    except EntryError:
+        return schema  # the model will say what is wrong
+    specs = {(column.mode, column.spec.name): column.spec for column in columns.columns}
+    return Schema(
+        tuple(
+            Mode(mode.name, mode.has_id, tuple(specs[number, spec.name] for spec in mode.columns))
+            for number, mode in enumerate(schema.modes)
+        )
+    )
