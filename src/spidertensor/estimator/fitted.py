@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.columns import Checked, FittedColumns
+from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.eviction import Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Column, Columns, refuse
@@ -184,8 +185,9 @@ def describe(
 
 def check_description(columns: FittedColumns, mode: int, table: Mapping[str, Column]) -> Checked:
     """Check a table of attributes; EntryError if something in it is not allowed."""
-    ids = table[columns.schema.names[mode]]
-    NodeIndex().find_or_add(ids)  # only to check them
+    name = columns.schema.names[mode]
+    ids = table[name]
+    check_once(NodeIndex().find_or_add(ids), name)
     return columns.check(table, len(ids), mode)
 
 

@@ -6,12 +6,13 @@ A floor knows a node by its row in the model, and rows change nodes: eviction gi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.eviction import Numbered, in_segments
+from spidertensor.estimator.eviction import Numbered, Segment, in_segments
 from spidertensor.estimator.loading import Estimator
 from spidertensor.evaluation import floors
 from spidertensor.evaluation.floors import BiasesState, MeanState
@@ -39,11 +40,18 @@ class RunningFloors:
     their own negatives: the mean is then a constant rate, and the biases are popularity.
     """
 
-    def __init__(self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None) -> None:
-        """rule: how negatives are drawn, if the model learns events"""
+    def __init__(self, likelihood: Likelihood, modes: Sequence[int], rule: Rule | None = None) -> None:
+        """Floors learn from ids only.
+
+        modes: numbers of the modes that have ids
+        rule:  how negatives are drawn, if the model learns events
+        """
+        self._modes = list(modes)
+        if rule is not None:
+            rule = rule._replace(over=tuple(self._modes.index(mode) for mode in rule.over))
         self._likelihood, self.by_squares = likelihood, likelihood.metric == "rmse"
         self._rule, self._per_event = rule, 1 if rule is None else 1 + rule.negatives
-        both = floors.mean(likelihood), floors.biases(n_modes, likelihood)
+        both = floors.mean(likelihood), floors.biases(len(self._modes), likelihood)
         self._mean, self._biases = both if rule is None else (around(each, rule) for each in both)
         self._of_mean, self._of_biases = self._mean.init(0), self._biases.init(0)
 
@@ -52,11 +60,16 @@ class RunningFloors:
 
         first: what the floors predict before their very first entry
         """
-        batch, is_new = Batch(learned.nodes, value), not _inner(self._of_biases).counts.entries
+        index = np.ascontiguousarray(learned.nodes[:, self._modes])
+        batch, is_new = Batch(index, value), not _inner(self._of_biases).counts.entries
         self._of_mean, of_mean = self._mean.update(self._of_mean, batch)
         if learned.parts:
+            # rows of attribute tables follow those of the modes
+            parts = [
+                Segment(start, [reused[mode] for mode in self._modes]) for start, reused in learned.parts
+            ]
             self._of_biases, of_biases = in_segments(
-                self._biases.update, self._start_afresh, self._of_biases, batch, learned.parts
+                self._biases.update, self._start_afresh, self._of_biases, batch, parts
             )
         else:
             self._of_biases, of_biases = self._biases.update(self._of_biases, batch)

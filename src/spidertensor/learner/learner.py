@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label
 from spidertensor.estimator.loading import Estimator
 from spidertensor.faults import EntryError
+from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids
 from spidertensor.learner.errors import LearnerError
 from spidertensor.learner.position import Position
 from spidertensor.learner.scores import Scores
@@ -76,7 +77,7 @@ class Learner:
         self.scores = self.new_scores()
 
     def new_scores(self) -> Scores:
-        return Scores(self.estimator.likelihood_, len(self.modes), self.rule, self.memory)
+        return Scores(self.estimator.likelihood_, self.with_ids, self.rule, self.memory)
 
     @property
     def is_new(self) -> bool:
@@ -89,16 +90,45 @@ class Learner:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the modes, then of the value if there is one."""
-        return [*self.modes, *([] if self.value is None else [self.value])]
+        """The columns of ids, then of the value if there is one."""
+        return [*self.id_columns, *([] if self.value is None else [self.value])]
 
-    def learn(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64], refuse: Refuse) -> Learned:
-        """Learn all entries except those that `refuse` leaves out; on an error nothing is learned."""
-        kept = np.arange(len(values))
+    @property
+    def with_ids(self) -> list[int]:
+        """The numbers of the modes that have ids: all, unless the model has attributes of entries."""
+        return modes_with_ids(self.estimator, len(self.modes))
+
+    @property
+    def id_columns(self) -> list[str]:
+        return [self.modes[mode] for mode in self.with_ids]
+
+    @property
+    def attributes(self) -> list[str]:
+        """The columns beside the ids that the model uses."""
+        return attribute_columns(self.estimator)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What each of these columns is, as far as it is decided."""
+        return kinds(self.estimator)
+
+    def learn(
+        self,
+        ids: Sequence[NDArray[Any]],
+        values: NDArray[np.float64],
+        refuse: Refuse,
+        given: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Learned:
+        """Learn all entries except those that `refuse` leaves out; on an error nothing is learned.
+
+        ids:   a column for each mode that has ids
+        given: columns of attributes, by name
+        """
+        kept, given = np.arange(len(values)), given or {}
         while True:
             try:
                 with warned() as warnings:
-                    numbered = self._learned(ids, values)
+                    numbered = self._learned(ids, values, given)
                 return Learned(ids, values, kept, numbered, warnings)
             except EntryError as error:
                 rows = list(error.rows) or ([] if error.row is None else [error.row])
@@ -107,10 +137,18 @@ class Learner:
                 refuse(error.but(rows=tuple(kept[rows].tolist())))
                 kept = np.delete(kept, rows)
                 ids, values = [np.delete(column, rows) for column in ids], np.delete(values, rows)
+                given = {name: np.delete(column, rows) for name, column in given.items()}
 
-    def _learned(self, ids: Sequence[NDArray[Any]], values: NDArray[np.float64]) -> Numbered:
-        # Names only for a new model: one saved without names learns its columns by position.
-        columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
+    def _learned(
+        self,
+        ids: Sequence[NDArray[Any]],
+        values: NDArray[np.float64],
+        given: Mapping[str, NDArray[Any]],
+    ) -> Numbered:
+        if self.estimator._schema is not None:
+            columns = Columns(list(ids), tuple(self.id_columns), given)
+        else:  # Names only for a new model: one saved without names learns its columns by position.
+            columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
         if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
             return self.estimator._learn_numbered(columns, values)
         return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)

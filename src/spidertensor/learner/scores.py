@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +40,11 @@ class Scores:
     """
 
     def __init__(
-        self, likelihood: Likelihood, n_modes: int, rule: Rule | None = None, memory: float = math.inf
+        self, likelihood: Likelihood, modes: Sequence[int], rule: Rule | None = None, memory: float = math.inf
     ) -> None:
-        """memory: in entries; rule: how negatives are drawn, if the model learns events"""
+        """modes, rule: see RunningFloors; memory: in entries"""
         self.memory = memory
-        self._floors = RunningFloors(likelihood, n_modes, rule)
+        self._floors = RunningFloors(likelihood, modes, rule)
         self.by_squares = self._floors.by_squares
         self.log_evidence = 0.0  # of all entries scored since the start
         self.sums = Sums(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +21,13 @@ _TIMES = (dt.date, np.datetime64)
 _TEXTS = (str, bytes)
 _FLOATS = (float, np.floating, Decimal)
 _INTS = (int, np.integer)
+_ISO = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def decide(name: str, column: Column) -> Spec | None:
     """Text, category, bool: Value. Float: Number. Whole numbers: Number if they differ much, else Value.
-    Lists, sets, dicts, arrays: Many. Dates and times: Calendar. None if all cells are missing.
+    Lists, sets, dicts, arrays: Many. Dates and times, also as ISO texts such as 2024-05-31: Calendar. None if
+    all cells are missing.
 
     Missing cells change nothing: whole numbers stored as floats because some are missing are whole numbers.
     """
@@ -32,6 +36,8 @@ def decide(name: str, column: Column) -> Spec | None:
     stated, mask = stated_of(column)
     if not len(stated):
         return None
+    if isinstance(stated, np.ndarray) and stated.dtype.kind in "US":
+        stated = stated.tolist()
     if isinstance(stated, np.ndarray):
         return _of_array(stated, with_missing=mask is not None)(name)
     kinds = set(map(type, stated))
@@ -44,7 +50,7 @@ def decide(name: str, column: Column) -> Spec | None:
     if any_of(_TIMES):
         return Calendar(name)
     if any_of(_TEXTS):
-        return Value(name)
+        return (Calendar if all(map(_is_iso_time, stated)) else Value)(name)
     if any_of(_FLOATS):
         try:
             numbers = np.array(stated, np.float64)
@@ -54,6 +60,15 @@ def decide(name: str, column: Column) -> Spec | None:
     if kinds <= {bool, np.bool_} or not any_of(_INTS):
         return Value(name)
     return (Number if len(set(stated)) > MOST_VALUES else Value)(name)
+
+
+def _is_iso_time(cell: Any) -> bool:
+    if not isinstance(cell, str) or not _ISO.match(cell):
+        return False
+    try:
+        return dt.datetime.fromisoformat(cell) is not None
+    except ValueError:
+        return False
 
 
 def _of_array(stated: NDArray, *, with_missing: bool) -> type[Value | Number | Calendar]:

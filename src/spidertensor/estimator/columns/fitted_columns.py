@@ -97,6 +97,19 @@ class FittedColumns:
         return np.array([column.n_rows for column in self.columns], np.int64)
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """What the columns of the input are: value, number, many, calendar or undecided.
+
+        A part of a cross counts as what the column is elsewhere.
+        """
+        rank = ("value", "undecided", "many", "calendar", "number")
+        found: dict[str, str] = {}
+        for holder in (holder for column in self.columns for holder in column.holders):
+            name, kind = holder.spec.name, holder.spec.kind
+            found[name] = max(found.get(name, kind), kind, key=rank.index)
+        return found
+
+    @property
     def keeps_recent(self) -> bool:
         """Whether nodes remember nodes of another mode."""
         return any(isinstance(column.spec, Recent) for column in self.columns)
@@ -146,11 +159,7 @@ class FittedColumns:
 
     def describe(self, mode: int, nodes: NDArray[np.int64], checked: Checked) -> None:
         """Replace attributes of nodes of a mode, where stated. checked: one row for each node"""
-        order = np.argsort(nodes, kind="stable")
-        twice = order[1:][nodes[order[1:]] == nodes[order[:-1]]]
-        if len(twice):
-            reason = f"a second row for the same {self.schema.names[mode]}"
-            raise EntryError(reason, int(twice.min()), kind="attribute", remedy="keep one row for each id")
+        check_once(nodes, self.schema.names[mode])
         self._settle(checked)
         for column, cells in zip(self.columns, checked.cells, strict=True):
             for holder in column.holders:
@@ -276,6 +285,15 @@ class FittedColumns:
                 if n > n_nodes[mode]:
                     name = f"{self.schema.names[mode]!r:.80}"
                     raise ValueError(f"attributes of {n} nodes of the mode {name}, which has {n_nodes[mode]}")
+
+
+def check_once(nodes: NDArray[np.int64], name: str) -> None:
+    """EntryError if a table of attributes has two rows for a node. name: of their mode"""
+    order = np.argsort(nodes, kind="stable")
+    twice = order[1:][nodes[order[1:]] == nodes[order[:-1]]]
+    if len(twice):
+        reason = f"a second row for the same {name}"
+        raise EntryError(reason, int(twice.min()), kind="attribute", remedy="keep one row for each id")
 
 
 def restored_columns(fitted: FittedColumns, tables: Any) -> list[TableColumn]:

@@ -1,0 +1,41 @@
+"""What a model with attributes wants from a source: which modes have ids, and which columns beside them."""
+
+from __future__ import annotations
+
+from spidertensor.estimator.columns import FittedColumns, Schema
+from spidertensor.estimator.loading import Estimator
+
+
+def schema_of(estimator: Estimator) -> Schema | None:
+    """The modes and their columns; None for a model of ids alone."""
+    return estimator._schema
+
+
+def modes_with_ids(estimator: Estimator, n_modes: int) -> list[int]:
+    """The numbers of the modes that have ids."""
+    schema = schema_of(estimator)
+    return [mode for mode in range(n_modes) if schema is None or schema.modes[mode].has_id]
+
+
+def attribute_columns(estimator: Estimator, mode: str | None = None) -> list[str]:
+    """The columns beside the ids that the model uses. mode: only those of its nodes"""
+    schema = schema_of(estimator)
+    if schema is None:
+        return []
+    ids = [each.name for each in schema.modes if each.has_id]
+    if mode is None:
+        return [name for name in schema.inputs if name not in ids]
+    number = schema.number_of(mode)
+    holders = [holder for column in _columns(estimator, schema).columns for holder in column.holders]
+    return list(dict.fromkeys(holder.spec.name for holder in holders if holder.owner == number))
+
+
+def kinds(estimator: Estimator) -> dict[str, str]:
+    """What each of these columns is (FittedColumns.kinds), as far as it is decided."""
+    schema = schema_of(estimator)
+    return {} if schema is None else _columns(estimator, schema).kinds
+
+
+def _columns(estimator: Estimator, schema: Schema) -> FittedColumns:
+    fitted = estimator._learned
+    return FittedColumns(schema) if fitted is None or fitted.columns is None else fitted.columns
