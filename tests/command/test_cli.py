@@ -222,7 +222,7 @@ def test_what_the_intervals_held(folder, spider):
 
 
 def test_refused_entries_have_no_interval():
-    counted = Scores(GAUSSIAN, range(1))
+    counted = Scores(GAUSSIAN, 1)
     value, below = np.zeros(6), np.array([0.04, 0.06, 0.5, 0.94, 0.96, np.nan])
     update = Update(value, value + 1, value + 1, value, rejected=0, refused=1, below=below)
     assert counted.coverage is None

@@ -365,7 +365,7 @@ def test_without_a_limit_nothing_of_eviction_runs(monkeypatch):
     X, y = often_and_seldom(60, 20)
     model = SpiderRegressor(**SMALL).fit(X[:40], y[:40])
     numbered = model._learn_numbered(X[40:50], y[40:50])
-    running_floors.RunningFloors(GAUSSIAN, range(X.shape[1])).learn(y[40:50], numbered, 0.0)
+    running_floors.RunningFloors(GAUSSIAN, X.shape[1]).learn(y[40:50], numbered, 0.0)
     model.learn_one(tuple(X[50].tolist()), float(y[50]))
     model.partial_fit(X[50:], y[50:])
     assert np.isfinite(model.predict(X)).all()

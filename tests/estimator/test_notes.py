@@ -309,7 +309,7 @@ def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
 
 def tally(likelihood, value, mean, log_evidence=None) -> LastPart:
     """The notes of a model with such predictions, learned in pieces."""
-    scores = Scores(likelihood, range(1))
+    scores = Scores(likelihood, 1)
     found = LastPart(scores)
     index = np.zeros((len(value), 1), np.int64)
     zeros = np.zeros(len(value))

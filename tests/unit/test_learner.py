@@ -65,7 +65,7 @@ def test_nothing_is_learned_if_entries_must_not_be_left_out():
 
 
 def scored(memory: float, cut: int) -> Scores:
-    scores, errors = Scores(GAUSSIAN, range(1), memory=memory), np.repeat([3.0, 1.0], 400)
+    scores, errors = Scores(GAUSSIAN, 1, memory=memory), np.repeat([3.0, 1.0], 400)
     zeros = np.zeros(800)
     for at in range(0, 800, cut):
         part = slice(at, at + cut)

@@ -33,7 +33,7 @@ def visits(n: int = 24) -> tuple[list[tuple[int, int]], np.ndarray]:
 
 def losses_beside(model: SpiderRegressor, cut: int) -> np.ndarray:
     X, y = visits()
-    beside = RunningFloors(GAUSSIAN, range(2))
+    beside = RunningFloors(GAUSSIAN, 2)
     parts = []
     for start in range(0, len(y), cut):
         value = y[start : start + cut]
@@ -56,7 +56,7 @@ def test_floors_ignore_modes_without_ids_and_rows_of_attributes(limit):
     columns = {"user": [user for user, _ in X], "film": [film for _, film in X]}
     columns |= {"kind": ["a", "b"] * (len(X) // 2), "hour": ["h"] * len(X)}
     model = SpiderRegressor(**SMALL, modes=modes, max_nodes=limit)
-    beside = RunningFloors(GAUSSIAN, [0, 2])
+    beside = RunningFloors(GAUSSIAN, 3, with_ids=[0, 2])
     losses = beside.learn(y, model._learn_numbered(columns, y), 0.0)
     np.testing.assert_array_equal(losses[1:], losses_beside(SpiderRegressor(**SMALL), len(y))[1:])
     beside.restore(beside.state(model), model)
@@ -64,7 +64,7 @@ def test_floors_ignore_modes_without_ids_and_rows_of_attributes(limit):
 
 def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_another():
     X, y = visits()
-    model, beside = SpiderRegressor(**SMALL), RunningFloors(GAUSSIAN, range(2))
+    model, beside = SpiderRegressor(**SMALL), RunningFloors(GAUSSIAN, 2)
     beside.learn(y, model._learn_numbered(X, y), 0.0)
     state = beside.state(model)
     offset = float(state.biases.offset.mean)
@@ -73,7 +73,7 @@ def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_an
     def loss(user: int | str) -> float:
         """What the biases predict for one entry of a user after a restart; a new user gets the next row."""
         users = [*model.factors_[0].ids, user]
-        again, index = RunningFloors(GAUSSIAN, range(2)), np.array([[users.index(user), 0]])
+        again, index = RunningFloors(GAUSSIAN, 2), np.array([[users.index(user), 0]])
         again.restore(_copied(state), model)
         return float(again.learn(value, Numbered(Update(*np.zeros((4, 1)), rejected=0), index), 0.0)[2, 0])
 

@@ -40,13 +40,19 @@ class RunningFloors:
     their own negatives: the mean is then a constant rate, and the biases are popularity.
     """
 
-    def __init__(self, likelihood: Likelihood, modes: Sequence[int], rule: Rule | None = None) -> None:
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        n_modes: int,
+        rule: Rule | None = None,
+        with_ids: Sequence[int] | None = None,
+    ) -> None:
         """Floors learn from ids only.
 
-        modes: numbers of the modes that have ids
-        rule:  how negatives are drawn, if the model learns events
+        rule:     how negatives are drawn, if the model learns events
+        with_ids: numbers of the modes that have ids; None for all
         """
-        self._modes = list(modes)
+        self._modes = list(range(n_modes) if with_ids is None else with_ids)
         if rule is not None:
             rule = rule._replace(over=tuple(self._modes.index(mode) for mode in rule.over))
         self._likelihood, self.by_squares = likelihood, likelihood.metric == "rmse"

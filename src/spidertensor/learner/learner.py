@@ -77,7 +77,7 @@ class Learner:
         self.scores = self.new_scores()
 
     def new_scores(self) -> Scores:
-        return Scores(self.estimator.likelihood_, self.with_ids, self.rule, self.memory)
+        return Scores(self.estimator.likelihood_, len(self.modes), self.rule, self.memory, self.with_ids)
 
     @property
     def is_new(self) -> bool:

@@ -40,11 +40,16 @@ class Scores:
     """
 
     def __init__(
-        self, likelihood: Likelihood, modes: Sequence[int], rule: Rule | None = None, memory: float = math.inf
+        self,
+        likelihood: Likelihood,
+        n_modes: int,
+        rule: Rule | None = None,
+        memory: float = math.inf,
+        with_ids: Sequence[int] | None = None,
     ) -> None:
-        """modes, rule: see RunningFloors; memory: in entries"""
+        """memory: in entries; rule, with_ids: see RunningFloors"""
         self.memory = memory
-        self._floors = RunningFloors(likelihood, modes, rule)
+        self._floors = RunningFloors(likelihood, n_modes, rule, with_ids)
         self.by_squares = self._floors.by_squares
         self.log_evidence = 0.0  # of all entries scored since the start
         self.sums = Sums(
