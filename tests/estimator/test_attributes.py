@@ -285,6 +285,18 @@ def test_bad_attributes_change_nothing(learned, change, message):
         model.set_attributes("when", {"when": [1]})
 
 
+def test_tables_set_before_the_first_entry_must_agree():
+    model, columns = SpiderRegressor(modes={"user": ["age"], "movie": []}, **SMALL), table(40)
+    model.set_attributes("user", {"user": [1, 2], "age": [31.5, 32.5]})
+    twin = copy.copy(model)
+    for wrong in ({"user": [3], "age": ["old"]}, {"user": [3, 3], "age": [1.5, 2.5]}):
+        with pytest.raises(EntryError):
+            model.set_attributes("user", wrong)
+    model.set_attributes("user", {"user": [99], "age": [33.5]})
+    assert 99 in model.fit(columns, values(columns)).factors_[0].ids
+    assert 99 not in twin.fit(columns, values(columns)).factors_[0].ids
+
+
 def test_set_attributes_needs_modes():
     with pytest.raises(ValueError, match="without attributes"):
         SpiderRegressor().set_attributes("user", {"user": [1]})

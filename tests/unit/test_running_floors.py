@@ -10,6 +10,7 @@ import pytest
 
 import spidertensor
 from spidertensor import SpiderRegressor
+from spidertensor.estimator.columns import Context
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.learner.floors import RunningFloors
 from spidertensor.method import Update
@@ -46,6 +47,19 @@ def test_the_node_that_takes_the_place_of_another_has_a_bias_of_its_own(cut):
     bounded = losses_beside(SpiderRegressor(**SMALL, max_nodes=[2, None]), cut)
     free = losses_beside(SpiderRegressor(**SMALL), cut)
     np.testing.assert_array_equal(bounded[1:], free[1:])
+
+
+@pytest.mark.parametrize("limit", [None, [2, None, None]])
+def test_floors_ignore_modes_without_ids_and_rows_of_attributes(limit):
+    X, y = visits()
+    modes = {"user": ["kind"], "when": Context("hour"), "film": []}
+    columns = {"user": [user for user, _ in X], "film": [film for _, film in X]}
+    columns |= {"kind": ["a", "b"] * (len(X) // 2), "hour": ["h"] * len(X)}
+    model = SpiderRegressor(**SMALL, modes=modes, max_nodes=limit)
+    beside = RunningFloors(GAUSSIAN, 3, with_ids=[0, 2])
+    losses = beside.learn(y, model._learn_numbered(columns, y), 0.0)
+    np.testing.assert_array_equal(losses[1:], losses_beside(SpiderRegressor(**SMALL), len(y))[1:])
+    beside.restore(beside.state(model), model)
 
 
 def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_another():

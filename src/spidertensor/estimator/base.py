@@ -21,10 +21,10 @@ from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
 from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import (
+    Described,
     Fitted,
     attributes_of,
     bags_of,
-    check_description,
     describe,
     followed,
     remembering,
@@ -110,7 +110,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
     _likelihood: Any  # the Likelihood of the learned model, or of the model the parameters describe
     _stored_as: str  # name of the estimator in files; user-defined subclasses share it
     position_: Any = None
-    _described: Any = ()  # (mode, table) passed to set_attributes before the first entry
+    _described: Described | None = None  # by set_attributes, before the first entry
     _placed: Any = None  # where the members learn, if in other processes: cluster/fit.py
 
     @learns
@@ -227,8 +227,9 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         number = schema.number_of(mode)
         table = inputs.by_name_of(table, schema.names[number])
         if self._learned is None:
-            check_description(FittedColumns(schema), number, table)
-            self._described = [*self._described, (number, table)]
+            if self._described is None or self._described.columns.schema != schema:
+                self._described = Described(schema, self._described)
+            self._described.add(number, table)
             return self
         with deferred_interrupts():
             describe(self._fitted().columns, self._fitted().nodes, number, table)
@@ -366,7 +367,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         if (schema := self._schema) is None:
             return None
         attributes = FittedColumns(schema)
-        for mode, table in self._described:
+        for mode, table in () if self._described is None else self._described.tables:
             describe(attributes, nodes, mode, table)
         attributes.begin(attributes.check(columns.given, columns.n_entries))
         return attributes
@@ -461,6 +462,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         state = vars(self).copy()
         del state["_lock"], state["_notes"]
         state.pop("_placed", None)
+        state["_described"] = copy.deepcopy(self._described)
         if (fitted := self._learned) is not None:
             fitted = self._whole(fitted)
             members = tuple(member._replace(method=LEFT_OUT) for member in fitted.model.members)

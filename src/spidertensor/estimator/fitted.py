@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns import Checked, FittedColumns
+from spidertensor.estimator.columns import Checked, FittedColumns, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.eviction import Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
@@ -190,6 +190,21 @@ def check_description(columns: FittedColumns, mode: int, table: Mapping[str, Col
     ids = table[name]
     check_once(NodeIndex().find_or_add(ids), name)
     return columns.check(table, len(ids), mode)
+
+
+class Described:
+    """Tables of attributes set before the first entry, and what they make: they must not contradict."""
+
+    def __init__(self, schema: Schema, before: Described | None = None) -> None:
+        """before: the same for another schema"""
+        self.columns, self.nodes = FittedColumns(schema), [NodeIndex() for _ in schema.modes]
+        self.tables: list[tuple[int, Mapping[str, Column]]] = []
+        for mode, table in () if before is None else before.tables:
+            self.add(mode, table)
+
+    def add(self, mode: int, table: Mapping[str, Column]) -> None:
+        describe(self.columns, self.nodes, mode, table)
+        self.tables.append((mode, table))
 
 
 def attributes_of(columns: FittedColumns | None) -> Attributes:

@@ -10,7 +10,6 @@ from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -19,17 +18,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
-from spidertensor.learner.learner import Learner
-from spidertensor.learner.warned import warned
-from spidertensor.service import openapi, requests
-from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, Wanted, entries
-from spidertensor.service.errors import ServiceError, as_notes, record
+from spidertensor.service import attributes, openapi, requests
+from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, entries
+from spidertensor.service.errors import ServiceError, record
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
-from spidertensor.service.replies import id_of, in_rows, refusal, reply
+from spidertensor.service.questions import as_interval, predicted, recommendation, recommended
+from spidertensor.service.replies import in_rows, refusal, reply
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.snapshots import described
 
@@ -65,6 +61,7 @@ class Service:
     def routes(self) -> list[Route]:
         return [
             Route("/v1/learn", self.learn, methods=["POST"]),
+            Route("/v1/attributes/{mode}", self.describe, methods=["POST"]),
             Route("/v1/predict", self.predict, methods=["POST"]),
             Route("/v1/recommend", self.recommend, methods=["POST"]),
             Route("/v1/checkpoint", self.checkpoint, methods=["POST"]),
@@ -80,32 +77,48 @@ class Service:
     # --- learning and predicting
 
     async def learn(self, request: Request) -> Response:
-        key = request.headers.get("idempotency-key")
-        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isascii() and key.isprintable()):
-            reason = f"an Idempotency-Key has 1 to {MAX_KEY_CHARS} printable ASCII characters"
-            raise ServiceError(400, "key", reason)
-        skip = _skips(request)
-        served = self.owner.served
-        if served.read_only:
-            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # raises the reason
+        key, skip = _key(request), _skips(request)
+        await self._check_writable()
         media_type, body, found = await self._entries(request, learned=True)
         try:
             self._check(found, skip)
-            asked = requests.Request(found, body, media_type, skip, key)
-            outcome = await self.owner.ask(asked, self.limits.answer_seconds)
+            return await self._learned(requests.Request(found, body, media_type, skip, key))
         finally:
             self.held -= len(body)
+
+    async def describe(self, request: Request) -> Response:
+        key, mode = _key(request), request.path_params["mode"]
+        await self._check_writable()
+        learner = self.owner.served.learner
+        attributes.check_mode(learner, mode)
+        media_type, body = await self._body(request)
+        try:
+            parsed = partial(attributes.table, body, media_type, learner, mode, self.limits.rows)
+            found = await run_in_threadpool(parsed) if len(body) > LARGE_BODY_BYTES else parsed()
+            whole = attributes.packed(body, media_type, mode)
+            asked = requests.Request(found, whole, attributes.ATTRIBUTES, key=key, mode=mode)
+            return await self._learned(asked)
+        finally:
+            self.held -= len(body)
+
+    async def _check_writable(self) -> None:
+        served = self.owner.served
+        if served.read_only:
+            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # raises the reason
+
+    async def _learned(self, asked: requests.Request) -> Response:
+        outcome = await self.owner.ask(asked, self.limits.answer_seconds)
         if isinstance(outcome, ServiceError):
             raise outcome
         return reply(outcome)
 
     async def predict(self, request: Request) -> Response:
-        interval, skip = _interval(request.query_params.get("interval")), _skips(request)
+        interval, skip = as_interval(request.query_params.get("interval")), _skips(request)
         _, body, found = await self._entries(request, learned=False)
         try:
             self._check(found, skip)
-            question = partial(_predicted, self.owner.served.learner, found, interval)
-            columns, notes = await self._asked(question)
+            question = partial(predicted, self.owner.served.learner, found, interval, skip=skip)
+            columns, found, notes = await self._asked(question)
         finally:
             self.held -= len(body)
         skipped = [record(each) for each in found.bad]
@@ -116,35 +129,18 @@ class Service:
         self.held -= len(body)
         if media_type != JSON:
             raise ServiceError(415, "media type", "the Content-Type must be application/json")
-        wanted = _recommendation(body, self.owner.served.learner.modes, self.limits.rows)
-        ids = wanted["given"]
-
-        def ranked() -> dict[str, Any]:
-            learner = self.owner.served.learner
-            estimator, modes = learner.estimator, learner.modes
-            numbers: dict[str | int, Any] = {modes.index(mode): raw for mode, raw in ids.items()}
-            over = modes.index(wanted["over"])
-            how = {name: wanted[name] for name in ("n", "explore", "seed")}
-            with warned() as found:
-                nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
-            entry = numbers | {over: nodes[0].id if nodes else 0}
-            seen = estimator.seen([[entry[mode] for mode in range(len(modes))]])[0]
-            mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
-            keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
-            return {
-                "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
-                "seen": {mode: bool(seen[modes.index(mode)]) for mode in ids},
-                "notes": as_notes(found),
-            }
-
-        return reply(await self._asked(ranked))
+        served = self.owner.served
+        wanted = recommendation(body, served.learner, self.limits.rows)
+        return reply(await self._asked(lambda: recommended(served.learner, wanted)))
 
     async def _asked(self, question: Callable[[], Any]) -> Any:
         """Ask the owner's thread; errors of the model become ServiceErrors."""
         try:
             return await self.owner.ask(question, self.limits.answer_seconds)
         except EntryError as error:
-            raise ServiceError(422, error.kind or "input", error.reason, row=error.row) from None
+            column = error.column if isinstance(error.column, str) else None
+            parts = {"row": error.row, "column": column, "value": error.value}
+            raise ServiceError(422, error.kind or "input", error.reason, **parts) from None
         except ValueError as error:
             if self.owner.served.learner.is_new:
                 remedy = "learn some entries first"
@@ -219,7 +215,7 @@ class Service:
         if learned:
             wanted = wanted_to_learn(learner, self.limits.rows)
         else:
-            wanted = Wanted(learner.modes, None, learner.estimator.likelihood_, self.limits.rows)
+            wanted = wanted_to_learn(learner, self.limits.rows)._replace(value=None, events=False)
         try:
             if len(body) > LARGE_BODY_BYTES:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)
@@ -311,83 +307,19 @@ def _pages() -> list[Route]:
     return routes
 
 
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isascii() and key.isprintable()):
+        reason = f"an Idempotency-Key has 1 to {MAX_KEY_CHARS} printable ASCII characters"
+        raise ServiceError(400, "key", reason)
+    return key
+
+
 def _skips(request: Request) -> bool:
     policy = request.query_params.get("on_bad", "raise")
     if policy not in ("raise", "skip"):
         raise ServiceError(400, "on_bad", "on_bad must be raise or skip", value=policy)
     return policy == "skip"
-
-
-def _interval(text: Any) -> float | None:
-    if text is None:
-        return None
-    try:
-        coverage = float(text) if isinstance(text, str | float) else -1.0
-    except ValueError:
-        coverage = -1.0
-    if not 0 < coverage < 1:
-        remedy = "pass a probability between 0 and 1, such as 0.9"
-        raise ServiceError(400, "interval", "invalid interval", value=str(text), remedy=remedy)
-    return coverage
-
-
-def _predicted(
-    learner: Learner, found: Entries, interval: float | None
-) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """Predict in columns; also returns notes."""
-    estimator: Any = learner.estimator
-    ids, likelihood = Columns(found.columns), estimator.likelihood_
-    if interval is not None and not likelihood.intervals:
-        reason = f"the model predicts a {likelihood.mean_name}, which has no interval"
-        raise ServiceError(422, "interval", reason)
-    if not len(found.rows):
-        return {likelihood.mean_name: []}, []
-    with warned() as warnings:
-        if likelihood.intervals:
-            mean, std = estimator.predict(ids, return_std=True)
-            columns = {"mean": mean, "std": std}
-            if interval is not None:
-                columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
-        else:
-            columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
-    seen = [dict(zip(learner.modes, each, strict=True)) for each in estimator.seen(ids).tolist()]
-    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, as_notes(warnings)
-
-
-def _recommendation(body: bytes, modes: list[str], most: int) -> dict[str, Any]:
-    def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
-        return ServiceError(422, "input", f"{column} {reason}", column=column, value=value)
-
-    try:
-        wanted = orjson.loads(body)
-    except ValueError as error:
-        raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
-    if not isinstance(wanted, dict):
-        raise ServiceError(400, "not an object", "the body is not a JSON object")
-    asked = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
-    if unknown := [name for name in wanted if name not in asked]:
-        raise wrong(unknown[0], f"is unknown; known: {', '.join(asked)}")
-    asked |= wanted
-    given, over = asked["given"], asked["over"]
-    if not isinstance(given, dict):
-        raise wrong("given", "is not an object of ids by mode")
-    if not isinstance(over, str) or over not in modes:
-        raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
-    for mode in modes:
-        if (mode in given) == (mode == over):
-            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
-    if unknown := [mode for mode in given if mode not in modes]:
-        raise wrong("given", f"has an unknown mode {unknown[0]!r:.100}")
-    for mode, raw in given.items():
-        if not isinstance(raw, int | float | str):
-            raise wrong("given", f"has no valid id for {mode}", str(raw))
-    if type(asked["n"]) is not int or not 1 <= asked["n"] <= most:
-        raise wrong("n", f"is not an integer from 1 to {most:,}", asked["n"])
-    if asked["explore"] not in EXPLORE:
-        raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
-    if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
-        raise wrong("seed", "is not a non-negative integer", asked["seed"])
-    return asked | {"interval": _interval(asked["interval"])}
 
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:

@@ -16,11 +16,17 @@ from spidertensor.service.errors import ServiceError
 from spidertensor.sources.columns import is_text
 
 _PLAIN = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, is_text, pa.types.is_binary)
+# Without views, and in lists without booleans and nulls: those of a small body can fill the memory.
+_IN_LISTS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
+_CELLS = (*_IN_LISTS, pa.types.is_boolean, pa.types.is_null, pa.types.is_timestamp, pa.types.is_date)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _DICTIONARY, _RECORDS = 2, 3  # message kinds in Arrow's Message.fbs
 
 
-def read_arrow(body: bytes, names: Sequence[str], max_rows: int, longest: int) -> tuple[list[Any], int]:
-    """The named columns as arrays, and the number of rows."""
+def read_arrow(
+    body: bytes, names: Sequence[str], attributes: Sequence[str], max_rows: int, longest: int
+) -> tuple[list[Any], dict[str, Any], int]:
+    """The named columns as arrays, the attributes that are there by name, and the number of rows."""
     try:
         if _compressed(body):
             raise ServiceError(
@@ -29,29 +35,38 @@ def read_arrow(body: bytes, names: Sequence[str], max_rows: int, longest: int) -
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             for name in names:
                 _check_type(reader.schema, name)
+            attributes = [name for name in attributes if name in reader.schema.names]
+            for name in attributes:
+                _check_type(reader.schema, name, attribute=True)
+            wanted = list(dict.fromkeys([*names, *attributes]))
             batches, n = [], 0
             for batch in reader:
                 n += batch.num_rows
                 if n > max_rows:
                     remedy = f"send at most {max_rows:,} rows per request"
                     raise ServiceError(413, "too many rows", f"at least {n:,} rows", remedy=remedy)
-                batches.append(batch.select(names))
-            table = pa.Table.from_batches(batches, pa.schema([reader.schema.field(name) for name in names]))
+                batches.append(batch.select(wanted))
+            table = pa.Table.from_batches(batches, pa.schema([reader.schema.field(name) for name in wanted]))
         table.validate(full=True)
-        return [_plain(table.column(name), longest) for name in names], n
+        arrays = {name: _plain(table.column(name), longest) for name in wanted}
+        return [arrays[name] for name in names], {name: arrays[name] for name in attributes}, n
     except (pa.ArrowException, OSError, ValueError, LookupError, struct.error, OverflowError) as error:
         reason = f"the body is not an Arrow stream: {str(error).splitlines()[0]:.200}"
         raise ServiceError(400, "not arrow", reason) from None
 
 
-def _check_type(schema: pa.Schema, name: str) -> None:
+def _check_type(schema: pa.Schema, name: str, *, attribute: bool = False) -> None:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         how = "no column" if not found else "more than one column"
         raise ServiceError(422, "column", f"{how} {name!r}", column=name)
     kind = schema.field(found[0]).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_null(kind) or any(is_kind(kind) for is_kind in _PLAIN)):
+    allowed = _CELLS if attribute else (*_PLAIN, pa.types.is_null)
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    elif attribute and any(is_kind(kind) for is_kind in _LISTS):
+        kind, allowed = kind.value_type, _IN_LISTS
+    if not any(is_kind(kind) for is_kind in allowed):
         remedy = "convert it to text or numbers"
         raise ServiceError(422, "type", f"{name} has the unsupported type {kind}", column=name, remedy=remedy)
 

@@ -8,7 +8,8 @@ lines are not rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from spidertensor.faults import EntryError, Fault
 from spidertensor.service.arrow_stream import read_arrow
+from spidertensor.service.cells import cells_of
 from spidertensor.service.errors import MAX_VALUE_CHARS, ServiceError
 from spidertensor.sources.columns import Wrong, is_text, to_ids, to_numbers
 from spidertensor.spider.likelihoods import Likelihood
@@ -28,13 +30,19 @@ MAX_ID_CHARS = 1000  # or bytes
 
 
 class Wanted(NamedTuple):
-    """What a body must have. value: None for predictions, which need none, and for events, which are all 1"""
+    """What a body must have.
+
+    modes:      the columns of ids
+    value:      None for predictions, which need none, and for events, which are all 1
+    attributes: columns that a body may have
+    """
 
     modes: Sequence[str]
     value: str | None
     likelihood: Likelihood
     max_rows: int
     events: bool = False
+    attributes: Sequence[str] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -49,20 +57,28 @@ class Entries(NamedTuple):
     rows: NDArray[np.int64]  # the numbers of the good rows in the request
     n_rows: int
     bad: list[Fault]
+    given: Mapping[str, NDArray[Any]] = MappingProxyType({})  # attributes by name, those that are there
 
     def without(self, places: Sequence[int], faults: Sequence[Fault]) -> Entries:
         good = np.ones(len(self.rows), bool)
         good[list(places)] = False
         columns = [column[good] for column in self.columns]
         values = self.values[good] if len(self.values) else self.values
-        return Entries(columns, values, self.rows[good], self.n_rows, [*self.bad, *faults])
+        given = {name: column[good] for name, column in self.given.items()}
+        bad = sorted([*self.bad, *faults], key=lambda fault: fault.row or 0)
+        return Entries(columns, values, self.rows[good], self.n_rows, bad, given)
+
+    def without_rows(self, faults: Sequence[Fault]) -> Entries:
+        """The entries without the rows of these faults."""
+        places = {row: place for place, row in enumerate(self.rows.tolist())}
+        return self.without([places[fault.row] for fault in faults if fault.row is not None], faults)
 
 
 def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
     """Parse a body. ServiceError if it is not a list of rows at all; single bad rows go to `bad`."""
     bad: list[Fault] = []
     if media_type == ARROW:
-        raw, n = read_arrow(body, wanted.columns, wanted.max_rows, MAX_ID_CHARS)
+        raw, others, n = read_arrow(body, wanted.columns, wanted.attributes, wanted.max_rows, MAX_ID_CHARS)
         rows = np.arange(n)
     else:
         objects, rows, n, bad = _objects(body, media_type, wanted)
@@ -70,6 +86,8 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
         if any(_lossy(column) for column in raw[: len(wanted.modes)]):
             objects, rows, n, bad = _objects(body, media_type, wanted, json.loads)
             raw = [[each.get(name) for each in objects] for name in wanted.columns]
+        there = {name for each in objects for name in each} if wanted.attributes else set()
+        others = {name: [each.get(name) for each in objects] for name in wanted.attributes if name in there}
     wrong: dict[int, Fault] = {}
     columns = []
     for name, column in zip(wanted.modes, raw, strict=False):
@@ -80,11 +98,12 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
     if wanted.value is not None:
         values, of_values = _numbers(raw[-1], wanted.likelihood)
         wrong = _faults(of_values, "value", wanted.value, raw[-1], rows) | wrong
-    found = Entries(columns, values, rows, n, bad)
-    if wrong:
-        found = found.without(list(wrong), list(wrong.values()))
-        found.bad.sort(key=lambda fault: fault.row or 0)
-    return found
+    given = {}
+    for name, column in others.items():
+        given[name], of_cells = cells_of(column)
+        wrong = _faults(of_cells, "attribute", name, column, rows) | wrong
+    found = Entries(columns, values, rows, n, bad, given)
+    return found.without(list(wrong), list(wrong.values())) if wrong else found
 
 
 def _objects(
@@ -109,7 +128,7 @@ def _objects(
     rows = [row for row, each in enumerate(parsed) if isinstance(each, dict)]
     for row, each in enumerate(parsed):
         if not isinstance(each, dict) and each is not _BAD:
-            bad.append(EntryError("is not an object", row, kind="not an object", value=_short(each)))
+            bad.append(EntryError("is not an object", row, kind="not an object", value=short(each)))
     return [parsed[row] for row in rows], np.array(rows, np.int64), len(parsed), bad
 
 
@@ -175,10 +194,11 @@ def _faults(wrong: Wrong, kind: str, name: str, column: Any, rows: NDArray[np.in
         raw = column[place].as_py() if isinstance(column, pa.Array) else column[place]
         what = "missing" if reason == "is missing" else kind
         faults[place] = EntryError(
-            f"{name} {reason}", int(rows[place]), kind=what, column=name, value=_short(raw)
+            f"{name} {reason}", int(rows[place]), kind=what, column=name, value=short(raw)
         )
     return faults
 
 
-def _short(raw: Any) -> Any:
+def short(raw: Any) -> Any:
+    """A value for an error."""
     return raw if isinstance(raw, str | int | float | None) else repr(raw)[:MAX_VALUE_CHARS]

@@ -53,7 +53,7 @@ class Following:
         return os.open(self.path, os.O_RDONLY)
 
     def warm_up(self) -> None:
-        self.learner.estimator.predict([[0] * len(self.learner.modes)])
+        self.learner.estimator.predict([[0] * len(self.learner.with_ids)])
 
     def replay(self) -> int:
         return 0

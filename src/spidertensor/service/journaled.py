@@ -17,16 +17,26 @@ import numpy as np
 import orjson
 
 from spidertensor.faults import EntryError, Fault
-from spidertensor.learner.first_batch import first_alone
 from spidertensor.learner.learner import Learned, Learner
 from spidertensor.learner.position import Position
+from spidertensor.learner.warned import warned
 from spidertensor.method import Prediction
+from spidertensor.service import attributes
 from spidertensor.service.answers import Answer, Answers
 from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError, as_notes
 from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of
 from spidertensor.service.journal import Journal, JournalError, Row
-from spidertensor.service.requests import Outcome, Request, answer, joined, journaled, skipped, unrepeated
+from spidertensor.service.requests import (
+    Outcome,
+    Request,
+    answer,
+    in_cuts,
+    joined,
+    journaled,
+    skipped,
+    unrepeated,
+)
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.surprises import Surprises
 
@@ -72,16 +82,16 @@ class JournaledLearner:
         twin = Learner(copy, learner.path, learner.modes, learner.value)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ids = [np.zeros(1, np.int64)] * len(learner.modes)
+            ids = [np.zeros(1, np.int64)] * len(learner.with_ids)
             learned = twin.learn(ids, np.full(1, float(copy.learns_events)), _raised)
-            copy.predict([[0] * len(learner.modes)])
+            copy.predict([[0] * len(learner.with_ids)])
             twin.score(learned)
             Surprises(copy.likelihood_).add(learned, 1)
 
     # --- learning
 
     def learn(self, requests: Sequence[Request]) -> list[Outcome]:
-        """Learn requests and return the outcome of each. All are on disk before the first is learned."""
+        """Learn or describe, and return the outcome of each. All are on disk before the first is learned."""
         outcomes: list[Outcome] = []
         for group in unrepeated(requests):
             found = [self._repeated(request) for request in group]
@@ -107,7 +117,7 @@ class JournaledLearner:
     def _learn_new(self, requests: list[Request]) -> list[Outcome]:
         if not requests:
             return []
-        cuts = first_alone(requests, is_new=self.learner.is_new)
+        cuts = in_cuts(requests, is_new=self.learner.is_new)
         rows, sequence = [], self.sequence
         for cut in cuts:
             first = sequence + 1
@@ -127,7 +137,7 @@ class JournaledLearner:
 
     def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
         """Learn requests in one call. The effect depends only on them and on the model."""
-        outcomes = self._learned_together(cut)
+        outcomes = self._learned_together(cut) if cut[0].mode is None else [self._described(cut[0])]
         self.learned += len(cut)
         for request, outcome in zip(cut, outcomes, strict=True):
             if request.key is not None and isinstance(outcome, bytes):
@@ -150,18 +160,25 @@ class JournaledLearner:
         faults: list[Fault] = []
 
         def refuse(error: EntryError) -> None:
-            if len(cut) > 1 or not cut[0].skip:
+            if len(cut) > 1 or not cut[0].skip or error.column in given:
                 raise error
             left_out.extend(error.rows)
             faults.extend(self._faults(cut[0].entries, error))
 
-        before, (ids, values) = self.learner.entries, joined([request.entries for request in cut])
+        before, (ids, values, given) = self.learner.entries, joined([request.entries for request in cut])
         try:
-            learned = self.learner.learn(ids, values, refuse)
+            learned = self.learner.learn(ids, values, refuse, given)
         except EntryError as error:  # nothing was learned
             if len(cut) > 1:
                 return [self._learned_together([request])[0] for request in cut]
-            others = self._faults(cut[0].entries, error) or [error]
+            found = cut[0].entries
+            if error.column in given:
+                others = attributes.bad_cells(self.learner, found, error)
+                if others and cut[0].skip:
+                    return self._learned_together([cut[0]._replace(entries=found.without_rows(others))])
+            else:
+                others = self._faults(found, error)
+            others = others or [error]
             return [ServiceError(422, error.kind, error.reason, others=others)]
         if len(learned.values):
             self.learner.score(learned)
@@ -169,6 +186,20 @@ class JournaledLearner:
         if left_out:
             cut = [cut[0]._replace(entries=cut[0].entries.without(left_out, faults))]
         return self._answers(cut, learned, before)
+
+    def _described(self, request: Request) -> Outcome:
+        """Set attributes of nodes. The effect depends only on the request and on the model."""
+        found, mode = request.entries, request.mode
+        assert mode is not None
+        notes: list[Warning] = []
+        if len(found.rows):
+            try:
+                with warned() as notes:
+                    self.learner.estimator.set_attributes(mode, {mode: found.columns[0], **found.given})
+            except EntryError as error:  # nothing was changed
+                others = attributes.bad_cells(self.learner, found, error) or [error]
+                return ServiceError(422, error.kind, error.reason, others=others)
+        return orjson.dumps({"described": len(found.rows), "notes": as_notes(notes)})
 
     def _faults(self, found: Entries, error: EntryError) -> list[Fault]:
         """One fault for each entry that the model refused."""
@@ -200,7 +231,7 @@ class JournaledLearner:
         n = 0
         for rows in self.journal.cuts(self.learned):
             try:
-                requests = [journaled(row, wanted) for row in rows]
+                requests = [journaled(row, wanted, self.learner) for row in rows]
             except ServiceError as error:
                 reason = f"{self.journal.path}: request {rows[0].sequence} cannot be read: {error.reason}"
                 raise JournalError(reason, kind="journal") from None

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from spidertensor.service.served import Served
 
+ATTRIBUTES_PATH = "/v1/attributes/"  # and a mode
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 GAUGES = {  # field of a snapshot -> name and help
     "error": ("spider_running_error", "running error (RMSE, or log loss for 0/1 values)"),
@@ -38,6 +39,8 @@ class Metrics:
         self._registry.register(self)  # pyright: ignore[reportArgumentType] (it has `collect`)
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        if path.startswith(ATTRIBUTES_PATH):
+            path = f"{ATTRIBUTES_PATH}{{mode}}"
         path = path if path in self._paths else "other"
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)

@@ -33,7 +33,7 @@ def _refer(name: str) -> dict[str, Any]:
 
 _ROW = {
     "type": "object",
-    "description": "One field per mode by its name; for learning also the value.",
+    "description": "One field per mode by its name; for learning also the value. Attributes, if the model has any: what is left out, the model remembers.",
     "additionalProperties": True,
 }
 _PREDICTION = _object(
@@ -55,9 +55,10 @@ _SCHEMAS = {
         {"learned": _WHOLE, "entries": _WHOLE, "predictions": _list(_refer("Prediction")), "repeated": {"type": "boolean"},
          "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}
     ),
+    "Described": _object({"described": _WHOLE, "repeated": {"type": "boolean"}, "notes": _list(_refer("Note"))}),
     "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}),
     "Recommendation": _object(
-        {"given": {"type": "object", "additionalProperties": _ANY_ID}, "over": _TEXT,
+        {"given": {"type": "object", "additionalProperties": True, "description": "ids by mode, and attributes"}, "over": _TEXT,
          "n": {"type": "integer", "minimum": 1, "default": 10},
          "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"},
          "seed": _or_null("integer"), "interval": _or_null("number")},
@@ -77,7 +78,7 @@ _ROWS = {
 }
 _STATUS = {
     "400": "malformed body or parameter", "401": "token missing or wrong", "403": "foreign Host or Origin",
-    "405": "a follower does not learn", "408": "the body arrived too slowly", "409": "nothing learned yet",
+    "404": "no such mode", "405": "a follower does not learn", "408": "the body arrived too slowly", "409": "nothing learned yet",
     "413": "too large, or too many rows", "415": "unknown Content-Type", "422": "bad rows; nothing was learned",
     "429": "too many requests are waiting: see Retry-After", "503": "not ready, or the disk cannot be written",
 }  # fmt: skip
@@ -90,6 +91,7 @@ def _query(name: str, schema: dict[str, Any], about: str) -> dict[str, Any]:
 _ON_BAD = _query(
     "on_bad", {"enum": ["raise", "skip"], "default": "raise"}, "skip: leave bad rows out and list them"
 )
+_MODE = {"name": "mode", "in": "path", "required": True, "schema": _TEXT, "description": "a mode with ids"}
 _KEY = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         "description": "a repeated request with the same key is answered but not learned again"}  # fmt: skip
 
@@ -119,6 +121,8 @@ DESCRIPTION: dict[str, Any] = {
     "paths": {
         "/v1/learn": {"post": _operation("learn rows; returns the prediction made for each beforehand", _refer("Learned"), _OF_ROWS,
                                          _ROWS, [_ON_BAD, _KEY])},
+        "/v1/attributes/{mode}": {"post": _operation("describe nodes, one per row: adds and replaces their attributes", _refer("Described"),
+                                                    f"404 {_OF_ROWS}", _ROWS, [_MODE, _KEY])},
         "/v1/predict": {"post": _operation("predict rows", _refer("Predicted"), _OF_ROWS, _ROWS, [
             _ON_BAD, _query("interval", _NUMBER, "add low and high, the bounds of an interval with this coverage")])},
         "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator.columns import Schema
 from spidertensor.estimator.labels import ZERO_ONE
 from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.errors import LearnerError
@@ -27,11 +28,14 @@ class NewModel(NamedTuple):
     modes: list[str]
     value: str | None  # None for events
     settings: dict[str, Any]
+    schema: list[dict[str, Any]] | None = None  # Schema.to_json, if it has attributes
 
     def made(self, path: Path) -> Learner:
         settings: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in self.settings.items()
         }
+        if self.schema is not None:
+            settings["modes"] = Schema.from_json(self.schema)
         return Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY_ENTRIES)
 
 
@@ -49,7 +53,7 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Journa
         identity, sequence = _place(learner.position.get("service"))
     else:
         if left is not None and span is not None:
-            new = NewModel(*(left.about[name] for name in NewModel._fields))
+            new = NewModel(**{name: left.about[name] for name in NewModel._fields if name in left.about})
             identity = left.about["id"]
         elif new is not None:
             seed = new.settings.get("random_state", secrets.randbits(31))

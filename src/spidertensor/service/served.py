@@ -61,4 +61,11 @@ class Served(Protocol):
 def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> Wanted:
     """What the body of a request to learn must have."""
     estimator = learner.estimator
-    return Wanted(learner.modes, learner.value, estimator.likelihood_, max_rows, estimator.learns_events)
+    return Wanted(
+        learner.id_columns,
+        learner.value,
+        estimator.likelihood_,
+        max_rows,
+        estimator.learns_events,
+        learner.attributes,
+    )

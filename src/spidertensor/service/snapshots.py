@@ -136,14 +136,14 @@ def current(served: Served) -> dict[str, Any]:
         "model": learner.path.name,
         "kind": type(estimator).__name__,
         "read_only": served.read_only,
-        "modes": learner.modes,
+        "modes": learner.id_columns,
         "value": learner.value,
         "metric": learner.scores.metric,
         "entries": learner.entries,
         **(dict.fromkeys(scores) if served.read_only else scores),
         "noise": noise**0.5 if noise is not None and estimator.likelihood_.normal else None,
         "members": _members(estimator) if fitted else [],
-        "nodes": list(estimator.n_nodes_) if fitted else [0] * len(learner.modes),
+        "nodes": [estimator.n_nodes_[mode] if fitted else 0 for mode in learner.with_ids],
         "journal_bytes": served.journal_bytes,
         "checkpoint_age": None if saved is None else max(0.0, time.monotonic() - saved),
         "surprises": [] if served.surprises is None else list(served.surprises.latest),
@@ -165,8 +165,9 @@ def described(served: Served) -> dict[str, Any]:
         del snapshot[live]
     snapshot["nodes"] = dict(zip(snapshot["modes"], snapshot["nodes"], strict=True))
     fitted = estimator.__sklearn_is_fitted__()
-    kinds = estimator.id_kinds_ if fitted else [()] * len(snapshot["modes"])
+    kinds = [estimator.id_kinds_[mode] if fitted else () for mode in served.learner.with_ids]
     snapshot["id_kinds"] = dict(zip(snapshot["modes"], kinds, strict=True))
+    snapshot["attributes"] = served.learner.kinds
     snapshot["log_evidence"] = estimator.log_evidence_ if fitted else None
     snapshot["settings"] = estimator.settings_ if fitted else None
     snapshot["position"] = served.learned

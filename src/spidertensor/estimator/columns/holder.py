@@ -68,6 +68,20 @@ class Holder:
         except EntryError as error:
             raise error.but(column=self.spec.name) from None
 
+    def bad_cells(self, column: Column) -> dict[int, EntryError]:
+        """Every cell that `check` refuses: its entry, and why. Slow."""
+        spec = decide(self.spec.name, column) if isinstance(self.spec, Undecided) else self.spec
+        found: dict[int, EntryError] = {}
+        if spec is None:
+            return found
+        state = self.state or self._new_state(spec)
+        for entry in range(len(column)):
+            try:
+                state.check(column[entry : entry + 1])
+            except EntryError as error:
+                found[entry] = error.but(row=entry, column=self.spec.name)
+        return found
+
     def adopt(self, given: CheckedColumn | None) -> None:
         """Decide what the column is, if it is undecided."""
         if given is None:

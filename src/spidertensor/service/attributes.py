@@ -1,0 +1,88 @@
+"""Requests that describe nodes: a table of attributes of one mode, one row per node.
+
+In the journal such a request is in order with those to learn: a line about it, then its body as sent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from spidertensor.estimator.columns import FittedColumns
+from spidertensor.faults import EntryError, Fault
+from spidertensor.learner.attributes import attribute_columns
+from spidertensor.learner.learner import Learner
+from spidertensor.service.bodies import Entries, Wanted, entries, short
+from spidertensor.service.errors import ServiceError
+
+ATTRIBUTES = "application/x-spider-attributes"  # never accepted from a client
+_REMEDY = "send a value of the column's kind, or null"
+
+
+def check_mode(learner: Learner, mode: str) -> list[str]:
+    """The attributes of the nodes of a mode; ServiceError if they cannot be described."""
+    if learner.estimator._schema is None:
+        reason = f"{learner.path.name} has no attributes"
+        remedy = "make a model whose modes have columns, such as user+age, and serve it"
+        raise ServiceError(409, "no attributes", reason, remedy=remedy)
+    remedy = f"the modes with ids are {', '.join(learner.id_columns)}"
+    if mode not in learner.modes:
+        raise ServiceError(404, "mode", f"no mode {mode!r:.80}", remedy=remedy)
+    if mode not in learner.id_columns:
+        reason = f"{mode} describes entries, not nodes: it has no ids"
+        remedy = f"send its columns with each row to learn or predict; {remedy}"
+        raise ServiceError(422, "mode", reason, remedy=remedy)
+    if names := attribute_columns(learner.estimator, mode):
+        return names
+    raise ServiceError(422, "mode", f"the nodes of {mode} have no attributes")
+
+
+def table(body: bytes, media_type: str, learner: Learner, mode: str, max_rows: int) -> Entries:
+    """Parse a table of attributes. ServiceError if anything is wrong with it."""
+    names = check_mode(learner, mode)
+    found = entries(
+        body, media_type, Wanted([mode], None, learner.estimator.likelihood_, max_rows, attributes=names)
+    )
+    if found.bad:
+        first = found.bad[0]
+        if len(found.bad) == found.n_rows and all(each.kind == "missing" for each in found.bad):
+            reason, remedy = f"no column {mode!r}", "name each node by its id in this column"
+            raise ServiceError(422, "column", reason, column=mode, remedy=remedy)
+        raise ServiceError(422, first.kind, first.reason, others=found.bad)
+    if found.n_rows and not found.given:
+        remedy = f"the attributes of {mode} are {', '.join(names)}"
+        raise ServiceError(422, "column", f"no attribute of {mode}", remedy=remedy)
+    return found
+
+
+def bad_cells(learner: Learner, found: Entries, error: EntryError) -> list[Fault]:
+    """One fault for each row whose attributes the model refuses, as it did with `error`."""
+    schema, fitted = learner.estimator._schema, learner.estimator._learned
+    if schema is None or error.column not in found.given:
+        return []
+    columns = FittedColumns(schema) if fitted is None or fitted.columns is None else fitted.columns
+    faults: dict[int, Fault] = {}
+    for holder in (holder for column in columns.columns for holder in column.holders):
+        cells = found.given.get(holder.spec.name, ())
+        for place, each in holder.bad_cells(cells).items():
+            value = short(_plain(cells[place]))
+            faults.setdefault(place, each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
+    return [faults[place] for place in sorted(faults)]
+
+
+def packed(body: bytes, media_type: str, mode: str) -> bytes:
+    """Encode a request for the journal."""
+    return json.dumps({"mode": mode, "media_type": media_type}).encode() + b"\n" + body
+
+
+def unpacked(packed: bytes) -> tuple[bytes, str, str]:
+    """The body, its media type and the mode."""
+    line, _, body = packed.partition(b"\n")
+    about: dict[str, Any] = json.loads(line)
+    return body, about["media_type"], about["mode"]
+
+
+def _plain(cell: Any) -> Any:
+    return cell.item() if isinstance(cell, np.generic) else cell

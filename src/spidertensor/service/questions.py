@@ -1,0 +1,133 @@
+"""Questions about the model, to be answered by the owner's thread: predictions and recommendations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.recommend import EXPLORE
+from spidertensor.faults import EntryError
+from spidertensor.learner.learner import Learner
+from spidertensor.learner.warned import warned
+from spidertensor.service.attributes import bad_cells
+from spidertensor.service.bodies import Entries
+from spidertensor.service.errors import ServiceError, as_notes
+from spidertensor.service.replies import id_of
+
+
+def as_interval(text: Any) -> float | None:
+    if text is None:
+        return None
+    try:
+        coverage = float(text) if isinstance(text, str | float) else -1.0
+    except ValueError:
+        coverage = -1.0
+    if not 0 < coverage < 1:
+        remedy = "pass a probability between 0 and 1, such as 0.9"
+        raise ServiceError(400, "interval", "invalid interval", value=str(text), remedy=remedy)
+    return coverage
+
+
+def predicted(
+    learner: Learner, found: Entries, interval: float | None, *, skip: bool
+) -> tuple[dict[str, list[Any]], Entries, list[dict[str, Any]]]:
+    """Predict in columns; also returns the entries without those that `skip` leaves out, and notes."""
+    likelihood = learner.estimator.likelihood_
+    if interval is not None and not likelihood.intervals:
+        reason = f"the model predicts a {likelihood.mean_name}, which has no interval"
+        raise ServiceError(422, "interval", reason)
+    if not len(found.rows):
+        return {likelihood.mean_name: []}, found, []
+    try:
+        columns, notes = _predicted(learner, found, interval)
+    except EntryError as error:
+        faults = bad_cells(learner, found, error)
+        if not faults:
+            raise
+        if not skip:
+            raise ServiceError(422, error.kind, error.reason, others=faults) from None
+        return predicted(learner, found.without_rows(faults), interval, skip=skip)
+    return columns, found, notes
+
+
+def _predicted(
+    learner: Learner, found: Entries, interval: float | None
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+    estimator: Any = learner.estimator
+    names = None if estimator._schema is None else tuple(learner.id_columns)
+    ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
+    with warned() as warnings:
+        if likelihood.intervals:
+            mean, std = estimator.predict(ids, return_std=True)
+            columns = {"mean": mean, "std": std}
+            if interval is not None:
+                columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
+        else:
+            columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
+    of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
+    seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
+    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, as_notes(warnings)
+
+
+def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
+    """Parse and check a question for recommendations."""
+    modes, attributes = learner.id_columns, learner.attributes
+
+    def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
+        return ServiceError(422, "input", f"{column} {reason}", column=column, value=value)
+
+    try:
+        wanted = orjson.loads(body)
+    except ValueError as error:
+        raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
+    if not isinstance(wanted, dict):
+        raise ServiceError(400, "not an object", "the body is not a JSON object")
+    asked = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
+    if unknown := [name for name in wanted if name not in asked]:
+        raise wrong(unknown[0], f"is unknown; known: {', '.join(asked)}")
+    asked |= wanted
+    given, over = asked["given"], asked["over"]
+    if not isinstance(given, dict):
+        raise wrong("given", "is not an object of ids by mode")
+    if not isinstance(over, str) or over not in modes:
+        raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
+    for mode in modes:
+        if (mode in given) == (mode == over):
+            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
+    if unknown := [name for name in given if name not in modes and name not in attributes]:
+        what = "mode or attribute" if attributes else "mode"
+        raise wrong("given", f"has an unknown {what} {unknown[0]!r:.100}")
+    for mode, raw in given.items():
+        if mode in modes and not isinstance(raw, int | float | str):
+            raise wrong("given", f"has no valid id for {mode}", str(raw))
+    if type(asked["n"]) is not int or not 1 <= asked["n"] <= most:
+        raise wrong("n", f"is not an integer from 1 to {most:,}", asked["n"])
+    if asked["explore"] not in EXPLORE:
+        raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
+    if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
+        raise wrong("seed", "is not a non-negative integer", asked["seed"])
+    return asked | {"interval": as_interval(asked["interval"])}
+
+
+def recommended(learner: Learner, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Answer such a question."""
+    estimator, modes, with_ids = learner.estimator, learner.modes, learner.id_columns
+    given = wanted["given"]
+    numbers: dict[str | int, Any] = {
+        modes.index(name) if name in with_ids else name: raw for name, raw in given.items()
+    }
+    over = modes.index(wanted["over"])
+    how = {name: wanted[name] for name in ("n", "explore", "seed")}
+    with warned() as found:
+        nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
+    entry = numbers | {over: nodes[0].id if nodes else 0}
+    seen = estimator.seen([[entry[mode] for mode in learner.with_ids]])[0]
+    mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
+    keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
+    return {
+        "nodes": [dict(zip(keys, (id_of(each.id), *each[1:]), strict=False)) for each in nodes],
+        "seen": {mode: bool(seen[modes.index(mode)]) for mode in given if mode in with_ids},
+        "notes": as_notes(found),
+    }
