@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -9,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-from spidertensor.spider.likelihoods import Likelihood
 
 ROOT = Path(__file__).resolve().parent
 ROOMS = {
@@ -27,6 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# Threads of OpenBLAS wait by spinning, and every core has a test process. Read when NumPy is imported, so
+# nothing above may import it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "build" / "jax"))
@@ -70,10 +73,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(room)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not look at it after every test."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes are named by their argument, not written out: gzip puts the second it ran into them, and test
     processes that collect in different seconds would disagree about the tests there are. A likelihood is
     called by its name."""
+    from spidertensor.spider.likelihoods import Likelihood
+
     if isinstance(val, Likelihood):
         return val.name
     return argname if isinstance(val, bytes) else None

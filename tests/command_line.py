@@ -33,6 +33,13 @@ def process(*arguments, **how) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **how)
 
 
+def forked(*arguments, **how) -> subprocess.CompletedProcess[str]:
+    """As `process`, but for the seconds that Python takes to import everything."""
+    with started(*arguments, text=True, **how) as child:
+        out, err = child.communicate(timeout=300)
+    return subprocess.CompletedProcess(arguments, child.returncode or 0, out, err)
+
+
 def started(*arguments, **how) -> Spider:
     """A process that reads what the test writes."""
     return Spider(*arguments, strict=True, **how)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from poisson import Poisson
 from quick_settings import QUICK
 from spidertensor import SpiderClassifier, SpiderRegressor
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
+from spidertensor.method import Prediction, Update
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT, Likelihood
 from spidertensor_study import datasets
 from spidertensor_study.registry import FLOORS, METHODS
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
+
+
+@cache
+def learned(
+    name: str, likelihood: Likelihood, rank: int = 3, batch_size: int = 64
+) -> tuple[Update, Prediction]:
+    """What a method says of 300 entries while it learns them, and afterwards."""
+    data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
+    method = METHODS[name].build(rank, 2, likelihood, batch_size, **QUICK.get(name, {}))
+    assert method.unit == METHODS[name].unit
+    state, update = method.update(method.init(0), data.train)
+    return update, method.predict(state, data.train.index)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values())
@@ -22,11 +37,7 @@ def test_every_method_learns_and_predicts(name, likelihood):
         with pytest.raises(ValueError, match="count likelihood"):
             METHODS[name].build(3, 2, likelihood, 64)
         return
-    data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
-    method = METHODS[name].build(3, 2, likelihood, 64, **QUICK.get(name, {}))
-    assert method.unit == METHODS[name].unit
-    state, update = method.update(method.init(0), data.train)
-    prediction = method.predict(state, data.train.index)
+    update, prediction = learned(name, likelihood)
     assert len(update.mean) == 300
     assert np.isfinite(prediction.mean).all()
     assert (prediction.var + prediction.noise > 0).all()
@@ -54,16 +65,10 @@ def test_an_entry_says_all_there_is_to_say():
 @pytest.mark.parametrize("name", METHODS)
 def test_rank_and_batch_size_change_nothing_where_the_entry_says_so(name):
     """And something where it does not."""
-    entry, data = METHODS[name], datasets.synthetic((8, 6), 300)
-
-    def means(rank: int, batch_size: int) -> np.ndarray:
-        method = entry.build(rank, 2, GAUSSIAN, batch_size, **QUICK.get(name, {}))
-        state, _ = method.update(method.init(0), data.train)
-        return method.predict(state, data.train.index).mean
-
-    usual = means(3, 64)
-    assert np.array_equal(usual, means(4, 64)) == (not entry.has_rank)
-    assert np.array_equal(usual, means(3, 100)) == (not entry.has_batch_size)
+    entry, usual = METHODS[name], learned(name, GAUSSIAN)[1].mean
+    assert np.array_equal(usual, learned(name, GAUSSIAN, rank=4)[1].mean) == (not entry.has_rank)
+    same = np.array_equal(usual, learned(name, GAUSSIAN, batch_size=100)[1].mean)
+    assert same == (not entry.has_batch_size)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values())

@@ -17,7 +17,7 @@ import pytest
 import streams
 from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cluster, load
 from spidertensor.cli import main
-from spidertensor.cluster.fit import elsewhere, rounds_for
+from spidertensor.cluster.fit import rounds_for
 from spidertensor.cluster.parts import recipes_of
 from spidertensor.cluster.rounds import Rounds, split
 from spidertensor.estimator import fitted_file
@@ -27,6 +27,7 @@ ray = pytest.importorskip("ray", reason="several workers need Ray: pip install '
 
 from spidertensor.cluster import ray_cluster  # noqa: E402
 
+pytestmark = pytest.mark.slow  # Ray alone takes seconds to start
 entries = partial(streams.entries, nodes=50, noise=0.3)
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
@@ -68,7 +69,6 @@ def in_this_process(model, X, y, how: Rounds):
     return model.fit(X, y)
 
 
-@pytest.mark.slow
 def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     X, y = entries(3000)
     model = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=2, address="auto")
@@ -77,7 +77,6 @@ def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     model.partial_fit(X[:100], y[:100])  # an ordinary model again
 
 
-@pytest.mark.slow
 def test_rounds_on_ray_are_those_of_one_process(tmp_path):
     X, y = entries(4000)
     y[2500:] += 30  # followed, in all shards
@@ -107,7 +106,6 @@ def workers_of_ray() -> list[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds processes in /proc")
 def test_workers_that_are_killed_change_nothing(capsys):
     X, y = entries(6000)
@@ -136,7 +134,6 @@ def test_workers_that_are_killed_change_nothing(capsys):
     same(model, in_this_process(model, X, y, Rounds(2, PART)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
     X, y = entries(3000)
@@ -163,7 +160,6 @@ def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
     same(again, in_this_process(model, X, y, Rounds(workers, PART)))
 
 
-@pytest.mark.slow
 def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = entries(8000)
@@ -213,10 +209,3 @@ def test_what_cannot_be_learned_by_workers_is_refused():
             cluster.fit(wrong, X, y, workers=2, address="auto")
     with pytest.raises(ValueError, match="workers must be a whole number"):
         cluster.fit(SpiderRegressor(), X, y, workers=0)
-
-
-def test_rows_elsewhere_take_no_memory_and_are_no_numbers():
-    model = SpiderRegressor(committee=1, **SMALL).fit(*entries(10))
-    state = elsewhere(model._learned.state.members[0])
-    assert len(state.posterior.factors[0].mean) > 10**9
-    assert np.isnan(state.posterior.factors[0].mean[12345]).all()

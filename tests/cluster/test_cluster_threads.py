@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +11,10 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import streams
+from command_line import forked
 from spidertensor import SpiderRegressor, cluster, load
 from spidertensor.cluster import rounds
+from spidertensor.cluster.fit import elsewhere
 from spidertensor.estimator import fitted_file
 
 entries = partial(streams.entries, nodes=50, noise=0.3)
@@ -75,9 +75,7 @@ def test_the_command_needs_no_ray_and_prints_json_alone(tmp_path):
     fit = ["fit", "a.csv", "--modes", "user,item", "--value", "rating", "--committee", "1", "--rank", "2"]
     fit += ["--hidden", "4", "--workers", "2", "--part", "64", "--model", "a.spider", "--json"]
     without = "import sys; sys.modules['ray'] = None; from spidertensor.cli import main; main(sys.argv[1:])"
-    ended = subprocess.run(
-        [sys.executable, "-c", without, *fit], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = forked(*fit, program=without, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert [json.loads(line) for line in ended.stdout.splitlines()]
     named = [(f"u{a}", b) for a, b in X.tolist()]
@@ -126,3 +124,10 @@ def test_what_threads_cannot_do_is_refused():
     ):
         with pytest.raises(ValueError, match=reason), cluster.on_workers(model, **how):
             pass
+
+
+def test_rows_elsewhere_take_no_memory_and_are_no_numbers():
+    model = SpiderRegressor(committee=1, **SMALL).fit(*entries(10))
+    state = elsewhere(model._learned.state.members[0])
+    assert len(state.posterior.factors[0].mean) > 10**9
+    assert np.isnan(state.posterior.factors[0].mean[12345]).all()

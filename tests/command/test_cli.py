@@ -21,7 +21,7 @@ import pytest
 from pyarrow import parquet
 
 import spidertensor
-from command_line import FIT, csv_text, eventually, process, started, table
+from command_line import FIT, csv_text, eventually, forked, process, started, table
 from spidertensor import checkpoint, cli, sources
 from spidertensor.cli import fit_loop, options, output, run
 from spidertensor.cli.errors import CommandError
@@ -40,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 # --- the whole way, as a user goes it
 
 
+@pytest.mark.slow
 def test_fit_info_predict_as_processes(ratings, folder):
     fit = process("fit", "ratings.csv", *FIT, "--model", "m.spider", "--quiet")
     assert (fit.returncode, fit.stderr) == (0, "")
@@ -979,6 +980,7 @@ other = CustomNetwork(tiny, ((4, 4), (4,)))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unoptimised")
 def test_a_network_of_ones_own(ratings, folder, spider, fails):
     pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
     (folder / "my_networks.py").write_text(NETWORKS)
@@ -1134,7 +1136,7 @@ def test_pipes_of_the_shell(ratings, spider):
 
 def test_recommend(ratings, spider):
     spider("fit", ratings, *FIT, "--model", "m.spider")
-    done = process("recommend", "m.spider", "--given", "user=3", "--over", "movie", "-n", "4", "--json")
+    done = forked("recommend", "m.spider", "--given", "user=3", "--over", "movie", "-n", "4", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     model = spidertensor.load("m.spider")
@@ -1163,7 +1165,7 @@ def test_predict_to_a_dash_is_standard_output(spider, ratings, folder):
 
 @pytest.mark.slow
 def test_evaluate(spider):
-    done = process("evaluate", "synthetic", "--rank", "3", "--json")
+    done = forked("evaluate", "synthetic", "--rank", "3", "--json")
     record = json.loads(done.stdout)
     wanted = ["dataset", "method", "rank", "batch_size", "seed", "protocol", "metric", "score", "log_density"]
     wanted += ["coverage_50", "coverage_90", "seconds", "entries_per_second", "rejected", "floors"]
@@ -1203,7 +1205,7 @@ def test_evaluate_shows_calibrated_coverage_beside_the_plain_one(spider, monkeyp
 
 
 def test_demo():
-    done = process("demo", "--entries", "2000", "--out", "shown")
+    done = forked("demo", "--entries", "2000", "--out", "shown")
     assert done.returncode == 0, done.stderr
     assert list(Path("shown").glob("*.spider"))
 

@@ -179,6 +179,7 @@ def test_without_matplotlib_there_is_no_picture_and_it_says_so(tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["synthetic.spider"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_flights")
 def test_a_line_every_tenth_without_a_terminal_a_live_table_on_one(tmp_path):
     plain = printed(tmp_path, 30_000)

@@ -103,17 +103,41 @@ def product_only(tmp_path_factory) -> dict[str, str]:
     return clean | {"PYTHONPATH": str(site), "NO_COLOR": "1", "COLUMNS": "100"}
 
 
-@pytest.mark.parametrize("arguments", OLD, ids=" ".join)
-def test_without_the_study_one_line_names_it(product_only, tmp_path, arguments):
-    command = [sys.executable, "-S", "-m", "spidertensor", *arguments]
+ALL = """
+import contextlib, io, json, sys
+from spidertensor import cli
+
+for arguments in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def without_study(product_only, tmp_path_factory) -> dict[tuple[str, ...], tuple[int, str, str]]:
+    """What each old spelling does where there is no study: exit code, standard output, standard error."""
     done = subprocess.run(
-        command, env=product_only, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("spider: ")
-    assert f"`spider-study {arguments[0]}`, of the package spidertensor-study" in done.stderr
-    assert "pip install ./study" in done.stderr
+        [sys.executable, "-S", "-c", ALL, json.dumps(OLD)],
+        env=product_only, cwd=tmp_path_factory.mktemp("empty"), capture_output=True, text=True, check=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return dict(zip(OLD, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("arguments", OLD, ids=" ".join)
+def test_without_the_study_one_line_names_it(without_study, arguments):
+    code, out, err = without_study[arguments]
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1
+    assert err.startswith("spider: ")
+    assert f"`spider-study {arguments[0]}`, of the package spidertensor-study" in err
+    assert "pip install ./study" in err
 
 
 def test_a_misspelt_file_is_not_taken_for_a_data_set(spider, monkeypatch):

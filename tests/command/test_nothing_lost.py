@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import stat
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import spidertensor
-from command_line import FIT, csv_text, eventually, n_entries, process, started, table
+from command_line import FIT, csv_text, eventually, forked, n_entries, started, table
 from spidertensor import file_lock, sources
 from spidertensor.cli.run import Run
 from spidertensor.file_lock import LockedError, held
@@ -385,13 +384,11 @@ def test_an_addition_that_was_stopped_goes_on(folder, spider, fails, monkeypatch
 # --- a disk that is full
 
 
-def limited(size: int, *arguments, **how) -> subprocess.CompletedProcess[str]:
+def limited(size: int, *arguments) -> subprocess.CompletedProcess[str]:
     """The command, where no file may have more bytes: each write fails as on a disk that is full."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return process(*arguments, preexec_fn=limit, **how)
+    limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+    program = f"import resource, sys; {limit}; from spidertensor import cli; cli.main(sys.argv[1:])"
+    return forked(*arguments, program=program)
 
 
 def test_a_model_that_cannot_be_saved_is_named(ratings, folder, spider):

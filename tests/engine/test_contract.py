@@ -70,7 +70,17 @@ CHECKS = {
 del CHECKS["popularity-cuts_between_two_batches_change_nothing"]
 
 
-@pytest.mark.parametrize("name", CHECKS)
+LONG = "memory_is_constant_on_a_long_stream"
+QUICK = f"spider-gaussian-{LONG}"  # the one long stream of `make quick`
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.endswith(LONG) and name != QUICK else name
+        for name in CHECKS
+    ],
+)
 def test_contract(name):
     CHECKS[name]()
 

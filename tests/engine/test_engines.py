@@ -32,6 +32,10 @@ from streams import entries
 
 jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 
+pytestmark = pytest.mark.usefixtures(
+    "unoptimised"
+)  # test_vectorized.py holds what XLA optimises to the oracle
+
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32}
 
 
@@ -81,19 +85,21 @@ def test_what_evaluate_builds_runs_on_both_engines(settings):
     np.testing.assert_allclose(means[0], means[1], rtol=0, atol=close)
 
 
-def test_the_command_takes_an_engine():
-    def spider(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "spidertensor", "evaluate", "synthetic", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.usefixtures("warm_kernels")
+def test_the_command_takes_an_engine(folder, spider, fails):
+    rng = np.random.default_rng(0)
+    factors, index = rng.normal(size=(2, 8)), rng.integers(8, size=(640, 2))
+    products = factors[0, index[:, 0]] * factors[1, index[:, 1]]  # of which biases cannot know anything
+    rows = [f"{user},{movie},{value}" for (user, movie), value in zip(index, products, strict=True)]
+    (folder / "products.csv").write_text("\n".join(["user,movie,rating", *rows]))
+    how = ("evaluate", "products.csv", "--modes", "user,movie", "--value", "rating", "--engine", "vectorized")
 
-    done = spider("--engine", "vectorized", "--rank", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
+    code, out, err = spider(*how, "--rank", "2", "--batch-size", "32", "--json")
+    assert code == 0, err
+    row = json.loads(out)
     assert row["engine"] == "vectorized"
     assert row["score"] < row["floors"]["biases"]["score"]
-    refused = spider("--engine", "vectorized", "--method", "biases")
-    assert refused.returncode == 2
-    assert "has no engines" in refused.stderr
+    assert "has no engines" in fails(*how, "--method", "biases")
 
 
 # --- a network of one's own -----------------------------------------------------------------------
