@@ -163,11 +163,12 @@ def check_batch(batch: Batch, n_modes: int, *, without_id: Collection[int] = (),
     check_index(batch.index, n_modes, batch.bags, n_tables)
     if batch.value.shape != batch.index.shape[:1]:
         raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")
-    least = batch.index.min(axis=0, initial=0)
-    if any(least[mode] < 0 for mode in range(n_modes) if mode not in without_id) or (
-        batch.bags is not None and batch.bags.row.min(initial=0) < 0
-    ):
-        raise ValueError("a batch to learn from has a negative row")
+    if batch.index.min(initial=0) < 0:
+        with_id = [mode for mode in range(n_modes) if mode not in without_id]
+        if batch.index[:, with_id].min(initial=0) < 0:
+            raise ValueError("a batch to learn from has a negative row")
+    if batch.bags is not None and batch.bags.row.min(initial=0) < 0:
+        raise ValueError("a batch to learn from has attributes in a negative row")
 
 
 def check_index(

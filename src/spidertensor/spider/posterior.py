@@ -223,6 +223,8 @@ def trim(state: State) -> State:
 
 def rows_of(network: Network, batch: Batch) -> NDArray[np.int64]:
     """Number of rows that each table needs for the nodes of a batch."""
+    if not network.tables:
+        return batch.index.max(axis=0, initial=-1) + 1
     needed = np.zeros(len(network.table_modes), np.int64)
     needed[: network.n_modes] = batch.index.max(axis=0, initial=-1) + 1
     if batch.bags is not None:

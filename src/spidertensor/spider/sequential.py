@@ -84,18 +84,18 @@ def run_models(learning, start, index, value, records, like, out):
 @kernel(**PART)
 def _can_learn(index, records):
     for m in range(len(records)):
-        counts = part(records[m], "counts")
-        nodes, settings, bags = counts.nodes, part(records[m], "settings"), part(records[m], "bags")
+        r = records[m]
+        counts = part(r, "counts")
         if counts.entries[()] != part(records[0], "counts").entries[()]:
             return False
         for n in range(index.shape[0]):
             for k in range(index.shape[1]):
-                if not 0 <= index[n, k] < nodes[k] and settings.has_id[k]:
+                if not 0 <= index[n, k] < counts.nodes[k] and part(r, "settings").has_id[k]:
                     return False
-        if bags.start:
-            for j in range(elements(bags.start, WHOLE)[index.shape[0]]):
-                table = index.shape[1] + elements(bags.table, WHOLE)[j]
-                if not 0 <= elements(bags.row, WHOLE)[j] < nodes[table]:
+        if r.bags_start:
+            for j in range(elements(r.bags_start, WHOLE)[index.shape[0]]):
+                table = index.shape[1] + elements(r.bags_table, WHOLE)[j]
+                if not 0 <= elements(r.bags_row, WHOLE)[j] < counts.nodes[table]:
                     return False
     return True
 
