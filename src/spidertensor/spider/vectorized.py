@@ -46,6 +46,13 @@ class _Cuts(NamedTuple):
     due: NDArray[np.bool_]
 
 
+class _Room(NamedTuple):
+    """Sizes of compiled functions: entries of a batch, and slots of an entry for the attributes of a table."""
+
+    places: int
+    slots: tuple[int, ...] = ()  # empty without attributes
+
+
 def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
     """Cut n entries into batches by the number the state has `seen`, not by where the call starts."""
     phase = (seen + np.arange(n)) % refine_every
@@ -56,12 +63,13 @@ def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
 
 
 def _learn_all(
-    settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
+    settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, room: _Room, done: int
 ) -> tuple[int, NDArray[np.float64]]:
     """Learn the batches of a call from number `done` on, in place: to the end, or to a batch after which a
     window is to be watched or decided on. Returns the number of batches done, and their `_report`."""
     stream = state.stream
-    table = gathered(state, settings.network, batch, len(cuts.start) * places)
+    places = room.places
+    table = gathered(state, settings.network, batch, len(cuts.start) * places, room.slots)
     carry = _carry(state, table)
     with np.errstate(over="ignore"):  # a value that overflows float32 is an entry without evidence
         y = (batch.value - stream.shift) / stream.scale
@@ -245,7 +253,8 @@ def vectorized(
     curvature:    also differentiate log Z through beta (the paper); learns entry by entry
     noise_memory: entries after which an error's weight in the noise is 1/e; None: never forgets (the paper)
     refine_every: entries between two refinements of the prior, however the calls are cut
-    batch_size:   most entries learned together; a batch also ends at a refinement and with the call
+    batch_size:   most entries learned together; a batch also ends at a refinement and with the call. With 1,
+                  cuts of a stream into calls change nothing, and with attributes only the rounding
     clip, node_noise, memory: as in `sequential`
     """
     if refine_every < 1 or batch_size < 1:
@@ -285,19 +294,30 @@ def vectorized(
             network, prior, seed, node_noise=settings.node_noise, level_var=likelihood.level_var
         )
 
+    widest = [1] * len(network.tables)
+
+    def with_slots(bags: Bags) -> _Room:
+        """Room for these attributes. It never shrinks: otherwise calls of few entries, whose largest bags
+        vary, would compile for all combinations of sizes."""
+        slots = slots_of(network, bags)
+        _check_slots(places, slots)
+        widest[:] = map(max, widest, slots)
+        return _Room(places, tuple(widest))
+
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
         n = len(batch.value)
         if not n:
             return state, Update(*np.empty((4, 0)), rejected=0)
+        room = _Room(places)
         if batch.bags is not None:
-            batch = batch._replace(bags=plain(batch.bags))
-            _check_slots(places, slots_of(network, batch.bags))
+            batch = batch._replace(bags=(bags := plain(batch.bags)))
+            room = with_slots(bags)
         state = posterior.grow(state, network, prior, posterior.rows_of(network, batch))
         cuts = _cuts(int(state.counts.entries), n, places, refine_every)
         before, done, reports = _reported_counts(state), 0, []
         while done < len(cuts.start):
-            done, out = _learn_all(settings, numbers, state, batch, cuts, places, done)
+            done, out = _learn_all(settings, numbers, state, batch, cuts, room, done)
             reports.append(out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,11 +46,13 @@ class Table(NamedTuple):
         return Entries(ids, value[at], bags)
 
 
-def gathered(state: State, network: Network, batch: Batch, places: int) -> Table:
+def gathered(state: State, network: Network, batch: Batch, places: int, slots: Sequence[int]) -> Table:
     """The table of the entries' nodes. Its size depends on the number of places for entries and on the number
-    of nodes: it seldom changes."""
+    of nodes: it seldom changes.
+
+    slots: see `slots_of`; () without attributes
+    """
     nodes, factors = state.counts.nodes, state.posterior.factors
-    slots = slots_of(network, batch.bags)
     # a power of two above the number of nodes: the last row belongs to no node
     most = int(min(places * (network.n_modes + sum(slots)), nodes.sum()))
     size = 1 << max(most, FEWEST_ROWS - 1).bit_length()
@@ -99,10 +101,8 @@ def _elements(bags: Bags | None, table: int) -> tuple[NDArray[Any], ...]:
     return entry, np.arange(len(entry)) - np.searchsorted(entry, entry), bags.row[here], bags.weight[here]
 
 
-def slots_of(network: Network, bags: Bags | None) -> list[int]:
+def slots_of(network: Network, bags: Bags) -> list[int]:
     """How many attributes of each table an entry has room for: a power of two, so that it seldom changes."""
-    if bags is None:
-        return []
     last = (_elements(bags, table)[1].max(initial=0) for table in range(len(network.tables)))
     return [1 << int(number).bit_length() for number in last]
 
