@@ -47,7 +47,7 @@ class _Cuts(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Sizes of compiled functions: entries of a batch, and slots of an entry for the attributes of a table."""
+    """Sizes of compiled functions: entries of a batch, and slots of an entry for a table's attributes."""
 
     places: int
     slots: tuple[int, ...] = ()  # empty without attributes
