@@ -31,7 +31,7 @@ def printed(out: Path, entries: int, **settings) -> str:
 
 
 def raw_stream(dataset: Dataset, entries: int) -> tuple[pa.Table, np.ndarray]:
-    index, value = dataset.in_time_order()
+    index, value, _ = dataset.in_time_order()
     index, value = index[:entries], value[:entries]
     labels = dataset.labels or tuple(map(np.arange, dataset.shape))
     columns = {mode: labels[k][index[:, k]] for k, mode in enumerate(dataset.modes)}

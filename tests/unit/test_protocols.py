@@ -266,7 +266,7 @@ def test_nothing_to_do_is_an_error(bad):
 SKEWED = stats.lognorm(1.0, loc=-math.exp(0.5) / 2.1612, scale=1 / 2.1612)
 
 
-def always_0(state, index):
+def always_0(state, index, bags=None):
     n = len(index)
     return Prediction(np.zeros(n), np.full(n, 0.4), np.full(n, 0.6))
 

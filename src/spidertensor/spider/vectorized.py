@@ -18,20 +18,21 @@ from scipy.special import logit
 
 from spidertensor.method import HUGE, Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider import posterior
+from spidertensor.spider.bags import plain
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Gaussian, Prior, State, Stream
+from spidertensor.spider.posterior import Prior, State, Stream
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
 from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
+from spidertensor.spider.vectorized_table import Table, factors_of, gathered, n_elements, slots_of
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
 BATCHES_AT_ONCE = (64, 8, 1)  # batches in one compiled call: the largest number that fits
-LARGEST_BATCH = 2**14  # entries: the n x n matrix of such a batch takes 1 GiB
-FEWEST_ROWS = 256  # of a table of nodes: otherwise a young stream would recompile at every doubling
+LARGEST_BATCH = 2**14  # entries, or attributes of a table in them: the n x n matrix takes 1 GiB
 SMALL_BATCH = 16  # places for a batch, or a prediction, with at most this many entries
 BLOCK_ENTRIES = 1024  # predicted at once, or fewer:
 BLOCK_GRADIENTS = 2**26  # numbers in the gradients of one block
@@ -45,6 +46,13 @@ class _Cuts(NamedTuple):
     due: NDArray[np.bool_]
 
 
+class _Room(NamedTuple):
+    """Sizes of compiled functions: entries of a batch, and slots of an entry for a table's attributes."""
+
+    places: int
+    slots: tuple[int, ...] = ()  # empty without attributes
+
+
 def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
     """Cut n entries into batches by the number the state has `seen`, not by where the call starts."""
     phase = (seen + np.arange(n)) % refine_every
@@ -54,64 +62,21 @@ def _cuts(seen: int, n: int, places: int, refine_every: int) -> _Cuts:
     return _Cuts(start, (end - start).astype(np.int32), (seen + end) % refine_every == 0)
 
 
-class _Table(NamedTuple):
-    """The nodes of a call: per mode their rows in the state, the entries' rows in the table, and its data."""
-
-    rows: list[NDArray[np.int64]]
-    entries: NDArray[np.int32]
-    factors: Gaussian
-    log_noise: Gaussian | None
-
-    def places(self, state: State) -> Iterator[tuple[Gaussian, Gaussian, NDArray[np.int64], tuple]]:
-        """Matching arrays of the state and the table, the rows in the state and their place in the table."""
-        pairs = [(state.posterior.factors, self.factors)]
-        pairs += [(state.posterior.log_noise, self.log_noise)] if self.log_noise else []
-        for modes, table in pairs:
-            at = 0
-            for mode, rows in zip(modes, self.rows, strict=True):
-                yield mode, table, rows, (slice(at, at + len(rows)), *map(slice, mode.mean.shape[1:]))
-                at += len(rows)
-
-
-def _gather(state: State, index: NDArray[np.integer], most: int) -> _Table:
-    """The table of the entries' nodes. Its size depends on `most` and the number of nodes: seldom changes."""
-    nodes, factors = state.counts.nodes, state.posterior.factors
-    rows, local, at = [], np.empty(index.shape, np.int32), 0
-    for mode, n_nodes in enumerate(nodes):
-        column = index[:, mode]
-        if len(column) < n_nodes // 16:
-            touched, place = np.unique(column, return_inverse=True)
-        else:  # no sorting
-            there = np.zeros(n_nodes, bool)
-            there[column] = True
-            touched, place = np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[column]
-        np.add(place, at, out=local[:, mode], casting="same_kind")
-        rows.append(touched)
-        at += len(touched)
-    # a power of two above the number of nodes: the last row belongs to no node
-    size = 1 << max(int(min(most, nodes.sum())), FEWEST_ROWS - 1).bit_length()
-    shape, dtype = (size, max(factor.mean.shape[1] for factor in factors)), factors[0].mean.dtype
-    log_noise = Gaussian(np.zeros(size, dtype), np.ones(size, dtype)) if state.posterior.log_noise else None
-    table = _Table(rows, local, Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype)), log_noise)
-    for mode, here, rows_of, place in table.places(state):
-        here.mean[place], here.var[place] = mode.mean[rows_of], mode.var[rows_of]
-    return table
-
-
 def _learn_all(
-    settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, places: int, done: int
+    settings: Settings, numbers: Numbers, state: State, batch: Batch, cuts: _Cuts, room: _Room, done: int
 ) -> tuple[int, NDArray[np.float64]]:
     """Learn the batches of a call from number `done` on, in place: to the end, or to a batch after which a
     window is to be watched or decided on. Returns the number of batches done, and their `_report`."""
     stream = state.stream
-    table = _gather(state, batch.index, len(cuts.start) * places * batch.index.shape[1])
+    places = room.places
+    table = gathered(state, settings.network, batch, len(cuts.start) * places, room.slots)
     carry = _carry(state, table)
     with np.errstate(over="ignore"):  # a value that overflows float32 is an entry without evidence
         y = (batch.value - stream.shift) / stream.scale
         value = y.astype(carry.weights.mean.dtype)
     given = Numbers(*(np.asarray(number, value.dtype) for number in numbers))
     results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
-    stop = len(cuts.start)
+    first, stop = cuts.start[done], len(cuts.start)
     while done < stop:
         length = next(length for length in BATCHES_AT_ONCE if length <= stop - done)
         start, taken, due = (part[done : done + length] for part in cuts)
@@ -119,11 +84,8 @@ def _learn_all(
         at = start[:, None] + np.arange(width)
         filled = np.arange(width) < taken[:, None]
         at[~filled] = 0
-        index = table.entries[at]
-        index[~filled] = len(table.factors.mean) - 1
-        sent = value[at]
-        watching = stream.watching == WATCH
-        after, learned = learn(settings, given, carry, index, sent, taken, due, watching)
+        entries, watching = table.entries(at, filled, value), stream.watching == WATCH
+        after, learned = learn(settings, given, carry, entries, taken, due, watching)
         _fetch(learned)
         if settings.robust:
             kept = [part.copy() for part in stream]
@@ -135,11 +97,11 @@ def _learn_all(
                     part[...] = old
                 continue
         carry = after
-        results.append((learned, filled, sent))
+        results.append((learned, filled, value[at]))
         done += length
     _fetch(carry)
     _put_back(state, table, carry)
-    return done, _report(settings, state, results)
+    return done, _report(settings, state, results, n_elements(settings.network, batch)[first:])
 
 
 def _note(clip: float, stream: Stream, learned: Learned, y, due) -> int | None:
@@ -167,8 +129,11 @@ def _fetch(tree: tuple) -> None:
         array.copy_to_host_async()
 
 
-def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
-    """(4, n) mean, var, noise and log evidence in the units of the values; updates the state's counts."""
+def _report(settings: Settings, state: State, results, elements: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(4, n) mean, var, noise and log evidence in the units of the values; updates the state's counts.
+
+    elements: how many each entry moves, or fails to move if it is refused
+    """
     n, at = sum(np.count_nonzero(filled) for _, filled, _ in results), 0
     out, good, counts = np.empty((4, n)), np.empty(n, bool), state.counts
     for learned, filled, value in results:
@@ -186,9 +151,8 @@ def _report(settings: Settings, state: State, results) -> NDArray[np.float64]:
     out[1:3] *= scale * scale
     out[3] -= math.log(scale)
     counts.entries[()] += n
-    refused = n - np.count_nonzero(good)
-    counts.refused[()] += refused
-    counts.rejected[()] += refused * (settings.network.n_weights + sum(settings.network.factor_sizes))
+    counts.refused[()] += n - np.count_nonzero(good)
+    counts.rejected[()] += elements[:n][~good].sum()
     # summed in the order of the entries: the result does not depend on how calls are cut
     log_evidence = out[3, good]
     if log_evidence.size:
@@ -207,7 +171,7 @@ def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax
     return (jnp.asarray(flat(arrays, np)) for arrays in zip(*layers, strict=True))
 
 
-def _carry(state: State, table: _Table) -> Carry:
+def _carry(state: State, table: Table) -> Carry:
     """The state on the device."""
     sums = np.concatenate([np.ravel(part) for part in _sums(state)])
     high = sums.astype(table.factors.mean.dtype)
@@ -226,7 +190,7 @@ def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
     return (*state.posterior.noise, stream.entries, stream.mean, stream.var, stream.log_noise)
 
 
-def _put_back(state: State, table: _Table, carry: Carry) -> None:
+def _put_back(state: State, table: Table, carry: Carry) -> None:
     carry = jax.tree.map(np.asarray, carry)
     learned = table._replace(factors=carry.factors, log_noise=carry.log_noise)
     for mode, here, rows, place in learned.places(state):
@@ -243,20 +207,6 @@ def _put_back(state: State, table: _Table, carry: Carry) -> None:
         at += part.size
 
 
-def _factors_of(state: State, network: Network, prior: Prior, index, places: int) -> Normal:
-    """(places, K, ·) factor vectors of the entries; an unseen node has the prior."""
-    shape, dtype = (places, network.n_modes, max(network.factor_sizes)), state.posterior.weights[0].mean.dtype
-    u = Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype))
-    for mode, (factor, n_nodes) in enumerate(zip(state.posterior.factors, state.counts.nodes, strict=True)):
-        rows = index[:, mode]
-        seen = (rows >= 0) & (rows < n_nodes)
-        size = network.factor_sizes[mode]
-        u.var[: len(index), mode, :size] = posterior.factor_prior_var(network, prior, mode)
-        for mine, yours in zip(u, factor, strict=True):
-            mine[: len(index), mode, :size][seen] = yours[rows[seen]]
-    return Normal(*map(jnp.asarray, u))
-
-
 def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
     """(n,) noise of the entries: mathematics.md sections 11 and 12."""
     log_noise = np.zeros(len(index))
@@ -271,6 +221,14 @@ def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
     if settings.robust:
         noise = np.maximum(noise, max(LEAST_NOISE * float(state.stream.var), 1 / HUGE))
     return noise
+
+
+def _check_slots(places: int, slots: list[int]) -> None:
+    if places * max(slots) > LARGEST_BATCH:
+        raise ValueError(
+            f"an entry has up to {max(slots)} attributes in one column, too many for batches of {places}: "
+            f"choose a batch_size of at most {max(1, LARGEST_BATCH // max(slots))}"
+        )
 
 
 _DEFAULT = Prior()
@@ -295,7 +253,8 @@ def vectorized(
     curvature:    also differentiate log Z through beta (the paper); learns entry by entry
     noise_memory: entries after which an error's weight in the noise is 1/e; None: never forgets (the paper)
     refine_every: entries between two refinements of the prior, however the calls are cut
-    batch_size:   most entries learned together; a batch also ends at a refinement and with the call
+    batch_size:   most entries learned together; a batch also ends at a refinement and with the call. With 1,
+                  cuts of a stream into calls change nothing, and with attributes only the rounding
     clip, node_noise, memory: as in `sequential`
     """
     if refine_every < 1 or batch_size < 1:
@@ -335,16 +294,30 @@ def vectorized(
             network, prior, seed, node_noise=settings.node_noise, level_var=likelihood.level_var
         )
 
+    widest = [1] * len(network.tables)
+
+    def with_slots(bags: Bags) -> _Room:
+        """Room for these attributes. It never shrinks: otherwise calls of few entries, whose largest bags
+        vary, would compile for all combinations of sizes."""
+        slots = slots_of(network, bags)
+        _check_slots(places, slots)
+        widest[:] = map(max, widest, slots)
+        return _Room(places, tuple(widest))
+
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
-        check_batch(batch, network.n_modes)
+        check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
         n = len(batch.value)
         if not n:
             return state, Update(*np.empty((4, 0)), rejected=0)
-        state = posterior.grow(state, network, prior, batch.index.max(axis=0) + 1)
+        room = _Room(places)
+        if batch.bags is not None:
+            batch = batch._replace(bags=(bags := plain(batch.bags)))
+            room = with_slots(bags)
+        state = posterior.grow(state, network, prior, posterior.rows_of(network, batch))
         cuts = _cuts(int(state.counts.entries), n, places, refine_every)
         before, done, reports = _reported_counts(state), 0, []
         while done < len(cuts.start):
-            done, out = _learn_all(settings, numbers, state, batch, cuts, places, done)
+            done, out = _learn_all(settings, numbers, state, batch, cuts, room, done)
             reports.append(out)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
@@ -352,15 +325,18 @@ def vectorized(
 
     def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
         index = np.asarray(index)
-        check_index(index, network.n_modes, bags)
+        check_index(index, network.n_modes, bags, len(network.tables))
+        bags = None if bags is None else plain(bags)
         out = np.empty((3, len(index)))
         weights, places = Normal(*_vectors(state.posterior.weights)), SMALL_BATCH
         if len(index) > SMALL_BATCH:
             places = max(min(BLOCK_ENTRIES, BLOCK_GRADIENTS // network.n_weights), SMALL_BATCH)
         results = []
         for start in range(0, len(index), places):
-            u = _factors_of(state, network, prior, index[start : start + places], places)
-            results.append(evaluate(network, weights, u))
+            rows = index[start : start + places]
+            of = None if bags is None else bags.part(start, start + len(rows))
+            u = factors_of(state, network, prior, rows, of, places)
+            results.append(evaluate(network, weights, Normal(*map(jnp.asarray, u))))
             _fetch(results[-1])
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]

@@ -149,6 +149,8 @@ def sums_after(
     if log_noise is not None:  # n steps of 1 / LOG_NOISE_RUNNING of the way to their mean
         mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)
         running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
+        if settings.network.without_id:
+            running = running.at[jnp.array(settings.network.without_id)].set(0)
         change = change.at[1].add(jnp.expm1(-jnp.sum(running)) * (high[NOISE][1] + change[1]))
     return add(sums, jnp.concatenate([change, values, running]))
 

@@ -1,6 +1,7 @@
 """Learn a batch as a whole, compiled by JAX: mathematics.md section 7. A batch of one entry is section 3.
 
-Pairs, clipping, noise per node and memory are those of sections 10 to 13. Letters: the same sections.
+Pairs, clipping, noise per node, memory and attributes are those of sections 10 to 13 and 19, and so are the
+letters.
 
 A batch turns one `Carry`, the state on the device, into the next. Compiled shapes do not depend on the data:
 a batch has a fixed number of places, of which the first `taken` hold entries.
@@ -9,7 +10,7 @@ a batch has a fixed number of places, of which the first `taken` hold entries.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,20 @@ from spidertensor.method import HUGE
 from spidertensor.spider.network import Network
 from spidertensor.spider.spike_slab import jax_refine
 from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
+from spidertensor.spider.vectorized_nodes import (
+    Entries,
+    Group,
+    before,
+    covariance,
+    gathered,
+    groups_of,
+    has_id,
+    learned,
+    moved,
+    narrowed,
+    put,
+    summed,
+)
 from spidertensor.spider.vectorized_noise import (
     VALUES,
     Numbers,
@@ -52,7 +67,7 @@ class Sites(NamedTuple):
 class Carry(NamedTuple):
     """The state on the device, in few arrays: each one costs a launch per batch and a transfer per call."""
 
-    factors: Normal  # (rows, longest factor vector): the nodes of all modes
+    factors: Normal  # (rows, longest factor vector): the nodes of all tables
     weights: Normal  # (P,): all layers
     sites: Sites
     log_noise: Normal | None  # (rows,): log of the nodes' noise factors, if any
@@ -72,24 +87,25 @@ class Learned(NamedTuple):
 
 
 def _joint(
-    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, watching
+    settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, watching
 ) -> tuple[Carry, Learned]:
     """Learn all entries at once, linearised at the posterior before the batch. With curvature it has one."""
-    evidence = settings.likelihood.jax_evidence
+    evidence, (ids, value, _) = settings.likelihood.jax_evidence, entries
     there = jnp.arange(len(value)) < taken
-    u = Normal(*(part[index] for part in carry.factors))  # (n, K, ·)
-    alpha, g_u, cov, beta, back = linearise(settings.network, carry.weights, u.mean, GRADIENTS_AT_ONCE)
+    groups = groups_of(settings.network, numbers.prior_var, entries)
+    nodes = gathered(carry.factors, groups)
+    x = summed(groups, [group.weighted(node.mean) for group, node in zip(groups, nodes, strict=True)])
+    alpha, g_x, cov, beta, back = linearise(settings.network, carry.weights, x, GRADIENTS_AT_ONCE)
     # cov = G diag(var) G^T: all entries share the weights, those with the same node its factors
-    shared = (index.T[:, :, None] == index.T[:, None, :]).astype(cov.dtype)  # (K, n, n)
-    u = _before(numbers, u, shared, there & jnp.isfinite(value))  # (K, n, ·)
-    A = g_u.swapaxes(0, 1) * jnp.sqrt(u.var)
-    cov += jnp.sum(shared * (A @ A.mT), axis=0)
-    beta += jnp.sum(A * A, axis=(0, 2))
+    nodes = before(groups, nodes, numbers.log_widening, there & jnp.isfinite(value))
+    A = [group.gradient(g_x) * jnp.sqrt(node.var) for group, node in zip(groups, nodes, strict=True)]
+    for added_cov, added_beta in map(covariance, groups, A):
+        cov, beta = cov + added_cov, beta + added_beta
     level, level_var = level_of(settings, carry.sums)  # shared by all entries
     alpha, beta, cov = alpha + level, beta + level_var, cov + level_var
 
     # what each entry says by itself; with noise below `n eps beta` B would be all rounding error
-    log_noise = log_noise_of(settings, carry.log_noise, carry.sums, index)
+    log_noise = log_noise_of(settings, carry.log_noise, carry.sums, ids)
     noise_var, own = noise_of(settings, carry.sums, log_noise)
     used = jnp.maximum(noise_var, len(value) * jnp.finfo(cov.dtype).eps * beta)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
@@ -101,12 +117,17 @@ def _joint(
 
     # mean += var G^T S^-1 res,   var -= var² (column sums of g S^-1 g)
     if settings.curvature:
-        weights, u, bad, bad_u = _bent(settings.network, carry.weights, u, solved, jnp.where(moves, db, 0))
+        db = jnp.where(moves, db, 0)
+        weights, after, rejected = _bent(settings.network, carry.weights, x, groups, nodes, solved, db)
     else:
-        weights, bad = _narrowed(carry.weights, *back(solved.S_res, solved.M))
-        u, bad_u = _shared_rows(u, A, shared, solved.S_res, solved.S_inv)
-    times = shared @ moves.astype(cov.dtype)  # (K, n): number of learned entries of each node
-    factors = _put(carry.factors, u, index.T, (times > 0)[..., None])  # other nodes do not widen
+        weights, bad = narrowed(carry.weights, *back(solved.S_res, solved.M))
+        each = zip(groups, nodes, A, strict=True)
+        after, bad_of = zip(*(learned(*of, solved.S_res, solved.S_inv) for of in each), strict=True)
+        rejected = count(bad) + sum(bad_of)
+    times = [group.times(moves) for group in groups]  # number of learned entries of each node
+    factors = carry.factors
+    for group, node, n in zip(groups, after, times, strict=True):
+        factors = put(factors, node, group.row, (n > 0)[..., None])  # other nodes do not widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood.normal:
         mean, var = _innovations(solved, alpha, beta, used)
@@ -118,22 +139,17 @@ def _joint(
             misfit = (used * S_res) ** 2 + used * (1 - used * own_precision)
         if log_noise is not None:
             information = 0.5 * (used * own_precision) ** 2  # 0 for an entry that takes no part
-            sums_of = shared @ jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
-            widening = numbers.log_noise_log_widening
-            log_noise = moved_log_noise(settings, widening, log_noise, times.T, *sums_of.T)
-            stored = _put(stored, log_noise, index, times.T > 0)
+            of_entries = jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
+            sums_of, widening = groups[0].shared @ of_entries, numbers.log_noise_log_widening
+            log_noise = moved_log_noise(settings, widening, log_noise, times[0].T, *sums_of.T)
+            stored = put(stored, log_noise, ids, _with_id(settings.network, times[0].T > 0))
         sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, log_noise)
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
         sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
     reported = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
-    return carry, Learned(jnp.stack(reported), good, count(bad) + bad_u, sums.high[VALUES][2])
-
-
-def _put(table: Any, new: Any, row: jax.Array, where: jax.Array) -> Any:
-    """Put new rows into the tables of nodes; rows of refused entries stay."""
-    return jax.tree.map(lambda part, now: part.at[row].set(jnp.where(where, now, part[row])), table, new)
+    return carry, Learned(jnp.stack(reported), good, rejected, sums.high[VALUES][2])
 
 
 class _Solved(NamedTuple):
@@ -170,13 +186,6 @@ def _innovations(solved: _Solved, alpha, beta, noise) -> tuple[jax.Array, jax.Ar
     return mean, jnp.maximum(beta - noise * jnp.sum(before * before, axis=1), least)
 
 
-def _before(numbers: Numbers, u: Normal, shared, there) -> Normal:
-    """(K, n, ·) factors before the batch, widened once for each entry of the node (section 13)."""
-    u = Normal(*(part.swapaxes(0, 1) for part in u))
-    times = shared @ there.astype(shared.dtype)
-    return u._replace(var=widened(u.var, numbers.prior_var, numbers.log_widening, times[..., None]))
-
-
 def _inverse(L: jax.Array) -> jax.Array:
     """L^-1 of lower triangles by halving, all of one size at once: a GPU is slow on a large triangle."""
     n = L.shape[-1]
@@ -199,46 +208,30 @@ def _inverse_of_small(stack: jax.Array) -> jax.Array:
     return lax.platform_dependent(stack, cpu=partial(lax.map, one), default=jax.vmap(one))
 
 
-def _shared_rows(u: Normal, A, shared, S_res, S_inv) -> tuple[Normal, jax.Array]:
-    """Update the nodes' factors: sums run over the entries that share a node, and all of them get its row."""
-    sums = shared @ jnp.concatenate(
-        [A * S_res[:, None], A * ((shared * S_inv) @ A), jnp.ones_like(A[..., :1])], axis=-1
-    )
-    step, shrink, times = jnp.split(sums, [A.shape[-1], 2 * A.shape[-1]], axis=-1)
-    new, bad = _narrowed(u, jnp.sqrt(u.var) * step, shrink)
-    return new, jnp.round(jnp.sum(bad / times)).astype(jnp.int32)  # a node counts once
+def _with_id(network: Network, where: jax.Array) -> jax.Array:
+    """(n, K) `where`, but false in modes without ids."""
+    there = has_id(network)
+    return where if there is None else where & there
 
 
 def _bent(
-    network: Network, weights: Normal, u: Normal, solved: _Solved, db
-) -> tuple[Normal, Normal, Any, Any]:
+    network: Network, weights: Normal, x, groups: list[Group], nodes: list[Normal], solved: _Solved, db
+) -> tuple[Normal, list[Normal], jax.Array]:
     """Section 3: a batch of one entry with the curvature term, db dbeta/dmu = 2 db H (var g)."""
     gradient = jax.grad(function(network), argnums=(0, 1))
-    at = parts(network, weights.mean), u.mean[:, 0]
-    g, g_u = gradient(*at)
-    Hd, Hd_u = jax.jvp(gradient, at, (parts(network, weights.var * flat(g)), u.var[:, 0] * g_u))[1]
+    at = parts(network, weights.mean), x[0]
+    g, g_x = gradient(*at)
+    spread = [group.weighted(group.weighted(node.var)) for group, node in zip(groups, nodes, strict=True)]
+    direction = parts(network, weights.var * flat(g)), summed(groups, spread)[0] * g_x
+    Hd, Hd_x = jax.jvp(gradient, at, direction)[1]
     da, c, db = solved.S_res[0], solved.S_inv[0, 0], db[0]
-    weights, bad = _moved(weights, flat(g), 2 * db * flat(Hd), da, c)
-    u, bad_u = _moved(u, g_u[:, None], 2 * db * Hd_u[:, None], da, c)
-    return weights, u, bad, count(bad_u)
-
-
-def _moved(old: Normal, g, bend, da, c) -> tuple[Normal, jax.Array]:
-    """Elements after one entry, unchanged where var would not stay positive; and where that is.
-
-    dmu² - 2 dv = c g² + bend (2 da g + bend). This form avoids da² - 2 db, which cancels for an outlier.
-    """
-    dmu = da * g + bend
-    var = old.var - old.var * old.var * (c * g * g + bend * (dmu + da * g))
-    bad = ~(var > 0)  # true for NaN
-    return Normal(jnp.where(bad, old.mean, old.mean + old.var * dmu), jnp.where(bad, old.var, var)), bad
-
-
-def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
-    """mean + step and var (1 - shrink), unchanged where var would not stay positive; and where that is."""
-    bad = ~(shrink < 1)  # true for NaN
-    mean = jnp.where(bad, old.mean, old.mean + step)
-    return Normal(mean, jnp.where(bad, old.var, old.var * (1 - shrink))), bad
+    weights, bad = moved(weights, flat(g), 2 * db * flat(Hd), da, c)
+    after, rejected = [], count(bad)
+    for group, node in zip(groups, nodes, strict=True):
+        node, bad = moved(node, group.gradient(g_x[None]), 2 * db * group.gradient(Hd_x[None]), da, c)
+        after.append(node)
+        rejected += count(bad)
+    return weights, after, rejected
 
 
 # --- many batches ---------------------------------------------------------------------------------
@@ -247,17 +240,17 @@ def _narrowed(old: Normal, step, shrink) -> tuple[Normal, jax.Array]:
 @partial(jax.jit, static_argnums=0)
 @jax.default_matmul_precision("highest")  # a GPU's default of 10 bits is too little for 1 - shrink
 def learn(
-    settings: Settings, numbers: Numbers, carry: Carry, index, value, taken, due, watching
+    settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, due, watching
 ) -> tuple[Carry, Learned]:
     """Learn batches in order. While `watching`, entries are only predicted.
 
-    index (batches, places, K), value (batches, places)
+    entries: (batches, places, ...)
     taken, due (batches,): how many places hold entries, and whether to refine the prior after the batch
     """
 
-    def batch(carry: Carry, of: tuple[jax.Array, ...]) -> tuple[Carry, Learned]:
-        index, value, taken, due = of
-        carry, out = _joint(settings, numbers, carry, index, value, taken, watching)
+    def batch(carry: Carry, of: tuple[Entries, jax.Array, jax.Array]) -> tuple[Carry, Learned]:
+        entries, taken, due = of
+        carry, out = _joint(settings, numbers, carry, entries, taken, watching)
         # Always computed, then selected: a branch would make a GPU wait for the host at every batch.
         wide = widened(carry.weights.var, numbers.slab_var, numbers.log_widening, 1)
         weights = carry.weights._replace(var=wide)
@@ -267,7 +260,7 @@ def learn(
         carry = carry._replace(weights=weights, sites=sites)
         return carry, out._replace(rejected=out.rejected + put(rejected, 0))
 
-    return lax.scan(batch, carry, (index, value, taken, due))
+    return lax.scan(batch, carry, (entries, taken, due))
 
 
 @partial(jax.jit, static_argnums=0)
