@@ -7,7 +7,8 @@ from typing import Any
 from spidertensor.cli import event_options
 from spidertensor.cli.errors import CommandError
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.estimator.columns import Schema
+from spidertensor.estimator.columns import FittedColumns, Mode, Schema
+from spidertensor.estimator.columns.specs import Undecided
 from spidertensor.estimator.groups import flat, paths
 from spidertensor.estimator.labels import Classes
 from spidertensor.learner import labels
@@ -60,7 +61,7 @@ def _check_schema(learner: Learner, modes: list[str] | None, schema: Schema | No
         return
     if columns is not None and schema is not None:
         try:
-            same = len(columns.with_columns(schema).columns) == len(columns.columns)
+            same = len(columns.with_columns(_as_stored(schema, columns)).columns) == len(columns.columns)
         except ValueError as error:
             raise CommandError(f"{learner.path}: {error}; leave out --modes and --kind") from None
         if same:
@@ -69,6 +70,20 @@ def _check_schema(learner: Learner, modes: list[str] | None, schema: Schema | No
     raise CommandError(
         f"{learner.path} has {has}, which --modes cannot change: leave it out, or start a new model"
     )
+
+
+def _as_stored(schema: Schema, columns: FittedColumns) -> Schema:
+    """The schema with columns as the model has them, where --kind says nothing else."""
+    stored = {(mode.name, spec.name): spec for mode in columns.schema.modes for spec in mode.columns}
+
+    def known(mode: Mode) -> Mode:
+        specs = (
+            stored.get((mode.name, spec.name), spec) if isinstance(spec, Undecided) else spec
+            for spec in mode.columns
+        )
+        return Mode(mode.name, mode.has_id, tuple(specs))
+
+    return Schema(tuple(map(known, schema.modes)))
 
 
 def _flat(estimator: SpiderRegressor | SpiderClassifier) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def with_types(chunk: Chunk, kinds: Mapping[str, str], source: Source | Stream, 
         return chunk
     found, wrong = typed(chunk.attributes, kinds, source)
     chunk = chunk._replace(attributes=found)
-    return _without(chunk, wrong, names) if wrong else chunk
+    return without(chunk, wrong, names) if wrong else chunk
 
 
 def typed(
@@ -133,8 +133,8 @@ def _objects(cells: list[Any]) -> NDArray[Any]:
     return np.fromiter(cells, object, len(cells))
 
 
-def _without(chunk: Chunk, wrong: Wrong, names: list[str]) -> Chunk:
-    """The chunk without these places, which become bad rows."""
+def without(chunk: Chunk, wrong: Wrong, names: list[str]) -> Chunk:
+    """The chunk without these places, which become bad rows. names: see with_types"""
     found = []
     for place, reason in wrong.items():
         ids = {name: column[place] for name, column in zip(names, chunk.columns, strict=True)}
