@@ -120,16 +120,41 @@ def test_a_resumed_model_continues_bit_for_bit(folder, source, spider):
     assert spidertensor.load("r.spider").n_entries_ == N
 
 
-def test_other_modes_than_those_of_the_model_are_refused(model, source, fails, spider):
-    assert "leave it out" in fails("fit", source, "--resume", "--modes", "user,movie")
-    assert "stay as they are" in fails("fit", source, "--resume", "--modes", "user+age,movie")
+def test_other_modes_than_those_of_the_model_are_refused(model, source, fails):
+    before = model.read_bytes()
+    assert "leave it out" in fails("fit", source, "--resume", "--modes", "user,movie,when")
+    assert "has modes" in fails("fit", source, "--resume", "--modes", "user+age,movie")
+    assert "stay as they are" in fails("fit", source, "--resume", "--modes", MODES.replace("when=", "when+"))
     fewer = MODES.replace("+gender", "")
-    assert "stays as it is" in fails("fit", source, "--resume", "--modes", fewer)
-    assert "cannot change" in fails("fit", source, "--resume", "--modes", MODES + "+weather")
-    assert (
-        spider("fit", source, "--modes", "user,movie", "--value", "rating", "--model", "ids", *SMALL)[0] == 0
-    )
-    assert "no attributes" in fails("fit", source, "--resume", "--model", "ids", "--modes", "user+age,movie")
+    assert "can only add" in fails("fit", source, "--resume", "--modes", fewer)
+    kind = ("--kind", "genres=value")
+    assert "can only add" in fails("fit", source, "--resume", "--modes", MODES, *kind)
+    assert "no column 'weather'" in fails("fit", source, "--resume", "--modes", MODES + "+weather")
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("first", ["user,movie", "user,movie+genres"])
+def test_columns_can_be_added_to_a_model_that_has_learned(folder, source, spider, first):
+    """Nothing else changes: without the new columns, predictions stay as they are."""
+    table, kind = rows(), ("--kind", "genres=many:|") if "genres" in first else ()
+    (folder / "first.csv").write_text(csv_of(table[:400]))
+    (folder / "rest.csv").write_text(csv_of(table[400:]))
+    named = ("--value", "rating", *SMALL, "--model", "m.spider")
+    assert spider("fit", "first.csv", "--modes", first, *kind, *named)[0] == 0
+    before, asked = spidertensor.load("m.spider"), {"user": [1, 2, 99], "movie": ["m1", "m2", "m3"]}
+    ids = list(zip(*asked.values(), strict=True))
+    wanted = before.predict(ids)
+    more = first.replace("user", "user+gender+age")
+    assert spider("fit", "first.csv", "--resume", "--model", "m.spider", "--modes", more)[0] == 0
+    twin = spidertensor.load("m.spider")
+    assert twin.n_entries_ == 400
+    np.testing.assert_array_equal(twin.predict(ids), wanted)
+    assert spider("fit", "rest.csv", "--add", "--model", "m.spider")[0] == 0
+    twin.partial_fit(columns(table[400:]), [row["rating"] for row in table[400:]])
+    model = spidertensor.load("m.spider")
+    np.testing.assert_array_equal(model.predict(asked), twin.predict(asked))
+    women, men = (model.predict({"user": ["new"], "movie": ["m1"], "gender": [each]})[0] for each in "fm")
+    assert men > women + 0.2
 
 
 def test_predictions_use_what_is_given_and_what_is_known(folder, model, spider):
@@ -177,7 +202,7 @@ def test_a_file_describes_nodes(folder, source, spider):
 
 def test_recommendations_take_the_situation(folder, model, spider):
     fitted = spidertensor.load(model)
-    code, out, _ = spider(
+    _, out, _ = spider(
         "recommend", model, "--given", "user=1", "--given", "hour=8", "--given", "time=2024-02-01T08:00",
         "--over", "movie", "--json",
     )  # fmt: skip
