@@ -35,8 +35,10 @@ def with_types(chunk: Chunk, kinds: Mapping[str, str], source: Source | Stream, 
     if not chunk.attributes or not len(chunk.rows):
         return chunk
     found, wrong = typed(chunk.attributes, kinds, source)
-    chunk = chunk._replace(attributes=found)
-    return without(chunk, wrong, names) if wrong else chunk
+    if not wrong:
+        return chunk._replace(attributes=found)
+    good = np.delete(np.arange(len(chunk.rows)), list(wrong))
+    return without(chunk, wrong, names)._replace(attributes={name: found[name][good] for name in found})
 
 
 def typed(
