@@ -292,6 +292,24 @@ def test_bins_work_beside_attributes(folder, spider, fails):
     )
 
 
+def test_crosses_and_recent_nodes_are_learned_and_resumed(folder, spider):
+    table = rows()
+    written(folder / "r.csv", table[:400])
+    modes = "user+recent(movie,3),movie,pair=user*movie+gender*genres"
+    assert spider("fit", "r.csv", "--modes", modes, "--value", "rating", *SMALL)[0] == 0
+    twin = spidertensor.load("r.spider")
+    written(folder / "r.csv", table)
+    assert spider("fit", "r.csv", "--modes", modes, "--resume")[0] == 0
+    twin.partial_fit(columns(table[400:]), [row["rating"] for row in table[400:]])
+    asked = columns(rows(50, seed=3))
+    np.testing.assert_array_equal(spidertensor.load("r.spider").predict(asked), twin.predict(asked))
+    shown = {
+        each["column"]: each["kind"]
+        for each in json.loads(spider("info", "r.spider", "--json")[1])["attributes"]
+    }
+    assert shown == {"recent(movie)": "recent", "user*movie": "cross", "gender*genres": "cross"}
+
+
 def test_events_have_attributes(folder, source, spider):
     events = ("--modes", "user+gender,movie+genres,when=hour", "--kind", "genres=many:|", "--events")
     assert spider("fit", source, *events, "--over", "movie", *SMALL)[0] == 0
