@@ -60,6 +60,20 @@ def ratings_of(rows: list[dict]) -> list[float]:
 # --- a stream is a source
 
 
+def test_messages_have_attributes(server, topic, spider):
+    """Some have none: the model knows them from earlier messages."""
+    rows = [row | {"liked": "yes" if row["user"] % 2 else "no"} for row in records(700)]
+    for row in rows[600:]:
+        del row["liked"]
+    server.put(topic, rows)
+    named = ("--modes", "user+liked,movie", "--kind", "liked=value")
+    fit = ("fit", server.url(topic), *FIT, *named, "--model", "m.spider", "--until-end", "--quiet")
+    assert spider(*fit)[0] == 0
+    assert content("m.spider") == file_model(spider, in_order(server, rows), *named)
+    (attribute,) = json.loads(spider("info", "m.spider", "--json")[1])["attributes"]
+    assert (attribute["column"], attribute["values"]) == ("liked", 2)
+
+
 def test_a_stream_makes_the_model_that_a_file_makes(server, topic, spider):
     first, second = records(700), records(500, seed=1)
     server.put(topic, first)

@@ -225,7 +225,7 @@ def fit(
     names, schema = options.modes_and_schema(modes, kind)
     # slow imports, after the quick checks above
     from spidertensor.cli import attribute_files, fit_loop, run_start, text_labels
-    from spidertensor.cli.same_settings import check_same
+    from spidertensor.cli.same_settings import add_columns, check_same
 
     written = (format, columns, delimiter, encoding, decimal)
     opened = streams.opened(source, *written, until_end=until_end, on_gap=on_gap, config=broker_config)
@@ -243,6 +243,7 @@ def fit(
                 raise CommandError(f"{path} learns values, so --events does not apply")
             settings = event_options.with_mode_numbers(settings, run.learner.modes)
             check_same(run.learner, names, value, **about, **settings)
+            run.added = add_columns(run.learner, schema)
         else:
             if network is not None:
                 settings["network"] = files.network_by_name(network)

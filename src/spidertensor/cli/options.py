@@ -86,7 +86,8 @@ Modes = Annotated[
     typer.Option(
         metavar="NAMES",
         help="The id columns, such as user,movie. With attributes: user+age+gender,movie+genres. Columns "
-        "that describe the row, not an id: when=hour+time.",
+        "that describe the row, not an id: when=hour+time. Also combinations, user*app, and the last ids of "
+        "another mode, user+recent(movie,50). With --resume and --add, attributes can be added.",
     ),
 ]
 Kinds = Annotated[

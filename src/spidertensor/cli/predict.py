@@ -67,6 +67,7 @@ def predict(
     """
     from spidertensor import sources
     from spidertensor.cli import attribute_files
+    from spidertensor.estimator.columns.bad_cells import without_refused
     from spidertensor.estimator.inputs import Columns
     from spidertensor.learner import position
     from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids
@@ -103,6 +104,8 @@ def predict(
     ):
         for chunk in chunks:
             chunk = with_types(chunk, decided, opened, names)
+            if (known := estimator._fitted().columns) is not None:
+                chunk = without_refused(chunk, known, names)
             records = chunk.records
             rejected.take(chunk.bad)
             skipped += chunk.skipped

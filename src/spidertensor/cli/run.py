@@ -52,6 +52,7 @@ class Run:
     predicted: int | None = None  # bytes of the predictions file at the checkpoint to resume from
     predictions: Predictions | None = None
     rounds: Rounds | None = None  # if there are several workers
+    added: list[str] = field(default_factory=list)  # attributes that the model did not have before
     described: frozenset[str] = frozenset()  # attributes from files of their own: see attribute_files.py
     opened: OpenStream | None = field(init=False, default=None)
     skipped: int = field(init=False, default=0)  # rows without an id
@@ -92,7 +93,8 @@ class Run:
             chunks = self.opened.chunks(QUIET_S)
         else:
             at = {"skip": position["row"], "last": position["last"]}
-            needed = [name for name in learner.attributes if self.new and name not in self.described]
+            needed = learner.attributes if self.new else self.added
+            needed = [name for name in needed if name not in self.described]
             chunks = read(
                 self.source, learner.id_columns, learner.value, quiet=QUIET_S, needed=needed, **at, **how
             )

@@ -7,7 +7,8 @@ from typing import Any
 from spidertensor.cli import event_options
 from spidertensor.cli.errors import CommandError
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.estimator.columns import Schema
+from spidertensor.estimator.columns import Mode, Schema
+from spidertensor.estimator.columns.specs import Undecided
 from spidertensor.estimator.groups import flat, paths
 from spidertensor.estimator.labels import Classes
 from spidertensor.learner import labels
@@ -28,7 +29,7 @@ def check_same(
 ) -> None:
     """Raise an error if a given option differs from the model."""
     estimator = learner.estimator
-    _check_schema(learner, modes, schema)
+    _check_attributes(learner, modes, schema)
     facts = {
         **_flat(estimator),
         "modes": learner.modes,
@@ -52,23 +53,41 @@ def check_same(
             raise CommandError(f"{learner.path} has {name} {has!r}, the command says {wanted!r}")
 
 
-def _check_schema(learner: Learner, modes: list[str] | None, schema: Schema | None) -> None:
-    """Attributes must be those of the model, or left out with --modes."""
-    fitted = learner.estimator._learned
-    columns = None if fitted is None else fitted.columns
-    if modes is None or (schema is None and columns is None):
-        return
-    if columns is not None and schema is not None:
+def _check_attributes(learner: Learner, modes: list[str] | None, schema: Schema | None) -> None:
+    if modes is not None and schema is None and learner.attributes:
+        raise CommandError(
+            f"{learner.path} has the attributes {', '.join(learner.attributes)}, which --modes cannot take "
+            "away: leave it out"
+        )
+
+
+def add_columns(learner: Learner, schema: Schema | None) -> list[str]:
+    """Add attributes of --modes that an existing model does not have yet; returns their columns."""
+    if schema is None:
+        return []
+    before = learner.attributes
+    schema = _as_stored(schema, learner.estimator._schema)
+    if schema != learner.estimator._schema:
         try:
-            same = len(columns.with_columns(schema).columns) == len(columns.columns)
+            learner.estimator._add_columns(schema)
         except ValueError as error:
-            raise CommandError(f"{learner.path}: {error}; leave out --modes and --kind") from None
-        if same:
-            return
-    has = "no attributes" if columns is None else f"the attributes {', '.join(learner.attributes)}"
-    raise CommandError(
-        f"{learner.path} has {has}, which --modes cannot change: leave it out, or start a new model"
-    )
+            raise CommandError(f"{learner.path}: {error}; --modes can only add columns") from None
+    return [name for name in learner.attributes if name not in before]
+
+
+def _as_stored(schema: Schema, known: Schema | None) -> Schema:
+    """The schema with columns as the model has them, where --kind says nothing else."""
+    modes = () if known is None else known.modes
+    stored = {(mode.name, spec.name): spec for mode in modes for spec in mode.columns}
+
+    def as_stored(mode: Mode) -> Mode:
+        specs = (
+            stored.get((mode.name, spec.name), spec) if isinstance(spec, Undecided) else spec
+            for spec in mode.columns
+        )
+        return Mode(mode.name, mode.has_id, tuple(specs))
+
+    return Schema(tuple(map(as_stored, schema.modes)))
 
 
 def _flat(estimator: SpiderRegressor | SpiderClassifier) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
+from spidertensor.estimator.adding import with_added_columns
 from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import (
@@ -235,6 +236,13 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             describe(self._fitted().columns, self._fitted().nodes, number, table)
             self._learned = with_rows(self._fitted())
         return self
+
+    @locked
+    def _add_columns(self, modes: Any) -> None:
+        """Add attribute columns to what was learned. modes: the same modes, with more columns"""
+        fitted = self._fitted()
+        self._learned = with_added_columns(fitted, Schema.parse(modes), self.mode_names_)
+        self.modes = self._schema  # pyright: ignore[reportAttributeAccessIssue]
 
     @locked
     def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:

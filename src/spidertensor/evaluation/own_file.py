@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from spidertensor import sources
 from spidertensor.estimator.columns import FittedColumns, Schema
+from spidertensor.estimator.columns.bad_cells import without_refused
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
 from spidertensor.evaluation.dataset import Dataset, DatasetError, as_batch
-from spidertensor.evaluation.with_attributes import decided
+from spidertensor.evaluation.with_attributes import FIRST_ROWS, decided
 from spidertensor.sources import BadRow, Bins, Chunk, Source
 from spidertensor.sources.attributes import typed, with_types
 from spidertensor.spider.likelihoods import Likelihood
@@ -69,9 +70,11 @@ def load_file(
         if schema is not None:
             kinds = FittedColumns(schema).kinds
             if not table and len(chunk.rows):  # the first rows decide
-                schema = decided(schema, typed(chunk.attributes, kinds, source)[0])
+                first = {name: column[:FIRST_ROWS] for name, column in chunk.attributes.items()}
+                schema = decided(schema, typed(first, kinds, source)[0])
                 kinds = FittedColumns(schema).kinds
             chunk = with_types(chunk, kinds, source, list(modes))
+            chunk = without_refused(chunk, FittedColumns(schema), list(modes))
         found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
         found, good, wrong = clock.read(chunk)
         on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))

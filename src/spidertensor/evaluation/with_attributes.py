@@ -83,14 +83,17 @@ def of_ids(method: Method) -> Method:
 
 
 def decided(schema: Schema, given: Table) -> Schema:
-    """The schema with what its columns are, as far as the first rows show it."""
-    columns = FittedColumns(schema)
-    first = {name: column[:FIRST_ROWS] for name, column in given.items()}
+    """The schema with what its columns are, as far as the first rows show it. given: these rows"""
+    columns, first = FittedColumns(schema), given
     n = len(next(iter(first.values()), ()))
-    try:
-        columns.begin(columns.check(first, n))
-    except EntryError:
-        return schema  # the model will say what is wrong
+    while True:
+        try:
+            columns.begin(columns.check(first, n))
+            break
+        except EntryError as error:  # a bad row, which decides nothing
+            if error.row is None:
+                raise
+            first, n = {name: np.delete(column, error.row) for name, column in first.items()}, n - 1
     specs = {(column.mode, column.spec.name): column.spec for column in columns.columns}
     return Schema(
         tuple(

@@ -35,8 +35,10 @@ def with_types(chunk: Chunk, kinds: Mapping[str, str], source: Source | Stream, 
     if not chunk.attributes or not len(chunk.rows):
         return chunk
     found, wrong = typed(chunk.attributes, kinds, source)
-    chunk = chunk._replace(attributes=found)
-    return _without(chunk, wrong, names) if wrong else chunk
+    if not wrong:
+        return chunk._replace(attributes=found)
+    good = np.delete(np.arange(len(chunk.rows)), list(wrong))
+    return without(chunk, wrong, names)._replace(attributes={name: found[name][good] for name in found})
 
 
 def typed(
@@ -133,8 +135,8 @@ def _objects(cells: list[Any]) -> NDArray[Any]:
     return np.fromiter(cells, object, len(cells))
 
 
-def _without(chunk: Chunk, wrong: Wrong, names: list[str]) -> Chunk:
-    """The chunk without these places, which become bad rows."""
+def without(chunk: Chunk, wrong: Wrong, names: list[str]) -> Chunk:
+    """The chunk without these places, which become bad rows. names: see with_types"""
     found = []
     for place, reason in wrong.items():
         ids = {name: column[place] for name, column in zip(names, chunk.columns, strict=True)}
