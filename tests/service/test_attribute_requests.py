@@ -66,7 +66,9 @@ def test_a_new_model_is_described_before_its_first_entry_and_comes_back_from_its
         ]
     )
     assert [isinstance(each, ServiceError) for each in outcomes] == [False, False, True, *[False] * 4]
-    assert outcomes[2].body()["error"]["column"] == "age"
+    refused = outcomes[2]
+    assert isinstance(refused, ServiceError)
+    assert refused.body()["error"]["column"] == "age"
     asked = {"user": [1, 2, 9], "movie": ["a", "b", "only described"]}
     expected = served.learner.estimator.predict(asked)
     again = after_a_kill(served, path)
