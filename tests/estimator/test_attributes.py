@@ -297,6 +297,28 @@ def test_tables_set_before_the_first_entry_must_agree():
     assert 99 not in twin.fit(columns, values(columns)).factors_[0].ids
 
 
+def test_described_nodes_take_the_rows_of_evicted_ones_without_what_they_had_learned():
+    columns = table(200)
+    modes = {"user": ["age", "gender"], "movie": [Recent("user", 3)]}
+    model = SpiderRegressor(modes=modes, max_nodes=[12, None], **SMALL).fit(columns, values(columns))
+    known = model.factors_[0].ids
+    recent = columns["user"][-1]
+    model.set_attributes("user", {"user": [recent, "a", "b"], "gender": ["f", "m", "m"]})
+    ids, means = model.factors_[0].ids, model.factors_[0].mean
+    assert len(ids) == 12
+    assert {recent, "a", "b"} <= set(ids)
+    evicted = [known.index(each) for each in known if each not in ids]
+    assert sorted(ids.index(each) for each in "ab") == sorted(evicted)
+    kept = {"user": ["a"], "movie": ["m1"]}
+    new = model.predict({"user": ["?"], "movie": ["m1"], "gender": ["m"]})
+    np.testing.assert_allclose(model.predict(kept), new, atol=0.02)  # a row begins near 0, not at 0
+    assert np.abs(means[evicted]).max() < 0.5 * np.abs(np.delete(means, evicted, axis=0)).max()
+    for each in (model, SpiderRegressor(modes=modes, max_nodes=[12, None])):
+        with pytest.raises(EntryError, match="at most 12 of user"):
+            each.set_attributes("user", {"user": list(range(100, 113)), "gender": ["f"] * 13})
+    model.partial_fit(columns, values(columns))
+
+
 def test_set_attributes_needs_modes():
     with pytest.raises(ValueError, match="without attributes"):
         SpiderRegressor().set_attributes("user", {"user": [1]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("starlette")
 
 import spidertensor
-from serving import ARROW, NDJSON, Server, arrow, assert_same, lines, serving
+from serving import ARROW, NDJSON, PATIENCE, Server, arrow, assert_same, lines, serving
 from spidertensor import SpiderRegressor
 from spidertensor.estimator.columns import Calendar, Context, Many, Number, Value
 
@@ -200,10 +201,10 @@ def test_a_follower_sees_described_nodes_and_describes_none(folder):
         describe(server, "movie", [{"movie": "new", "genres": "war"}])
         server.http.post("/v1/checkpoint").raise_for_status()
         wanted = server.predict([{"user": 1, "movie": "new"}])
-        for _ in range(500):
-            if (found := follower.predict([{"user": 1, "movie": "new"}])) == wanted:
-                break
-        assert found == wanted
+        end = time.monotonic() + PATIENCE
+        while follower.predict([{"user": 1, "movie": "new"}]) != wanted:
+            assert time.monotonic() < end
+            time.sleep(0.02)
         assert describe(follower, "movie", [], 405)["error"]["kind"] == "read only"
 
 

@@ -229,12 +229,15 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         table = inputs.by_name_of(table, schema.names[number])
         if self._learned is None:
             if self._described is None or self._described.columns.schema != schema:
-                self._described = Described(schema, self._described)
+                nodes = eviction.empty_nodes(self._flat_params()["max_nodes"], len(schema.modes))
+                self._described = Described(schema, nodes, self._described)
             self._described.add(number, table)
             return self
         with deferred_interrupts():
-            describe(self._fitted().columns, self._fitted().nodes, number, table)
-            self._learned = with_rows(self._fitted())
+            reused = describe(self._fitted().columns, self._fitted().nodes, number, table)
+            fitted = self._learned = with_rows(self._fitted())
+            if any(reused):
+                eviction.start_afresh(fitted.model, fitted.state, reused)
         return self
 
     @locked

@@ -41,6 +41,10 @@ class BoundedIndex(NodeIndex):
         self._new: list[tuple[int, int, Any, Any]] = []
 
     @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
     def ids(self) -> list[Any]:
         ids: list[Any] = [None] * len(self)
         for raw, number in self._numbers.items():
@@ -219,7 +223,7 @@ def learn(
     model: Model, state: CommitteeState, batch: Batch, parts: Sequence[Segment]
 ) -> tuple[CommitteeState, Update]:
     """Update a model with the entries of a call, in one or more segments."""
-    return in_segments(model.method.update, partial(_start_afresh, model), state, batch, parts)
+    return in_segments(model.method.update, partial(start_afresh, model), state, batch, parts)
 
 
 def in_segments(
@@ -249,7 +253,8 @@ def in_segments(
     return state, joined(updates)
 
 
-def _start_afresh(model: Model, state: CommitteeState, reused: list[list[int]]) -> None:
+def start_afresh(model: Model, state: CommitteeState, reused: list[list[int]]) -> None:
+    """Reset rows, given per mode and attribute table, to the prior."""
     for member, own in zip(model.members, state.members, strict=True):
         for mode, rows in enumerate(reused):
             if rows:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.columns import Checked, FittedColumns, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
-from spidertensor.estimator.eviction import Segment, segments
+from spidertensor.estimator.eviction import BoundedIndex, Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Column, Columns, refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import NO_ATTRIBUTES, Attributes, Model, is_number, plain
 from spidertensor.estimator.seen_pairs import SeenPairs
+from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import events, posterior
@@ -171,17 +172,34 @@ def bags_of(fitted: Fitted, columns: Columns, index: NDArray[np.int64]) -> Bags 
 
 def describe(
     columns: FittedColumns | None, nodes: Sequence[NodeIndex], mode: int, table: Mapping[str, Column]
-) -> None:
-    """Remember the attributes of nodes of a mode; unseen ids become nodes. EntryError changes nothing."""
+) -> list[list[int]]:
+    """Remember the attributes of nodes of a mode; unseen ids become nodes. EntryError changes nothing.
+
+    Return the rows that must start afresh because a node was evicted for another: per mode, then per table.
+    """
     assert columns is not None
     checked = check_description(columns, mode, table)
-    ids, known = table[columns.schema.names[mode]], len(nodes[mode])
-    numbers = nodes[mode].find_or_add(ids)
-    try:
-        columns.describe(mode, numbers, checked)
-    except BaseException:
-        nodes[mode].truncate(known)
-        raise
+    ids, own = table[columns.schema.names[mode]], nodes[mode]
+    reused: list[list[int]] = [[] for _ in (*nodes, *columns.columns)]
+    if not isinstance(own, BoundedIndex):
+        columns.describe(mode, own.find_or_add(ids), checked)
+        return reused
+    if len(ids) > own.limit:
+        reason = (
+            f"{len(ids)} ids, but at most {own.limit} of {columns.schema.names[mode]} are kept (max_nodes)"
+        )
+        raise EntryError(reason, kind="attribute", remedy="describe fewer")
+    known = own.find(ids) >= 0
+    own.find_or_add([raw for raw, is_known in zip(ids, known, strict=True) if is_known])  # not to be evicted
+    numbers = own.find_or_add(ids)
+    rows = own.evictions()[:, 1]
+    own.settle()
+    if len(rows):
+        reused[mode] = rows.tolist()
+        for table_number, afresh in columns.clear(mode, rows).items():
+            reused[len(nodes) + table_number] = afresh.tolist()
+    columns.describe(mode, numbers, checked)
+    return reused
 
 
 def check_description(columns: FittedColumns, mode: int, table: Mapping[str, Column]) -> Checked:
@@ -195,9 +213,9 @@ def check_description(columns: FittedColumns, mode: int, table: Mapping[str, Col
 class Described:
     """Tables of attributes set before the first entry, and what they make: they must not contradict."""
 
-    def __init__(self, schema: Schema, before: Described | None = None) -> None:
-        """before: the same for another schema"""
-        self.columns, self.nodes = FittedColumns(schema), [NodeIndex() for _ in schema.modes]
+    def __init__(self, schema: Schema, nodes: list[NodeIndex], before: Described | None = None) -> None:
+        """nodes: those of a new model; before: the same for another schema"""
+        self.columns, self.nodes = FittedColumns(schema), nodes
         self.tables: list[tuple[int, Mapping[str, Column]]] = []
         for mode, table in () if before is None else before.tables:
             self.add(mode, table)

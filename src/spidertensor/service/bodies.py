@@ -65,8 +65,7 @@ class Entries(NamedTuple):
         columns = [column[good] for column in self.columns]
         values = self.values[good] if len(self.values) else self.values
         given = {name: column[good] for name, column in self.given.items()}
-        bad = sorted([*self.bad, *faults], key=lambda fault: fault.row or 0)
-        return Entries(columns, values, self.rows[good], self.n_rows, bad, given)
+        return Entries(columns, values, self.rows[good], self.n_rows, [*self.bad, *faults], given)
 
     def without_rows(self, faults: Sequence[Fault]) -> Entries:
         """The entries without the rows of these faults."""
@@ -103,7 +102,10 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
         given[name], of_cells = cells_of(column)
         wrong = _faults(of_cells, "attribute", name, column, rows) | wrong
     found = Entries(columns, values, rows, n, bad, given)
-    return found.without(list(wrong), list(wrong.values())) if wrong else found
+    if wrong:
+        found = found.without(list(wrong), list(wrong.values()))
+        found.bad.sort(key=lambda fault: fault.row or 0)
+    return found
 
 
 def _objects(

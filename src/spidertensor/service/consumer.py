@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
+from spidertensor.learner.errors import LearnerError
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
 from spidertensor.service.owner import Owner
@@ -31,6 +32,9 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
+        if served.learner.attributes:
+            reason = f"{served.learner.path}: has attributes, which cannot be learned from a stream"
+            raise LearnerError(reason, kind="attributes", remedy="send rows to /v1/learn")
         self._wanted = wanted_to_learn(served.learner)
         self._letters = None if served.rejects is None else served.rejects.letters
         self._stopped = threading.Event()
