@@ -42,7 +42,7 @@ class Bags(NamedTuple):
     """Attribute nodes of n entries, beside their own ids: entry i has the elements start[i] to start[i + 1].
 
     An element is a node of an attribute table (see Network.tables) with a weight. No node comes twice in an
-    entry: `merged` adds up the weights of those that do.
+    entry: `spider.bags.plain` adds up the weights of those that do.
     """
 
     start: NDArray[np.int64]  # (n + 1,)
