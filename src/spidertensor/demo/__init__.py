@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from spidertensor.demo import flights, synthetic
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
 
@@ -16,3 +20,9 @@ def load(name: str) -> Dataset:
     if path is None:
         raise DatasetError(f"{name} is not installed. Get it from {flights.INFO.source}.")
     return read_dataset(flights.INFO, path, flights.read)
+
+
+def described_flights() -> dict[str, NDArray[Any]]:
+    """The flights of `load("flights")` with what is known of each: see flights.described."""
+    path = installed_file(flights.INFO)
+    return {} if path is None else flights.described(path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns import Calendar, Context
 from spidertensor.evaluation.dataset import Info, Parts, columns, from_ids, open_zip
 from spidertensor.spider.likelihoods import GAUSSIAN
 
@@ -85,6 +86,17 @@ def _at(column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
         return np.where(rows < 0, np.array(None, object), column.astype(object)[rows])
     return np.append(column.astype(np.float64), np.nan)[rows]
 
+
+# The modes with what is known beside the ids, for the columns of `described`
+ATTRIBUTES: dict[str, Any] = {
+    "carrier": [],
+    "origin": [],
+    "dest": ["distance"],
+    "tailnum": [f"plane_{name}" for name in PLANE],
+    "hour": [],
+    "when": Context(Calendar("time")),
+    "weather": Context(*WEATHER),
+}
 
 INFO = Info(
     "flights",
