@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -206,7 +207,7 @@ def test_recommendations_take_the_situation(folder, model, spider):
         "recommend", model, "--given", "user=1", "--given", "hour=8", "--given", "time=2024-02-01T08:00",
         "--over", "movie", "--json",
     )  # fmt: skip
-    given = {"user": 1, "hour": 8, "time": datetime(2024, 2, 1, 8)}
+    given: dict[str | int, Any] = {"user": 1, "hour": 8, "time": datetime(2024, 2, 1, 8)}
     wanted = fitted.recommend(given, over="movie")
     found = json.loads(out)["nodes"]
     assert [each["id"] for each in found] == [each.id for each in wanted]
@@ -214,7 +215,8 @@ def test_recommendations_take_the_situation(folder, model, spider):
     (folder / "users.csv").write_text("user,hour\n1,8\n2,\n")
     _, out, _ = spider("recommend", model, "--given-file", "users.csv", "--over", "movie", "-n", "1")
     lines = list(csv.DictReader(io.StringIO(out)))
-    best = [fitted.recommend(each, over="movie", n=1)[0].id for each in ({"user": 1, "hour": 8}, {"user": 2})]
+    asked: list[dict[str | int, Any]] = [{"user": 1, "hour": 8}, {"user": 2}]
+    best = [fitted.recommend(each, over="movie", n=1)[0].id for each in asked]
     assert [line["movie"] for line in lines] == best
 
 

@@ -170,8 +170,8 @@ def fit(
     spider fit ratings.csv --modes user,movie --value rating
     spider fit clicks.jsonl.gz --modes user,page,hour --value clicked --binary
     spider fit redis://localhost:6379/ratings --modes user,movie --value rating
-    spider fit r.csv --modes user+age,movie+genres --kind 'genres=many:|' --value rating
-    spider fit r.csv --modes user,movie+year --attributes movie=movies.csv --value rating
+    spider fit r.csv --modes user+age,movie+tags --kind 'tags=many:|' --value v
+    spider fit r.csv --modes user,movie+year --attributes movie=m.csv --value v
 
     Rows are learned in order, in one pass and in constant memory. Ctrl-C saves and stops; the same
     command with --resume continues with the first row not yet learned. The score is shown next to two

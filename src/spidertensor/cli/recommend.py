@@ -92,7 +92,7 @@ def recommend(
     spider recommend log.spider --given user=anna --given hour=13 --over file
     spider recommend r.spider --given-file users.csv --over movie --out out.csv
     spider recommend r.spider --given user=42 --over movie --exclude seen.csv
-    spider recommend r.spider --given user=42 --over movie --attributes movie=new.csv
+    spider recommend r.spider --given user=4 --over movie --attributes movie=m.csv
     """
     from spidertensor.cli import attribute_files
     from spidertensor.faults import SpiderWarning

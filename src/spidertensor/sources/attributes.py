@@ -83,6 +83,11 @@ def _of_texts(column: NDArray[Any], kind: str, decimal: str) -> tuple[NDArray[An
     if kind == "value":
         return _objects([None if each is None else plain_id(each) for each in column]), {}
     if kind == "calendar":
+        first = next((each for each in column if each is not None), "")
+        if type(plain_id(first)) is int:  # at once: cell by cell is slow
+            seconds, wrong = _numbers(column, decimal)
+            if not wrong:
+                return seconds, {}
         times = [_time(each, decimal) for each in column]
         wrong = {
             place: f"{column[place]!r:.40} is not a time"
