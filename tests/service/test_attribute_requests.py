@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette")
 
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Schema
+from spidertensor.learner.errors import LearnerError
 from spidertensor.service import attributes
 from spidertensor.service.bodies import JSON, entries
+from spidertensor.service.consumer import ConsumedStream, Consumer
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.journaled import JournaledLearner
 from spidertensor.service.opening import NewModel, opened
@@ -79,6 +82,15 @@ def test_a_new_model_is_described_before_its_first_entry_and_comes_back_from_its
     assert saved.learner.estimator.predict(asked).tolist() == expected.tolist()
     assert saved.learner.kinds == {"age": "number", "genres": "many", "hour": "value"}
     saved.close()
+
+
+def test_a_stream_is_refused_before_it_is_read(tmp_path):
+    served = opened(tmp_path / "m.spider", new({"user": ["age"], "movie": []}))
+    owner: Any = SimpleNamespace(served=served)
+    stream: Any = None
+    with pytest.raises(LearnerError, match="has attributes"):
+        Consumer(owner, ConsumedStream(stream, {}))
+    served.close()
 
 
 plain = (
