@@ -91,6 +91,16 @@ def test_calls_may_be_cut_anywhere(learned):
     np.testing.assert_array_equal(model.predict(asked), whole.predict(asked))
 
 
+def test_kinds_and_knots_come_from_the_first_batch_however_long_the_first_call_is():
+    columns, y = table(300), values(table(300))
+    whole, cut = (SpiderRegressor(modes=MODES, **SMALL) for _ in range(2))
+    whole.partial_fit(columns, y)
+    size = SMALL["batch_size"]
+    cut.partial_fit(part(columns, 0, size), y[:size])
+    cut.partial_fit(part(columns, size), y[size:])
+    np.testing.assert_array_equal(whole.predict(columns), cut.predict(columns))
+
+
 def test_one_entry_is_learned_as_one_of_many(learned):
     model, twin = copy.deepcopy(learned), copy.deepcopy(learned)
     columns, y = table(10, seed=7), values(table(10, seed=7))

@@ -380,7 +380,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         attributes = FittedColumns(schema)
         for mode, table in () if self._described is None else self._described.tables:
             describe(attributes, nodes, mode, table)
-        attributes.begin(attributes.check(columns.given, columns.n_entries))
+        n = min(columns.n_entries, self.batch_size)
+        attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
         return attributes
 
     def _flat_params(self) -> dict[str, Any]:

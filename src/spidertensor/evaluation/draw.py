@@ -129,7 +129,7 @@ def draw_calibration(
     styles = {name: palette_style(number, n) for number, name in enumerate(points_by_method)}
     draw_reliability(axes, points_by_method, styles, curve, calibrated)
     axes.set_title(f"Calibration of the {curve.what}", fontsize="medium")
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
+    axes.legend(loc="lower right", frameon=False, fontsize="x-small", labelspacing=0.3, handlelength=1.5)
 
 
 def draw_reliability(

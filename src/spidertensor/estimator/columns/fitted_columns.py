@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.columns.assembling import assemble
+from spidertensor.estimator.columns.number import NumberState
 from spidertensor.estimator.columns.schema import Schema
 from spidertensor.estimator.columns.specs import (
     Calendar,
@@ -176,8 +177,17 @@ class FittedColumns:
                 column.scale = self._scale(column.mode)
 
     def begin(self, checked: Checked) -> None:
-        """Decide what can be decided before the first entries, and fix the prior variance of every table."""
+        """Decide what can be decided before the first entries, and fix the prior variance of every table.
+
+        checked: the first entries, by which the scale of the values is chosen too: kinds and knots come from
+                 them, however many entries follow in the same call
+        """
         self._settle(checked)
+        for column, cells in zip(self.columns, checked.cells, strict=True):
+            for holder in column.holders:
+                given = cells.get(holder.spec.name)
+                if given is not None and isinstance(holder.state, NumberState):
+                    holder.state.begin(given.cells)
         for column in self.columns:
             if column.scale is None:
                 column.scale = self._scale(column.mode)

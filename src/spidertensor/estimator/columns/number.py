@@ -60,6 +60,11 @@ class NumberState:
         first = numbers[~np.isnan(numbers)] if self.grid is None and not len(self.waiting) else ()
         return NumberCells(numbers, grid_of(np.asarray(first)) if len(first) >= FEWEST_FIRST else None)
 
+    def begin(self, cells: NumberCells) -> None:
+        """Take the grid from these first values, if there are enough of them."""
+        if self.grid is None and not len(self.waiting):
+            self.grid = cells.grid
+
     def encode(self, cells: NumberCells, *, learn: bool) -> Encoded:
         ready = 0
         if self.grid is None:
