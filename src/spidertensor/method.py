@@ -37,6 +37,8 @@ HUGE = 1e30
 # The same for methods that need scaled values: one of this size would outweigh everything else.
 HUGE_SCALED = 1e6
 
+IDS_ONLY = "this method learns ids only: leave the attributes out"
+
 
 class Bags(NamedTuple):
     """Attribute nodes of n entries, beside their own ids: entry i has the elements start[i] to start[i + 1].
@@ -179,7 +181,7 @@ def check_index(
     if bags is None:
         return
     if not n_tables:
-        raise ValueError("this method learns ids only: leave the attributes out")
+        raise ValueError(IDS_ONLY)
     start, table, row, weight = bags
     m = len(table)
     if not (

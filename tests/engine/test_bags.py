@@ -205,6 +205,10 @@ def test_ids_after_attributes_do_not_see_them():
     wanted = fresh.predict(copy.deepcopy(state), batch.index)
     method.predict(state, batch.index, batch.bags)
     np.testing.assert_array_equal(np.array(method.predict(state, batch.index)), np.array(wanted))
+    many = stream(case, 600)
+    state, _ = method.update(state, many)  # too many for the path of few entries
+    wanted = committee([case.method(64)], GAUSSIAN).predict(copy.deepcopy(state), batch.index)
+    np.testing.assert_array_equal(np.array(method.predict(state, batch.index)), np.array(wanted))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, load
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
-from spidertensor.method import Bags
+from spidertensor.spider.event_bags import EventBags
 
 SMALL = {"committee": 2, "hidden": (8,), "rank": 3, "multilinear": 4, "batch_size": 32}
 MODES = {
@@ -243,22 +243,84 @@ def test_recent_nodes_and_crosses_are_learned_saved_and_evicted(tmp_path):
 def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
     """The bag of each entry that is learned, against one made by hand."""
     columns = table(120)
-    modes = {"user": ["gender"], "movie": [Many("genres", sep="|")], "when": Context(Value("hour"))}
+    modes = {"user": [Value("gender")], "movie": [Many("genres", sep="|")], "when": Context(Value("hour"))}
     model = SpiderClassifier(modes=modes, negatives=2, negatives_over="movie", **SMALL)
-    model.fit(columns)
+    learned = []
+    with pytest.MonkeyPatch.context() as patch:
+        made = EventBags.made
+
+        def record(self, bags, event, replaced, index):
+            found = made(self, bags, event, replaced, index)
+            learned.append((event, replaced, index, found))
+            return found
+
+        patch.setattr(EventBags, "made", record)
+        model.fit(columns)
     fitted = model._learned
     genres = dict(zip(columns["movie"], columns["genres"], strict=True))
-    seen = []
-    event_bags = fitted.columns.of_nodes(1, np.arange(len(fitted.nodes[1])))
-    assert isinstance(event_bags, Bags)
-    for number, raw in enumerate(fitted.nodes[1].ids):
-        names = fitted.columns.columns[1].of_nodes(np.array([number]))
-        seen.append(len(genres[raw].split("|")))
-        assert names is not None
-    assert np.diff(event_bags.start).tolist() == seen
-    scores = model.predict_proba(columns)
-    assert np.isfinite(scores).all()
+    movies, tags = fitted.nodes[1].ids, fitted.columns.columns[1].holders[0].state
+    assert sum(int((replaced == 1).sum()) for _, replaced, _, _ in learned) == 238  # none for the first event
+    number = 0
+    for event, _, index, bags in learned:
+        for entry in range(len(event)):
+            first, last = bags.start[entry], bags.start[entry + 1]
+            of_movie = bags.table[first:last] == 1
+            wanted = genres[movies[index[entry, 1]]].split("|")
+            assert of_movie.sum() == len(wanted)
+            np.testing.assert_allclose(bags.weight[first:last][of_movie], 1 / np.sqrt(len(wanted)))
+            rows = tags.index.find(wanted)
+            assert sorted(bags.row[first:last][of_movie]) == sorted(rows)
+            assert (~of_movie).sum() == 2  # the gender and the hour of the event
+            number += 1
+    assert number == 120 + 238
     assert len(model.recommend({"user": 1, "hour": 3}, over="movie", n=3)) == 3
+
+
+def test_events_with_attributes_cannot_be_limited():
+    modes = {"user": ["gender"], "movie": []}
+    model = SpiderClassifier(modes=modes, negatives=2, negatives_over="movie", max_nodes=5, **SMALL)
+    with pytest.raises(ValueError, match="max_nodes cannot limit events"):
+        model.fit(table(20))
+    over = SpiderClassifier(modes={"user": [], "when": Context("hour")}, negatives=2, negatives_over="when")
+    with pytest.raises(ValueError, match="a mode with ids"):
+        over.fit(table(20))
+
+
+def test_a_context_may_have_the_name_of_its_column():
+    columns, y = table(60), values(table(60))
+    model = SpiderRegressor(modes={"user": [], "movie": [], "hour": Context("hour")}, **SMALL)
+    model.fit(columns, y)
+    entry = {"user": 1, "movie": "m2", "hour": 3}
+    assert model.predict_one(entry).mean == model.predict([entry])[0]
+    model.learn_one(entry, 1.0)
+
+
+def test_tables_set_before_learning_belong_to_the_mode_of_that_name():
+    columns, y = table(100), values(table(100))
+    ages = np.arange(12.0)
+    model = SpiderRegressor(modes={"user": ["age"], "movie": []}, **SMALL)
+    model.set_attributes("user", {"user": np.arange(12), "age": ages})
+    twin = copy.deepcopy(model)
+    ages[:] = 0  # the caller's array
+    ids = {name: columns[name] for name in ("user", "movie")}
+    model.set_params(modes={"movie": [], "user": ["age"]})
+    np.testing.assert_array_equal(model.fit(ids, y).factors_[1].ids, twin.fit(ids, y).factors_[0].ids)
+    assert model._learned.columns.of_nodes(1, np.arange(3)).weight.tolist() == (
+        twin._learned.columns.of_nodes(0, np.arange(3)).weight.tolist()
+    )
+
+
+def test_a_loaded_model_is_cloned_and_saved_again(learned, tmp_path):
+    learned.save(tmp_path / "m.spider")
+    loaded = load(tmp_path / "m.spider")
+    assert set(loaded.get_params()["modes"]) == set(MODES)
+    columns, y = table(60), values(table(60))
+    again = clone(loaded).fit(columns, y)
+    np.testing.assert_array_equal(
+        again.predict(columns), SpiderRegressor(modes=MODES, **SMALL).fit(columns, y).predict(columns)
+    )
+    loaded.save(tmp_path / "again.spider")
+    assert (tmp_path / "again.spider").read_bytes() == (tmp_path / "m.spider").read_bytes()
 
 
 def test_events_refuse_columns_that_drawn_nodes_cannot_have():

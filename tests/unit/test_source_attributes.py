@@ -34,7 +34,7 @@ def typed_one(column, kind="undecided", source=CSV):
         (("1", "2", "-3"), [1, 2, -3]),
         (("1", None, "3"), [1, None, 3]),
         (("1", "2.5", "1e3"), [1.0, 2.5, 1000.0]),
-        (("1", "012"), ["1", "012"]),  # codes, such as postal codes
+        (("1", "012"), [1, "012"]),  # codes, such as postal codes: read as they will be once that is decided
         (("1", "war"), [1, "war"]),  # as with ids
         (("war", None), ["war", None]),
         (("2024-01-31", "2024-02-01"), ["2024-01-31", "2024-02-01"]),

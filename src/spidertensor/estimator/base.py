@@ -26,6 +26,7 @@ from spidertensor.estimator.fitted import (
     Fitted,
     attributes_of,
     bags_of,
+    check_possible,
     describe,
     followed,
     remembering,
@@ -164,7 +165,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
         Returns the prediction made just before, as numbers: mean, var, noise, std, log_evidence and others.
         """
-        if type(ids) is not tuple:
+        if type(ids) is not tuple and self._schema is None:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         update = one_entry.learn_fast(self._learned, self._notes, ids, value)
@@ -210,7 +211,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         ids = ids if isinstance(ids, np.ndarray) else list(ids)
         known = set(fitted.nodes[number].find(ids).tolist()) - {-1}
         if known:
-            self._learned = without(fitted, number, known)
+            with deferred_interrupts():  # attributes are removed in place
+                self._learned = without(fitted, number, known)
         return len(known)
 
     @locked
@@ -245,7 +247,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         """Add attribute columns to what was learned. modes: the same modes, with more columns"""
         fitted = self._fitted()
         self._learned = with_added_columns(fitted, Schema.parse(modes), self.mode_names_)
-        self.modes = self._schema  # pyright: ignore[reportAttributeAccessIssue]
+        self.modes = self._modes_learned()
 
     @locked
     def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
@@ -290,6 +292,10 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         if self._learned is not None:
             return None if self._learned.columns is None else self._learned.columns.schema
         return None if self.modes is None else Schema.parse(self.modes)
+
+    def _modes_learned(self) -> dict[str, Any] | None:
+        """The parameter `modes` that the learned model was made with."""
+        return None if (schema := self._schema) is None else schema.to_modes()
 
     def _columns(self, X: Any) -> Columns:
         if (schema := self._schema) is not None:
@@ -361,8 +367,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         attributes = self._start_columns(columns, nodes)
         model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
-        if attributes is not None and model.rule is not None:
-            attributes.check_drawn(model.rule.over)
+        if attributes is not None:
+            check_possible(attributes, params, model.rule)
         scaling = self._first_scaling(value)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
@@ -378,8 +384,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         if (schema := self._schema) is None:
             return None
         attributes = FittedColumns(schema)
-        for mode, table in () if self._described is None else self._described.tables:
-            describe(attributes, nodes, mode, table)
+        for name, table in () if self._described is None else self._described.tables:
+            describe(attributes, nodes, schema.number_of(name), table)
         n = min(columns.n_entries, self.batch_size)
         attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
         return attributes
@@ -425,7 +431,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
     def _predict_one(self, ids: Any) -> tuple[float, float, float]:
         """mean, var and noise of one entry, as in predict_parts."""
         fitted = self._fitted()
-        if type(ids) is not tuple:
+        if type(ids) is not tuple and self._schema is None:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
         found = one_entry.predict_fast(fitted, ids)
@@ -461,7 +467,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
             estimator._learned = fitted_file.from_file(
                 file, config | {"params": params}, estimator._likelihood, runs=runs
             )
-            estimator.modes = estimator._schema  # pyright: ignore[reportAttributeAccessIssue]
+            estimator.modes = estimator._modes_learned()
             estimator.n_features_in_ = config["modes"]
             estimator.position_ = file.sections.get("position")
             if config["names"] is not None:

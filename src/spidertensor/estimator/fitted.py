@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns import Checked, FittedColumns, Schema
+from spidertensor.estimator.columns import Checked, FittedColumns, Recent, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.eviction import BoundedIndex, Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
@@ -24,6 +24,7 @@ from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
 from spidertensor.spider import events, posterior
 from spidertensor.spider.bags import concatenated
 from spidertensor.spider.committee import CommitteeState
+from spidertensor.spider.events import Rule
 from spidertensor.spider.posterior import State
 
 
@@ -122,7 +123,9 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
             bags, parts = _learned_bags(fitted, checked, index, parts)
             grown = with_rows(grown)  # for new values
     except BaseException:  # out of memory, or Ctrl-C
-        for each, n in zip(nodes, known, strict=True):
+        for mode, (each, n) in enumerate(zip(nodes, known, strict=True)):
+            if fitted.columns is not None and not fitted.bounded and len(each) > n:
+                fitted.columns.keep(mode, np.arange(len(each)) < n)  # no attributes without a node
             each.truncate(n)
         raise
     return grown, Rows(index, bags, parts)
@@ -216,13 +219,30 @@ class Described:
     def __init__(self, schema: Schema, nodes: list[NodeIndex], before: Described | None = None) -> None:
         """nodes: those of a new model; before: the same for another schema"""
         self.columns, self.nodes = FittedColumns(schema), nodes
-        self.tables: list[tuple[int, Mapping[str, Column]]] = []
-        for mode, table in () if before is None else before.tables:
-            self.add(mode, table)
+        self.tables: list[tuple[str, Mapping[str, Column]]] = []  # by the name of the mode
+        for name, table in () if before is None else before.tables:
+            self.add(schema.number_of(name), table)
 
     def add(self, mode: int, table: Mapping[str, Column]) -> None:
         describe(self.columns, self.nodes, mode, table)
-        self.tables.append((mode, table))
+        # copied: the caller may change it before the first entry comes
+        own = {
+            name: each.copy() if isinstance(each, np.ndarray) else list(each) for name, each in table.items()
+        }
+        self.tables.append((self.columns.schema.names[mode], own))
+
+
+def check_possible(columns: FittedColumns, params: dict[str, Any], rule: Rule | None) -> None:
+    """ValueError if the other parameters do not allow these columns."""
+    if rule is not None:
+        columns.check_drawn(rule.over)
+        if params["max_nodes"] is not None:
+            raise ValueError("max_nodes cannot limit events with attributes: leave out one of the two")
+    if params["engine"] == "vectorized":
+        from spidertensor.spider.vectorized import check_slots  # imported here: needs JAX
+
+        recent = [column.spec.n for column in columns.columns if isinstance(column.spec, Recent)]
+        check_slots(params["batch_size"], [1 << (n - 1).bit_length() for n in [*recent, 1]])
 
 
 def attributes_of(columns: FittedColumns | None) -> Attributes:

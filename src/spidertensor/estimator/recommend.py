@@ -91,7 +91,7 @@ def best_nodes(
             for places, score in _drawn_scores(fitted, candidates.over, numbers, bags, allowed, rng):
                 best.add(places, score)
         else:
-            bounds = quick_bounds(fitted, explore) if many and n > 0 and fitted.columns is None else None
+            bounds = quick_bounds(fitted, explore) if many and n > 0 and not bags.any else None
             if bounds is not None:
                 allowed = _shortlist(fitted, numbers, allowed, n, bounds)
             for places in _blocks(allowed):
@@ -107,6 +107,7 @@ class _Bags:
         self, fitted: Fitted, candidates: Candidates, given: Mapping[int, Any], situation: Mapping[str, Any]
     ) -> None:
         self._columns, self._candidates = None, candidates
+        self.any = fitted.columns is not None and len(fitted.columns.tables) > 0
         if fitted.columns is not None and fitted.columns.tables:
             self._columns = fitted.columns
             names = fitted.columns.schema.names

@@ -100,9 +100,11 @@ def _of_texts(column: NDArray[Any], kind: str, decimal: str) -> tuple[NDArray[An
 
 def _undecided(column: NDArray[Any], decimal: str) -> NDArray[Any]:
     texts = {each for each in column.tolist() if each is not None}
-    if not texts or any(_ZEROS_FIRST.fullmatch(each) for each in texts):
+    if not texts:
         return column
     ids = {text: plain_id(text) for text in texts}
+    if any(_ZEROS_FIRST.fullmatch(each) for each in texts):  # codes: no number, whatever the others are
+        return _objects([None if each is None else ids[each] for each in column])
     if all(type(each) is int for each in ids.values()):
         found = [None if each is None else ids[each] for each in column]
         return np.array(found, np.int64) if None not in found else _objects(found)

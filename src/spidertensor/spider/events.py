@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, joined
+from spidertensor.method import IDS_ONLY, Bags, Batch, Method, Prediction, Update, check_batch, joined
 from spidertensor.spider import popularity
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.event_bags import EventBags
@@ -108,7 +108,9 @@ def events(method: M, rule: Rule, attributes: EventBags | None = None) -> M:
         entries = int(state.counts.entries)
         state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
         made = _made(state.draws, rule, int(state.members[0].seed), index)
-        if bags is not None and attributes is not None:
+        if bags is not None:
+            if attributes is None:
+                raise ValueError(IDS_ONLY)
             of_made = attributes.made(bags, made.event, made.replaced, made.batch.index)
             made = made._replace(batch=made.batch._replace(bags=of_made))
         try:
@@ -141,7 +143,9 @@ def around(method: Method, rule: Rule) -> Method:
     def update(state: Around, batch: Batch) -> tuple[Around, Update]:
         return _in_blocks(learn, rule, state, batch)
 
-    def learn(state: Around, index: NDArray[np.int64], _: Bags | None) -> tuple[Around, Update]:
+    def learn(state: Around, index: NDArray[np.int64], bags: Bags | None) -> tuple[Around, Update]:
+        if bags is not None:
+            raise ValueError(IDS_ONLY)
         draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
         made = _made(draws, rule, int(state.seed), index)
         after, update = method.update(state.state, made.batch)

@@ -29,7 +29,7 @@ from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_i
 from spidertensor.spider.bags import plain
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import SequentialMethod, run_models
-from spidertensor.spider.sequential_record import RECORD, Record, set_bags
+from spidertensor.spider.sequential_record import RECORD, Record, point_to
 from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, mixed, update_of_members
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
@@ -78,7 +78,6 @@ class ReadyCommittee:
         )
         self._writable = all(member.writable for member in members)
         self._n_tables = len(state.members[0].counts.nodes) - self._n_modes
-        self._has_bags = False  # whether the records point to attributes of an earlier call
         self._busy = Lock()  # one call at a time may use the working memory
         self._entries, self._of_members = state.counts.entries, state.members[0].counts.entries
         self._prepare_one(len(members))
@@ -121,8 +120,7 @@ class ReadyCommittee:
         # and the committee. (Deferring it would take longer than an entry.)
         try:
             with self._busy:
-                self._set_bags(bags)
-                stopped, rejected = run_models(True, 0, index, value, self._records, self._like, parts)
+                stopped, rejected = self._run(True, index, value, bags, parts)
             return None if stopped < 0 else self._update(value, parts, rejected)
         except BaseException:
             if self._of_members.item() != self._entries.item():
@@ -135,10 +133,15 @@ class ReadyCommittee:
         check_index(index, self._n_modes, bags, self._n_tables)
         return plain(bags)
 
-    def _set_bags(self, bags: Bags | None) -> None:
-        if bags is not None or self._has_bags:
-            set_bags(self._records, bags)
-            self._has_bags = bags is not None
+    def _run(self, learning: bool, index, value, bags: Bags | None, parts) -> tuple[int, int]:
+        """run_models; the records point to the attributes only while it runs."""
+        if bags is None:
+            return run_models(learning, 0, index, value, self._records, self._like, parts)
+        point_to(self._records, bags)
+        try:
+            return run_models(learning, 0, index, value, self._records, self._like, parts)
+        finally:
+            point_to(self._records, None)
 
     def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
         return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
@@ -150,8 +153,7 @@ class ReadyCommittee:
         parts = np.empty((len(self._records), 4, len(index)))
         bags = self._checked(index, bags)
         with self._busy:
-            self._set_bags(bags)
-            run_models(False, 0, index, _NO_VALUES, self._records, self._like, parts)
+            self._run(False, index, _NO_VALUES, bags, parts)
         return mixed(self._likelihood, self._state.weights[:, None], parts)
 
     def learn_one(self, nodes: Sequence[int], value: float) -> EntryNumbers | None:
@@ -169,7 +171,6 @@ class ReadyCommittee:
             for mode, node in enumerate(nodes):
                 self._index[0, mode] = node
             self._value[0] = value
-            self._set_bags(None)
             try:
                 stopped, rejected = run_models(
                     True, 0, self._index, self._value, self._records, self._like, self._parts
@@ -191,7 +192,6 @@ class ReadyCommittee:
         with self._busy:
             for mode, node in enumerate(nodes):
                 self._index[0, mode] = node
-            self._set_bags(None)
             run_models(False, 0, self._index, self._value, self._records, self._like, self._parts)
             self._mix(self._weights, self._parts, self._out)
             mean, var, noise, *_ = self._numbers.tolist()

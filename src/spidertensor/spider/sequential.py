@@ -50,7 +50,7 @@ from spidertensor.spider.sequential_passes import (
     n_elements,
     narrow_weights,
 )
-from spidertensor.spider.sequential_record import Record, part, record_of, set_bags
+from spidertensor.spider.sequential_record import Record, part, point_to, record_of
 from spidertensor.spider.spike_slab import refine
 
 
@@ -348,10 +348,13 @@ def sequential(
 
     def run(learning: bool, state: State, start: int, index, value, bags: Bags | None, out) -> int:
         found = record(state)
-        set_bags(found.record, bags)
+        records = found.record
+        if bags is not None:  # in a copy: other threads may be predicting with the same record
+            records = records.copy()
+            point_to(records, bags)
         if learning and not found.writable:
             raise ValueError("this state is read-only, but learning works in place: copy it first")
-        return run_models(learning, start, index, value, found.record, found.like, out[None])[0]
+        return run_models(learning, start, index, value, records, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))

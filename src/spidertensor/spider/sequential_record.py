@@ -66,12 +66,11 @@ RECORD = np.dtype(
 )
 
 
-def set_bags(records: NDArray[Any], bags: Bags | None) -> None:
-    """Let the records point to the attributes of the next call's entries. The caller keeps them alive."""
-    if bags is not None or records[0]["bags_start"]:
-        at = NO_BAGS if bags is None else BagPlaces(*(each.ctypes.data for each in bags))
-        for name, address in at._asdict().items():
-            records[f"bags_{name}"] = address
+def point_to(records: NDArray[Any], bags: Bags | None) -> None:
+    """Let the records point to the attributes of a call's entries, which the caller keeps alive."""
+    at = NO_BAGS if bags is None else BagPlaces(*(each.ctypes.data for each in bags))
+    for name, address in at._asdict().items():
+        records[f"bags_{name}"] = address
 
 
 class Record(NamedTuple):

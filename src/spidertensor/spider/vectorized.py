@@ -223,7 +223,7 @@ def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
     return noise
 
 
-def _check_slots(places: int, slots: list[int]) -> None:
+def check_slots(places: int, slots: list[int]) -> None:
     if places * max(slots) > LARGEST_BATCH:
         raise ValueError(
             f"an entry has up to {max(slots)} attributes in one column, too many for batches of {places}: "
@@ -300,7 +300,7 @@ def vectorized(
         """Room for these attributes. It never shrinks: otherwise calls of few entries, whose largest bags
         vary, would compile for all combinations of sizes."""
         slots = slots_of(network, bags)
-        _check_slots(places, slots)
+        check_slots(places, slots)
         widest[:] = map(max, widest, slots)
         return _Room(places, tuple(widest))
 

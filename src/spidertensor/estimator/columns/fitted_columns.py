@@ -195,6 +195,9 @@ class FittedColumns:
     def check_drawn(self, modes: Sequence[int]) -> None:
         """ValueError if a column cannot be known for nodes of these modes that are drawn as negatives."""
         names = {self.schema.names[mode] for mode in modes}
+        for mode in modes:
+            if not self.schema.modes[mode].has_id:
+                raise ValueError(f"negatives need a mode with ids, and {self.schema.names[mode]!r} has none")
         for column in self.columns:
             drawn = column.mode in modes
             if isinstance(column.spec, Recent) and drawn:

@@ -96,6 +96,14 @@ class Schema:
         used = [name for mode in self.modes for spec in mode.columns for name in inputs_of(spec)]
         return tuple(dict.fromkeys(ids + used))
 
+    def to_modes(self) -> dict[str, Any]:
+        """The parameter `modes` that `parse` reads as this schema."""
+        modes: dict[str, Any] = {}
+        for mode in self.modes:
+            columns = [spec.name if isinstance(spec, Undecided) else spec for spec in mode.columns]
+            modes[mode.name] = columns if mode.has_id else Context(*columns)
+        return modes
+
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {"name": mode.name, "id": mode.has_id, "columns": [spec.to_json() for spec in mode.columns]}
