@@ -268,7 +268,7 @@ def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
             wanted = genres[movies[index[entry, 1]]].split("|")
             assert of_movie.sum() == len(wanted)
             np.testing.assert_allclose(bags.weight[first:last][of_movie], 1 / np.sqrt(len(wanted)))
-            rows = tags.index.find(wanted)
+            rows = tags.values.index.find(wanted)
             assert sorted(bags.row[first:last][of_movie]) == sorted(rows)
             assert (~of_movie).sum() == 2  # the gender and the hour of the event
             number += 1
