@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, load
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
+from spidertensor.spider import posterior
 from spidertensor.spider.event_bags import EventBags
 
 SMALL = {"committee": 2, "hidden": (8,), "rank": 3, "multilinear": 4, "batch_size": 32}
@@ -432,3 +433,51 @@ def test_an_attribute_that_all_entries_share_acts_as_a_level():
     ids = SpiderRegressor(scaling=(0.0, 1.0), committee=1).fit(user[:, None], y)
     assert abs(new - 1) < 0.1
     assert abs(ids.predict([["new"]])[0] - 1) > abs(new - 1)
+
+
+def test_forgetting_after_the_rings_have_grown():
+    modes = {"user": ["age", Recent("movie", 3)], "movie": []}
+    model = SpiderRegressor(modes=modes, **SMALL)
+    ages = [f"a{user}" for user in range(11)]
+    model.partial_fit({"user": list(range(10)), "movie": [0] * 10, "age": ages[:10]}, np.arange(10.0))
+    model.partial_fit({"user": [10], "movie": [1], "age": ages[10:]}, [1.0])
+    before = model.predict({"user": [9], "movie": [0]})
+    assert model.forget("user", [3]) == 1
+    np.testing.assert_array_equal(model.predict({"user": [9], "movie": [0]}), before)
+
+
+def test_a_context_adds_nothing_to_a_draw_from_the_posterior(learned, monkeypatch):
+    """Its own row does not exist, so a draw must not have the noise of one."""
+    drawn, sample = [], posterior.sample
+
+    def recorded(state, network, prior, rows, rng):
+        drawn.append(rows)
+        return sample(state, network, prior, rows, rng)
+
+    monkeypatch.setattr(posterior, "sample", recorded)
+    learned.recommend({"user": 1, "hour": 3}, over="movie", explore="thompson", seed=0)
+    assert [len(rows) for rows in drawn[0][:3]] == [1, 0, 0]  # the movies are drawn later
+
+
+@pytest.mark.parametrize(
+    ("table_", "reason"),
+    [
+        ({"user": "anna", "movie": "heat"}, "list or an array, got str"),
+        ({"user": 3, "movie": [1]}, "list or an array, got int"),
+        ({"user": [1], "movie": [1], "age": {"a": 1}}, "list or an array, got dict"),
+        ({"user": [1, 2], "movie": [1]}, "differ in length"),
+    ],
+)
+def test_columns_that_are_none(learned, table_, reason):
+    with pytest.raises(EntryError, match=reason):
+        learned.predict(table_)
+    assert np.isfinite(learned.predict({"user": [1], "movie": ["m1"], "note": 3})).all()  # not a column of it
+
+
+def test_what_a_context_cannot_be(learned):
+    with pytest.raises(ValueError, match="remember_seen needs a mode with ids"):
+        SpiderClassifier(modes=MODES, negatives=2, negatives_over="movie", remember_seen="when", **SMALL).fit(
+            table(20)
+        )
+    with pytest.raises(EntryError, match="differ in length"):
+        learned.recommend_many({"user": [1, 2], "hour": [3]}, over="movie")

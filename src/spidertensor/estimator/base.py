@@ -228,7 +228,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         if schema is None:
             raise ValueError('a model without attributes: pass modes={"user": ["age"], ...} when creating it')
         number = schema.number_of(mode)
-        table = inputs.by_name_of(table, schema.names[number])
+        table = inputs.by_name_of(table, schema.names[number], schema.inputs)
         if self._learned is None:
             if self._described is None or self._described.columns.schema != schema:
                 nodes = eviction.empty_nodes(self._flat_params()["max_nodes"], len(schema.modes))
@@ -299,7 +299,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
     def _columns(self, X: Any) -> Columns:
         if (schema := self._schema) is not None:
-            return inputs.named_columns(X, [(mode.name, mode.has_id) for mode in schema.modes])
+            modes = [(mode.name, mode.has_id) for mode in schema.modes]
+            return inputs.named_columns(X, modes, schema.inputs)
         width = None if self._learned is None else len(self._learned.nodes)
         return inputs.columns(X, getattr(self, "feature_names_in_", None), width)
 

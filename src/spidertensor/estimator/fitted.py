@@ -236,6 +236,11 @@ def check_possible(columns: FittedColumns, params: dict[str, Any], rule: Rule | 
     """ValueError if the other parameters do not allow these columns."""
     if rule is not None:
         columns.check_drawn(rule.over)
+        whose = params["remember_seen"]
+        if whose is not False and not columns.schema.modes[whose].has_id:
+            raise ValueError(
+                f"remember_seen needs a mode with ids, and {columns.schema.names[whose]!r} has none"
+            )
         if params["max_nodes"] is not None:
             raise ValueError("max_nodes cannot limit events with attributes: leave out one of the two")
     if params["engine"] == "vectorized":

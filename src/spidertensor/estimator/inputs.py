@@ -7,7 +7,7 @@ y --values---> (n,) floats; labels.py does this for labels
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,14 +72,14 @@ def columns(X: Any, names: Sequence[str] | None = None, width: int | None = None
     return found
 
 
-def named_columns(X: Any, modes: Sequence[tuple[str, bool]]) -> Columns:
-    """X for a model with attributes: the id column of each mode, and all columns by name.
+def named_columns(X: Any, modes: Sequence[tuple[str, bool]], used: Collection[str]) -> Columns:
+    """X for a model with attributes: the id column of each mode, and all columns that are used, by name.
 
     X:     a dict of columns, a list of dicts, an eager data frame, Columns; or ids alone, as in `columns`
     modes: the name of each mode, and whether it has ids
     """
     names, wanted = tuple(name for name, _ in modes), [name for name, has_id in modes if has_id]
-    table = _named(X, wanted)
+    table = _named(X, wanted, used)
     if missing := [name for name in wanted if name not in table]:
         raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(map(str, table))})")
     lengths = {name: len(column) for name, column in table.items()}
@@ -88,11 +88,14 @@ def named_columns(X: Any, modes: Sequence[tuple[str, bool]]) -> Columns:
     return Columns([table[name] if has_id else None for name, has_id in modes], names, table)
 
 
-def by_name_of(table: Any, ids: str) -> dict[str, Column]:
-    """A table of attributes, one row per node, as columns by name. ids: the column of the nodes' ids"""
+def by_name_of(table: Any, ids: str, used: Collection[str]) -> dict[str, Column]:
+    """A table of attributes, one row per node, as the columns of `used` by name.
+
+    ids: the column of the nodes' ids
+    """
     if isinstance(table, list | tuple) and table and not isinstance(table[0], Mapping):
         raise EntryError("a table of attributes is a data frame or a dict of columns, not a plain list")
-    found = _named(table, [ids])
+    found = _named(table, [ids], used)
     if ids not in found:
         raise EntryError(f"missing columns: {ids} (found: {', '.join(map(str, found))})")
     if len({len(column) for column in found.values()}) > 1:
@@ -100,21 +103,31 @@ def by_name_of(table: Any, ids: str) -> dict[str, Column]:
     return found
 
 
-def _named(X: Any, ids: Sequence[str]) -> dict[str, Column]:
-    """The columns of X by name; without names, X has the ids alone."""
+def _named(X: Any, ids: Sequence[str], used: Collection[str]) -> dict[str, Column]:
+    """The columns of X that are used, by name; without names, X has the ids alone."""
     if isinstance(X, Mapping):
-        return {str(name): column for name, column in X.items()}
+        return {str(name): _column(name, column) for name, column in X.items() if name in used}
     if isinstance(X, list | tuple) and X and all(isinstance(row, Mapping) for row in X):
-        names = dict.fromkeys(str(name) for row in X for name in row)
+        names = dict.fromkeys(str(name) for row in X for name in row if name in used)
         return {name: [row.get(name) for row in X] for name in names}
     if isinstance(X, Columns) and X.names is not None:
-        return dict(zip(X.names, X.ids, strict=True)) | dict(X.given)  # pyright: ignore[reportReturnType]
+        table = dict(zip(X.names, X.ids, strict=True)) | dict(X.given)
+        return {name: column for name, column in table.items() if column is not None and name in used}
     plain = isinstance(X, list | tuple | np.ndarray | Columns)
     if not plain and (series := _series(X)) is not None:
         found = _frame_columns({name: series[name] for name in ids if name in series}, None)
         table = dict(zip(found.names or (), found.ids, strict=True))
-        return table | {name: _cells(each) for name, each in series.items() if name not in table}  # pyright: ignore[reportReturnType]
+        others = {name: _cells(series[name]) for name in used if name in series and name not in table}
+        return table | others  # pyright: ignore[reportReturnType]
     return dict(zip(ids, columns(X, width=len(ids)).ids, strict=True))  # pyright: ignore[reportReturnType]
+
+
+def _column(name: Any, column: Any) -> Column:
+    if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
+        reason = f"a column must be a list or an array, got {type(column).__name__}"
+        remedy = "for a single entry pass a list with one dict, or use learn_one and predict_one"
+        raise EntryError(reason, column=str(name), remedy=remedy)
+    return column
 
 
 def _cells(series: Any) -> Column:

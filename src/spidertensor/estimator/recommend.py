@@ -191,7 +191,10 @@ def _drawn_scores(
     none = np.empty(0, np.int64)
     rows, own = list(numbers), list(numbers)
     for mode, number in enumerate(numbers):
-        rows[mode], own[mode] = (none, none) if mode == over else np.unique(number, return_inverse=True)
+        if mode == over or number is _NO_NODE:
+            rows[mode], own[mode] = none, none if mode == over else number
+        else:
+            rows[mode], own[mode] = np.unique(number, return_inverse=True)
     tables = [np.arange(n) for n in state.counts.nodes[len(numbers) :].tolist()]  # attributes are shared
     drawn = posterior.sample(state, member.network, member.prior, [*rows, *tables], rng)
     for places in _blocks(allowed):

@@ -13,6 +13,7 @@ from spidertensor.estimator.known import Known
 from spidertensor.estimator.notes import Noting
 from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes, seen_with
 from spidertensor.estimator.threads import locked
+from spidertensor.faults import EntryError
 
 
 class Recommender(Known, Noting):
@@ -99,4 +100,6 @@ class Recommender(Known, Noting):
         rest = {name: list(column) for name, column in table.items() if name not in own}
         if strange := [name for name in rest if name not in columns.schema.inputs]:
             raise ValueError(f"given names {strange[0]!r:.80}, which is neither a mode nor an attribute")
+        if len(lengths := {len(column) for column in table.values()}) > 1:
+            raise EntryError(f"columns of given differ in length: {sorted(lengths)}")
         return own, rest

@@ -293,6 +293,8 @@ class FittedColumns:
 
     def check_nodes(self, n_nodes: Sequence[int]) -> None:
         """ValueError if something is kept for a node that a mode does not have."""
+        if len(n_nodes) != len(self.schema.modes):
+            raise ValueError(f"columns of {len(self.schema.modes)} modes, but nodes of {len(n_nodes)}")
         for column in self.columns:
             for mode, n in column.nodes_kept():
                 if n > n_nodes[mode]:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.columns.cells import Elements
 
+LARGEST_WEIGHT = 32.0  # of a value that fills the longest list
+
 
 class Pool:
     """Bag b has the elements start[b] to start[b + 1] of row and weight."""
@@ -48,14 +50,14 @@ class Pool:
 
     @classmethod
     def from_arrays(cls, start: NDArray[Any], row: NDArray[Any], weight: NDArray[Any], n_rows: int) -> Pool:
-        """A pool from a file. ValueError unless its rows are below n_rows and its weights finite."""
+        """A pool from a file. ValueError unless its rows are below n_rows and its weights possible."""
         typed = (start.dtype, row.dtype, weight.dtype) == (np.int64, np.int32, np.float32)
         flat = all(array.ndim == 1 for array in (start, row, weight))
         if not (typed and flat and len(row) == len(weight) and len(start) and start[0] == 0):
             raise ValueError("the bags of the nodes are not bags")
         if start[-1] != len(row) or (start[1:] < start[:-1]).any():
             raise ValueError("the bags of the nodes do not match their elements")
-        if not (np.isfinite(weight).all() and (row >= 0).all() and (row < n_rows).all()):
+        if not ((np.abs(weight) <= LARGEST_WEIGHT).all() and (row >= 0).all() and (row < n_rows).all()):
             raise ValueError("a bag has a value or a weight that is not possible")
         pool = cls()
         pool.append(np.diff(start), row, weight)

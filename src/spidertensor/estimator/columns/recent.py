@@ -76,7 +76,7 @@ class RecentState:
 
     def keep_own(self, keep: NDArray[np.bool_]) -> None:
         """Nodes with rings were removed."""
-        own = keep[: len(self._length)]
+        own = np.flatnonzero(keep[: len(self._length)])  # rings have spare room beyond the nodes
         self._ring, self._age = self._ring[own], self._age[own]
         self._first, self._length = self._first[own], self._length[own]
 
