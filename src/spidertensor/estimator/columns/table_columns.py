@@ -5,6 +5,7 @@ All have the same methods. `index` is (n, K), the nodes of the entries; `cells` 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ Cells = dict[str, CheckedColumn]
 Arrays = dict[str, NDArray[Any]]
 
 
-class TableColumn:
+class TableColumn(ABC):
     """Base class. mode: the mode whose bags it adds to; scale: of the prior variance, None until decided"""
 
     def __init__(self, mode: int, holders: Sequence[Holder]) -> None:
@@ -29,12 +30,12 @@ class TableColumn:
         self.scale: float | None = None
 
     @property
-    def spec(self) -> Spec:
-        raise NotImplementedError
+    @abstractmethod
+    def spec(self) -> Spec: ...
 
     @property
-    def n_rows(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def n_rows(self) -> int: ...
 
     @property
     def n_left_out(self) -> int:
@@ -49,13 +50,13 @@ class TableColumn:
         state, memory = own[0].state, own[0].memory
         return 0 if state is None or memory is None else int((~state.is_missing(memory.codes)).sum())
 
+    @abstractmethod
     def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
         """The elements of the entries in this table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
         """The elements of nodes of the own mode, from what the model remembers."""
-        raise NotImplementedError
 
     def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Nodes were removed. Return which rows of the table stay; None for all."""
@@ -76,12 +77,12 @@ class TableColumn:
         own = [(holder.owner, holder.memory) for holder in self.holders]
         return [(mode, len(memory.codes)) for mode, memory in own if mode is not None and memory is not None]
 
-    def to_arrays(self) -> Arrays:
-        raise NotImplementedError
+    @abstractmethod
+    def to_arrays(self) -> Arrays: ...
 
+    @abstractmethod
     def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `to_arrays`. ValueError for anything it does not write."""
-        raise NotImplementedError
 
 
 class PlainColumn(TableColumn):
