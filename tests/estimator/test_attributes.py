@@ -481,3 +481,32 @@ def test_what_a_context_cannot_be(learned):
         )
     with pytest.raises(EntryError, match="differ in length"):
         learned.recommend_many({"user": [1, 2], "hour": [3]}, over="movie")
+
+
+def test_factors_of_attributes_have_names():
+    modes = {
+        "user": ["gender", Recent("movie", 3)],
+        "movie": [Many("genres", sep="|"), Number("year")],
+        "when": Context(Calendar("time")),
+        "pair": Context(Cross("user", "gender")),
+    }
+    columns = table(300)
+    model = SpiderRegressor(modes=modes, **SMALL).fit(columns, values(columns))
+    found = model.attribute_factors()
+    for factors in found.values():
+        assert len(factors.ids) == len(factors.mean) == len(factors.var)
+    assert found["user", "gender"].ids == list(dict.fromkeys(columns["gender"]))
+    assert set(found["movie", "genres"].ids) == {"drama", "war", "comedy"}
+    years = found["movie", "year"].ids
+    assert years[-1] is None
+    assert sorted(years[:-1]) == years[:-1]
+    assert years[0] < 1990 < 1998 < years[-2]
+    assert found["when", "time"].ids[:2] == [("hour", 0), ("hour", 1)]
+    assert found["when", "time"].ids[43] == ("trend", columns["time"][0].date())
+    names = {name for key in found if key[0] == "pair" for name in found[key].ids}
+    assert names == set(zip(columns["user"], columns["gender"], strict=True))
+    recent = next(factors for key, factors in found.items() if key[1].startswith("recent"))
+    assert recent.ids == model.factors_[1].ids[: len(recent.ids)]
+    women, men = (found["user", "gender"].mean[found["user", "gender"].ids.index(each), 0] for each in "fm")
+    assert women > men
+    assert SpiderRegressor(**SMALL).fit([(1, 2), (2, 1)], [1.0, 2.0]).attribute_factors() == {}

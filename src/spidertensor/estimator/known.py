@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator import fitted_file
+from spidertensor.estimator.columns.labels import labels
 from spidertensor.estimator.fitted import Fitted, units
 from spidertensor.estimator.parameters import OF_LAYERS, is_whole, plain
 from spidertensor.estimator.threads import Shared, locked
@@ -169,6 +170,25 @@ class Known(Shared):
         state = posterior.trim(fitted.state.members[self._member(member)])
         modes = zip(fitted.nodes, state.posterior.factors, strict=False)  # attribute tables follow
         return [Factors(nodes.ids, factor.mean.copy(), factor.var.copy()) for nodes, factor in modes]
+
+    @locked
+    def attribute_factors(self, member: int | None = None) -> dict[tuple[str, str], Factors]:
+        """The posterior of the factors of attribute nodes, by mode and column: as `factors`, for attributes.
+
+        The ids are values; for a number its knots and None for a missing one, for a time ("hour", 0) and so
+        on. member: see inclusion
+        """
+        fitted, found = self._fitted(), {}
+        if fitted.columns is None:
+            return found
+        state = posterior.trim(fitted.state.members[self._member(member)])
+        ids, first = [nodes.ids for nodes in fitted.nodes], len(fitted.nodes)
+        for table, column in enumerate(fitted.columns.columns):
+            factor = state.posterior.factors[first + table]
+            named = labels(column, ids)[: len(factor.mean)]
+            key = fitted.columns.schema.names[column.mode], column.spec.name
+            found[key] = Factors(named, factor.mean.copy(), factor.var.copy())
+        return found
 
     def _fitted(self) -> Fitted:
         if self._learned is None:

@@ -5,6 +5,7 @@ All are immutable and know their JSON form. A bare name becomes `Undecided` unti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -13,15 +14,15 @@ MOST_RECENT = 1000  # nodes in a ring
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(ABC):
     """Base class: what is done with one or more columns of the input."""
 
     kind: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Unique among the columns of a mode; also shown to users."""
-        raise NotImplementedError
 
     @property
     def parts(self) -> int:
