@@ -104,8 +104,8 @@ class Rows(NamedTuple):
 def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
     """Add all new ids and attribute values. Return the grown model, and the rows of the entries.
 
-    On failure nothing is added. The state grows here, not in the update, so that ids and state agree as soon
-    as the result is stored, and the update can work in place.
+    On failure no ids are added; attribute values that came with them may stay. The state grows here, not in
+    the update, so that ids and state agree as soon as the result is stored, and the update can work in place.
     """
     nodes, known = fitted.nodes, [len(each) for each in fitted.nodes]
     checked = None
