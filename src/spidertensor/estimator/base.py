@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
-from spidertensor.estimator import eviction, fitted_file, inputs, one_entry
+from spidertensor.estimator import eviction, fitted_file, inputs, one_entry, times
 from spidertensor.estimator.adding import with_added_columns
 from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.eviction import Numbered
@@ -55,6 +55,7 @@ from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
+from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
@@ -100,7 +101,7 @@ def _warn_of_changes(counts: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
+class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
     """Base class of SpiderRegressor and SpiderClassifier.
 
     X has one row per entry and one id per mode: a 2-D array, a list of tuples, an eager data frame, or
@@ -117,12 +118,12 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
 
     @learns
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, then learn the entries in order, in one pass. Only events need no y."""
-        names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes")
+        """Forget everything, then learn all entries, as often as `passes` says. Only events need no y."""
+        names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes", "_collected")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         self._notes = Notes()
         try:
-            self._advance(X, y)
+            self._learn_all(X, y)
             if self._learned is None:
                 raise EntryError("fit needs at least one entry")
             self._notes.at_end(self._learned)
@@ -298,6 +299,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         return None if (schema := self._schema) is None else schema.to_modes()
 
     def _columns(self, X: Any) -> Columns:
+        if self.time is not None and (self._schema is None or self.time not in self._schema.inputs):
+            X, _ = times.apart(X, self.time)
         if (schema := self._schema) is not None:
             modes = [(mode.name, mode.has_id) for mode in schema.modes]
             return inputs.named_columns(X, modes, schema.inputs)
@@ -334,10 +337,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         fitted, (index, bags, segments) = with_room(fitted, columns)
         # The input is valid from here on. Stored before the update, which works in place on these arrays, so
         # that ids and state agree even if it is interrupted.
-        first, self._learned = self._learned is None, fitted
-        self.n_features_in_ = len(columns.ids)
-        if columns.names is not None:
-            self.feature_names_in_ = np.array(columns.names, dtype=object)
+        first = self._learned is None
+        self._keep_learned(fitted, columns)
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
             with remembering(fitted, index):
@@ -360,17 +361,25 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
 
-    def _start(self, columns: Columns, value: NDArray[np.float64]) -> Fitted:
-        n_modes = len(columns.ids)
+    def _keep_learned(self, fitted: Fitted, columns: Columns) -> None:
+        """Store the model, and how its modes are called."""
+        self._learned = fitted
+        self.n_features_in_ = len(columns.ids)
+        if columns.names is not None:
+            self.feature_names_in_ = np.array(columns.names, dtype=object)
+
+    def _start(self, columns: Columns, value: NDArray[np.float64], n: int | None = None) -> Fitted:
+        """The model before its first entry. n: so many of these entries decide scales; by default a batch"""
+        n_modes, n = len(columns.ids), self.batch_size if n is None else n
         params = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
-        attributes = self._start_columns(columns, nodes)
+        attributes = self._start_columns(columns, nodes, n)
         model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
         if attributes is not None:
             check_possible(attributes, params, model.rule)
-        scaling = self._first_scaling(value)
+        scaling = self._first_scaling(value, n)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
 
@@ -380,14 +389,14 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs, columns=attributes)
         return fitted if self._placed is None else self._placed.start(fitted)
 
-    def _start_columns(self, columns: Columns, nodes: list[NodeIndex]) -> FittedColumns | None:
+    def _start_columns(self, columns: Columns, nodes: list[NodeIndex], n: int) -> FittedColumns | None:
         """The attribute columns before the first entry, with the attributes set before."""
         if (schema := self._schema) is None:
             return None
         attributes = FittedColumns(schema)
         for name, table in () if self._described is None else self._described.tables:
             describe(attributes, nodes, schema.number_of(name), table)
-        n = min(columns.n_entries, self.batch_size)
+        n = min(columns.n_entries, n)
         attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
         return attributes
 
@@ -413,7 +422,8 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         """The parameters with modes given by number."""
         return params
 
-    def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
+    def _first_scaling(self, value: NDArray[np.float64], n: int) -> Scaling:
+        """The scaling for the first n values to decide."""
         return Scaling()
 
     def _predict(self, X: Any) -> Prediction:

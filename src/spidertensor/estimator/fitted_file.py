@@ -68,6 +68,8 @@ ADDED: dict[str, Any] = {
     "negatives_over": None,
     "negatives_power": 0.0,
     "remember_seen": False,
+    "passes": "auto",
+    "time": None,
 }
 # Files without a section "committee" hold a single model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}

@@ -68,6 +68,8 @@ class Parameters:
     network: CustomNetwork | None = None
     random_state: Any = 0
     modes: Mapping[str, Any] | None = None
+    passes: int | str = "auto"
+    time: str | None = None
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
@@ -187,6 +189,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"a number of members from 1 to {len(MEMBERS)}, or a list with a dict of parameters for each",
     ),
     "batch_size": (lambda x: is_whole(x) and 0 < x < 2**63, "a whole number of entries, at least 1"),
+    "passes": (lambda x: x == "auto" or (is_whole(x) and x >= 1), 'a whole number, at least 1, or "auto"'),
+    "time": (lambda x: x is None or isinstance(x, str), "the name of a column, or None"),
     "memory": (lambda x: x is None or is_number(x), "a number of entries, or None"),
     "max_nodes": (
         lambda x: is_limit(x) or (is_list(x, is_limit) and len(x) > 0),

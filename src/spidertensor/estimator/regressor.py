@@ -166,15 +166,15 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         fitted = self._fitted()
         return dict(zip(CHANGES, followed(fitted, fitted.leading).tolist(), strict=True))
 
-    def _first_scaling(self, value: NDArray[np.float64]) -> Scaling:
+    def _first_scaling(self, value: NDArray[np.float64], n: int) -> Scaling:
         if not self._likelihood.scaled:
             return Scaling()
         if self.scaling is not None:
             shift, scale = map(float, self.scaling)
             return Scaling(shift, scale)
-        large = too_large(value, self.batch_size)
+        large = too_large(value, n)
         refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
-        first = value[: self.batch_size]
+        first = value[:n]
         if not spread(first):
             how_many = "value does" if len(first) == 1 else f"{len(first)} values do"
             warning = SpiderWarning(
