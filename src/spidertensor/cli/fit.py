@@ -87,6 +87,21 @@ Clip = Annotated[
         "Default: 4; none turns it off.",
     ),
 ]
+Passes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="How often to learn the rows of a file; auto (default): until rows held back are not predicted "
+        "better any more.",
+    ),
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="Column with the time of a row: learn in this order, judge by the latest."
+    ),
+]
+Shuffle = Annotated[bool, typer.Option("--shuffle", help="Learn the rows of a file once, in random order.")]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -94,7 +109,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 GROUPS = {
     "Data": (
         "modes", "value", "kind", "attributes", "format", "columns", "delimiter", "encoding", "decimal",
-        "missing_id", "bin", "on_bad", "rejects",
+        "missing_id", "bin", "on_bad", "rejects", "time", "passes", "shuffle",
     ),
     "Values": (
         "binary", "labels", "counts", "events", "over", "negatives", "remember_seen", "scaling", "clip",
@@ -158,6 +173,9 @@ def fit(
     clip: Clip = None,
     batch_size: BatchSize = None,
     seed: options.Seed = None,
+    passes: Passes = None,
+    time: Time = None,
+    shuffle: Shuffle = False,
     workers: several.Workers = None,
     cluster: several.OnCluster = None,
     part: several.Part = None,
@@ -173,9 +191,10 @@ def fit(
     spider fit r.csv --modes user+age,movie+tags --kind 'tags=many:|' --value v
     spider fit r.csv --modes user,movie+year --attributes movie=m.csv --value v
 
-    Rows are learned in order, in one pass and in constant memory. Ctrl-C saves and stops; the same
-    command with --resume continues with the first row not yet learned. The score is shown next to two
-    floors: the mean of the values so far, and one number per node.
+    The rows of a file are read and then learned several times, in random order; see docs/history.md. Rows
+    of a pipe or a stream, and more rows of a known model, are learned once, in order and in constant
+    memory. Ctrl-C saves and stops; --resume continues with the first row not yet learned. The score is
+    shown next to two floors: the mean of the values so far, and one number per node.
 
     See docs/files.md for files, docs/which-values.md for --binary, --counts and --events,
     docs/streams.md for streams, and docs/cluster.md for --workers.
@@ -224,7 +243,7 @@ def fit(
     rules = options.bin_rules(bin)
     names, schema = options.modes_and_schema(modes, kind)
     # slow imports, after the quick checks above
-    from spidertensor.cli import attribute_files, fit_loop, run_start, text_labels
+    from spidertensor.cli import attribute_files, fit_loop, passes_options, run_start, text_labels
     from spidertensor.cli.same_settings import add_columns, check_same
 
     written = (format, columns, delimiter, encoding, decimal)
@@ -249,6 +268,9 @@ def fit(
                 settings["network"] = files.network_by_name(network)
             run = run_start.start(path, opened, names, value, **about, **settings)
         run.missing, run.keep = missing_id or run.missing, keep
+        asked = {"--passes": passes, "--time": time, "--shuffle": shuffle or None}
+        limits = {"--workers": workers or cluster, "--predictions": predictions}
+        passes_options.choose(run, asked, limits)
         run.described = attribute_files.set_all(run.learner.estimator, attributes)
         if predictions is not None:
             run.open_predictions(predictions, replace=force or (resume and run.new))

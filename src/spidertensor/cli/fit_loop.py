@@ -29,6 +29,8 @@ def _run(run: Run, rejected: BadRows, *, every: float, quiet: bool, as_json: boo
         try:
             with Progress(run, shown=not quiet) as progress:
                 _learn_all(run, rejected, every, signals, progress)
+                if run.collects:
+                    _learn_collected(run, signals, progress)
         except Stopped:
             pass
         except Exception:
@@ -43,6 +45,9 @@ def _run(run: Run, rejected: BadRows, *, every: float, quiet: bool, as_json: boo
     if signals.caught:
         name = signal.Signals(signals.caught).name
         done = f"saved {run.learner.path}, continue with --resume"
+        if run.collects and run.entries:
+            passes = len((run.learner.estimator.history_ or {"errors": [0]})["errors"])
+            done = f"saved {run.learner.path} after {output.counted(passes, 'pass', 'passes')}"
         saved = done if run.entries else "nothing learned yet"
         output.note(f"stopped by {name} after {run.place}: {saved}")
         return 128 + signals.caught
@@ -77,6 +82,18 @@ def _learn_all(run: Run, rejected: BadRows, every: float, signals: Signals, prog
         if monotonic() - saved >= every and run.row > saved_row and run.entries:
             run.save()
             saved, saved_row = monotonic(), run.row
+
+
+def _learn_collected(run: Run, signals: Signals, progress: Progress) -> None:
+    """Learn the rows that were read, in several passes. A signal ends them after the first."""
+    began, number, told = perf_counter(), 1, False
+    for step in run.learn_collected(lambda: signals.caught is not None):
+        if signals.caught and number == 1 and not told:
+            output.note("finishing the first pass, without which there is no model; again to stop at once")
+            told = True
+        progress.show_pass(number, step)
+        number += step is not None
+    run.times.learning, run.times.timed = perf_counter() - began, run.entries
 
 
 def _learn(run: Run, chunk: Chunk, rejected: BadRows, *, reading: float) -> None:

@@ -36,6 +36,7 @@ def info(
         "noise": getattr(estimator, "noise_", None),
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         **output.counts_of(estimator),
+        "history": estimator.history_,
         "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
         "settings": estimator.settings_,
         "members": output.members_of(estimator),
@@ -56,6 +57,9 @@ def info(
             *([] if noise is None else [estimator.likelihood_.noise_in_words(noise)]),
             ("evidence", output.evidence(record["log_evidence"], estimator)),
             *output.pairs_of_counts(record),
+            *output.pairs_of_history(
+                record["history"], "rmse" if estimator.likelihood_.metric == "rmse" else "log_loss"
+            ),
             *((f"layer {layer}", f"{share:.1%} of weights in use") for layer, share in layers),
             ("settings", output.settings_text(settings)),
             *((f"bins of {mode}", rule) for mode, rule in _bins(estimator)),

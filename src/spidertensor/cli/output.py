@@ -198,3 +198,16 @@ def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
     if evicted:
         pairs.append(("evicted", f"{', '.join(evicted)}, to make room for new ids"))
     return pairs
+
+
+def pairs_of_history(history: dict[str, Any] | None, metric: str) -> list[tuple[str, str]]:
+    """What `fit` says of its passes over a history."""
+    if history is None:
+        return []
+    errors, chosen = history["errors"], history["chosen"]
+    kept = "" if chosen == len(errors) else f", the model is that of pass {chosen}"
+    entries = counted(history["judged"], "entry", "entries")
+    return [
+        ("passes", f"{len(errors)}: {history['stopped']}{kept}"),
+        ("at rest", f"{METRICS[metric]} {errors[chosen - 1]:.4f} on {history['judge']} {entries} held back"),
+    ]

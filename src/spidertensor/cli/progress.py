@@ -8,6 +8,7 @@ from typing import Any
 
 from spidertensor.cli import output
 from spidertensor.cli.run import Run
+from spidertensor.estimator.history import Pass
 from spidertensor.learner.floors import FLOORS
 
 LINE_EVERY_S = 10.0
@@ -19,6 +20,7 @@ class Progress:
         self.began = self.printed = perf_counter()
         self.plain = shown and not sys.stderr.isatty()
         self.bar: Any = None
+        self.judged = ""  # what the last pass came to
         if shown and not self.plain:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
@@ -51,6 +53,20 @@ class Progress:
             self.printed = perf_counter()
             output.note(self._text())
 
+    def show_pass(self, number: int, over: Pass | None) -> None:
+        """Show the work of a pass over the rows that were read, or its end."""
+        text = f"pass {number}: {self._text()}" if number == 1 else f"pass {number}: {self.judged}"
+        if over is not None:
+            metric = output.METRICS[self.run.learner.scores.metric]
+            self.judged = text = f"pass {number}: {metric} {over.error:.4f} on rows held back"
+        if self.bar:
+            self.bar.update(self.task, description=text, total=None)
+            if over is not None:
+                self.bar.console.print(text)
+        elif self.plain and (over is not None or perf_counter() - self.printed > LINE_EVERY_S):
+            self.printed = perf_counter()
+            output.note(text)
+
     def _text(self) -> str:
         run, scores, times = self.run, self.run.learner.scores, self.run.times
         speed = times.timed / times.learning if times.timed else run.entries / (perf_counter() - self.began)
@@ -79,7 +95,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         "model": str(learner.path),
         "source": run.source.name,
         "entries": model.n_entries_,
-        "entries_now": run.entries,
+        "entries_now": model.n_entries_ if run.collects else run.entries,
         "bad_rows": learner.position["bad"],
         "skipped_rows": run.skipped,
         "row": run.row,
@@ -93,6 +109,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         "floors": scores.floors,
         "last_part": run.last_part.record(),
         "coverage_90": scores.coverage,
+        "history": model.history_,
         "seconds": seconds,
         "seconds_reading": times.reading,
         "seconds_starting": times.starting,
@@ -131,6 +148,7 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
         *([("floors", _floors(record["floors"]))] if now else []),
         *_last_part(record),
         *_coverage(record["coverage_90"]),
+        *output.pairs_of_history(record["history"], record["metric"]),
         *_leading(record["members"]),
         *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),

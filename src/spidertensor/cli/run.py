@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
+from spidertensor.estimator.history import Pass
 from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
 from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
 from spidertensor.learner.first_batch import entries_needed, joined_first
 from spidertensor.learner.last_part import LastPart
-from spidertensor.learner.learner import Learner
+from spidertensor.learner.learner import Learned, Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.attributes import with_types
 from spidertensor.sources.bins import QUANTILE_NUMBERS
@@ -54,6 +55,7 @@ class Run:
     rounds: Rounds | None = None  # if there are several workers
     added: list[str] = field(default_factory=list)  # attributes that the model did not have before
     described: frozenset[str] = frozenset()  # attributes from files of their own: see attribute_files.py
+    collects: bool = False  # rows are read first, then learned in several passes
     opened: OpenStream | None = field(init=False, default=None)
     skipped: int = field(init=False, default=0)  # rows without an id
     bad: int = field(init=False, default=0)  # bad rows of this run
@@ -143,7 +145,10 @@ class Run:
                 rejected.take(_bad_rows(chunk, error, learner.columns), chunk.place)
 
             try:
-                learned = learner.learn(chunk.columns, chunk.values, refuse, chunk.attributes)
+                if self.collects:
+                    learner.collect(chunk.columns, chunk.values, refuse, chunk.attributes)
+                else:
+                    learned = learner.learn(chunk.columns, chunk.values, refuse, chunk.attributes)
             except (ValueError, ModuleNotFoundError) as error:  # an invalid setting, or no JAX
                 if isinstance(error, Fault):
                     raise
@@ -155,12 +160,22 @@ class Run:
         self.skipped += chunk.skipped
         self.bad += bad
         if learned is not None:
-            self.notes.tell_warnings(learned.warnings)
-            self.last_part.add(learner.score(learned))
+            self._score(learned)
             if self.predictions is not None and len(learned.values):
                 value = learned.values if learner.classes is None else learner.labels(learned.values)
                 columns = [*learned.ids, *([] if learner.value is None else [value])]
                 self.predictions.add(chunk.rows[learned.kept], columns, learned.numbered.update)
+
+    def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Pass | None]:
+        """Learn the rows that were read; yields each pass when it is over, and None in between."""
+        for step in self.learner.learn_collected(stop):
+            if isinstance(step, Learned):
+                self._score(step)
+            yield step if isinstance(step, Pass) else None
+
+    def _score(self, learned: Learned) -> None:
+        self.notes.tell_warnings(learned.warnings)
+        self.last_part.add(self.learner.score(learned))
 
     def _note_absent(self, chunk: Chunk) -> None:
         """Note if the first rows of a source without a header have nothing in a column: a wrong name?"""

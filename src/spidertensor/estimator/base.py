@@ -263,7 +263,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         """
         fitted, names = self._whole(self._fitted()), getattr(self, "feature_names_in_", None)
         sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
-        checkpoint.save(path, fitted_file.to_arrays(fitted), sections)
+        checkpoint.save(path, fitted_file.to_arrays(fitted), sections, fitted_file.OPTIONAL & sections.keys())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: CustomNetwork | None = None) -> Self:
@@ -368,18 +368,18 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
 
-    def _start(self, columns: Columns, value: NDArray[np.float64], n: int | None = None) -> Fitted:
-        """The model before its first entry. n: so many of these entries decide scales; by default a batch"""
-        n_modes, n = len(columns.ids), self.batch_size if n is None else n
+    def _start(self, columns: Columns, value: NDArray[np.float64], scaling: Scaling | None = None) -> Fitted:
+        """The model before its first entry, which is of these. scaling: None: a batch of them decides"""
+        n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
-        attributes = self._start_columns(columns, nodes, n)
+        attributes = self._start_columns(columns, nodes)
         model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
         if attributes is not None:
             check_possible(attributes, params, model.rule)
-        scaling = self._first_scaling(value, n)
+        scaling = scaling or self._first_scaling(value, self.batch_size)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
 
@@ -389,14 +389,14 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs, columns=attributes)
         return fitted if self._placed is None else self._placed.start(fitted)
 
-    def _start_columns(self, columns: Columns, nodes: list[NodeIndex], n: int) -> FittedColumns | None:
+    def _start_columns(self, columns: Columns, nodes: list[NodeIndex]) -> FittedColumns | None:
         """The attribute columns before the first entry, with the attributes set before."""
         if (schema := self._schema) is None:
             return None
         attributes = FittedColumns(schema)
         for name, table in () if self._described is None else self._described.tables:
             describe(attributes, nodes, schema.number_of(name), table)
-        n = min(columns.n_entries, n)
+        n = min(columns.n_entries, self.batch_size)
         attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
         return attributes
 

@@ -39,6 +39,7 @@ class Fitted(NamedTuple):
     classes: Classes | None = None  # the labels of a classifier
     pairs: SeenPairs | None = None  # for `remember_seen`
     columns: FittedColumns | None = None  # attributes beside the ids, if the model has any
+    history: dict[str, Any] | None = None  # how `fit` learned it in several passes: history.py
 
     @property
     def bounded(self) -> bool:

@@ -34,6 +34,7 @@ from spidertensor.estimator.parameters import (
     Model,
     checked,
     is_list,
+    is_number,
     is_scaling,
     is_settings,
     is_whole,
@@ -71,6 +72,8 @@ ADDED: dict[str, Any] = {
     "passes": "auto",
     "time": None,
 }
+HISTORY = {"errors": list, "chosen": int, "judged": int, "judge": str, "stopped": str}
+OPTIONAL = {"history"}  # sections that say how a model came to be, not what it is
 # Files without a section "committee" hold a single model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, plus some for each array
@@ -145,6 +148,8 @@ def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> 
         sections["classes"] = list(fitted.classes)
     if fitted.columns is not None:
         sections["columns"] = fitted.columns.to_json()
+    if fitted.history is not None:
+        sections["history"] = fitted.history
     return sections
 
 
@@ -227,7 +232,19 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     scaling = Scaling(float(shift), float(scale))
     check_learned(state, model, params, rows, scaling)
     pairs = _pairs(file.arrays, params, model.rule, n_nodes)
-    return Fitted(params, model, state, nodes, scaling, _classes(file, likelihood), pairs, columns)
+    classes, history = _classes(file, likelihood), _history(file)
+    return Fitted(params, model, state, nodes, scaling, classes, pairs, columns, history)
+
+
+def _history(file: Checkpoint) -> dict[str, Any] | None:
+    """How `fit` learned the model in several passes."""
+    stored = file.sections.get("history")
+    if stored is not None:
+        check(isinstance(stored, dict) and stored.keys() == HISTORY.keys(), "the history has other fields")
+        check(all(isinstance(stored[name], kind) for name, kind in HISTORY.items()), "the history is damaged")
+        check(is_list(stored["errors"], is_number), "the errors of the passes are not numbers")
+        check(0 < stored["chosen"] <= len(stored["errors"]), "the chosen pass is none of them")
+    return stored
 
 
 def _columns(file: Checkpoint, names: Any, n_nodes: list[int]) -> FittedColumns | None:

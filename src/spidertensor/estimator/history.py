@@ -7,7 +7,7 @@ weights, the noise and the calibration are set from the judge, and it is learned
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.estimator.fitted import Fitted
-from spidertensor.scaling import Scaling
+from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Batch, Update
+from spidertensor.scaling import Scaling
 from spidertensor.spider.bags import concatenated, taken
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.judge import Verdict, calibrated, judged
@@ -54,6 +55,14 @@ class Collected:
             self._time.append(time)
         self.n_entries += len(value)
 
+    def check_sorted(self, time: str) -> None:
+        """EntryError if the latest entries do not come in the order of their times."""
+        found = np.concatenate([each[-1:] for each in self._time[-2:-1]] + self._time[-1:])
+        if (late := found[1:] < found[:-1]).any():
+            row = int(late.argmax()) + 1 - (len(found) - len(self._time[-1]))
+            reason = "earlier than the row before, and Recent keeps the last nodes in the order of the rows"
+            raise EntryError(reason, max(row, 0), column=time, kind="time", remedy="sort the rows by time")
+
     def values(self) -> NDArray[np.float64]:
         self._value = [np.concatenate(self._value)]
         return self._value[0]
@@ -62,6 +71,14 @@ class Collected:
         """All of them, with scaled values."""
         bags = concatenated(self._bags) if self._bags else None
         return Batch(np.concatenate(self._index), scaling.scaled(self.values()), bags)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def has_time(self) -> bool:
+        return bool(self._time)
+
+    def are_few(self, passes: int | str) -> bool:
+        """Whether there are too few entries for a judge, so that they are learned once, as they came."""
+        return passes == "auto" and self.n_entries < FEWEST and not self._time
 
     def order(self, seed: int) -> NDArray[np.int64]:
         """The order to learn in: that of time, or random."""
@@ -78,63 +95,84 @@ class Pass(NamedTuple):
     error: float  # root mean squared error in user units; for other values than numbers, minus the log score
 
 
-class Learned(NamedTuple):
-    """What was learned of a block of entries in the first pass: `rows` of the collected entries."""
+class _Best(NamedTuple):
+    number: int
+    log_score: float
+    state: CommitteeState
 
-    rows: NDArray[np.int64]
+
+class Learned(NamedTuple):
+    """Entries learned in the first pass, and what was predicted for them just before."""
+
+    rows: NDArray[np.int64]  # among the collected entries
+    nodes: NDArray[np.int64]  # (n, K)
     update: Update
 
 
 def learn(
-    fitted: Fitted, collected: Collected, passes: int | str, folder: str | None = None
+    fitted: Fitted,
+    collected: Collected,
+    passes: int | str,
+    folder: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[Fitted, Learned | Pass | None]]:
     """Learn a history. After each step yields the model, and what has been done: a block of the first pass,
-    a block of a later one (None), or a whole pass that the judge has seen."""
-    seed, size = fitted.params["random_state"], fitted.params["batch_size"]
-    entries, order = collected.entries(fitted.scaling), collected.order(seed)
-    n_judged = min(int(JUDGE_SHARE * len(order)), MOST_JUDGED) if len(order) >= FEWEST else 0
-    order, judge = order[: len(order) - n_judged], _taken(entries, order[len(order) - n_judged :])
-    most = MOST_PASSES if passes == "auto" else int(passes)
-    if passes == "auto" and not n_judged:
-        most = 1
-    models = [
-        Model(member.network, member.prior, member.method, _forgets(fitted, member.own))
-        for member in fitted.model.members
-    ]
-    walk = Passes(models, History(entries, order, size), seed, folder)
-    found: list[Pass] = []
-    best, since = None, 0
+    a block of a later one (None), or a whole pass, in the words of its judge.
+
+    folder, stop: see LearnsHistory._learn_collected
+    """
+    seed, auto = fitted.params["random_state"], passes == "auto"
+    entries = collected.entries(fitted.scaling)
+    order = np.arange(len(entries.value)) if collected.are_few(passes) else collected.order(seed)
+    n_judged = 0 if passes == 1 or len(order) < FEWEST else min(int(JUDGE_SHARE * len(order)), MOST_JUDGED)
+    most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
+    order, judge = np.split(order, [len(order) - n_judged])
+    judge = _taken(entries, judge)
+    walk = Passes(
+        _models(fitted, once=most == 1), History(entries, order, fitted.params["batch_size"]), seed, folder
+    )
+    found, best, why = [], None, f"passes is {passes}"
     for number in range(1, most + 1):
         at = 0
         for members, updates in walk.next(fitted.state.members):
             fitted = fitted._replace(state=fitted.state._replace(members=tuple(members)))
-            if number > 1:
-                yield fitted, None
-                continue
-            n = len(updates[0].mean)
-            rows = order[at : at + n]
-            at += n
-            yield fitted, Learned(rows, _mixed(fitted, entries.value[rows], updates))
+            step = None
+            if number == 1:
+                rows = order[at : at + len(updates[0].mean)]
+                at += len(rows)
+                step = _learned(fitted, entries, rows, updates)
+            yield fitted, step
+            if best is not None and stop():
+                why = "stopped"
+                break
+        if why == "stopped":
+            break
         if not n_judged:
             continue
         verdict = _verdict(fitted, judge)
         found.append(Pass(number, verdict.log_score, _error(fitted, judge, verdict)))
-        if best is None or verdict.log_score > best[0] + GAIN:
-            best, since = (verdict.log_score, number, _copied(fitted.state)), 0
-        else:
-            since += 1
+        if best is None or verdict.log_score > best.log_score + GAIN:
+            best = _Best(number, verdict.log_score, _copied(fitted.state))
         yield fitted, found[-1]
-        if passes == "auto" and since == PATIENCE:
+        if auto and number - best.number == PATIENCE:
+            why = f"no better for {PATIENCE} passes"
             break
     if best is not None:
-        if passes == "auto":
-            fitted = fitted._replace(state=best[2])
-        fitted = _concluded(fitted, judge)
-        yield fitted, None
+        record = {
+            "errors": [each.error for each in found],
+            "chosen": best.number,
+            "judged": n_judged,
+            "judge": "latest" if collected.has_time else "random",
+            "stopped": why,
+        }
+        yield _concluded(fitted._replace(state=best.state, history=record), judge), None
 
 
-def _forgets(fitted: Fitted, own: dict[str, Any]) -> bool:
-    return (fitted.params | own)["memory"] is not None
+def _models(fitted: Fitted, *, once: bool) -> list[Model]:
+    return [
+        Model(network, prior, method, once=once or (fitted.params | own)["memory"] is not None)
+        for own, network, prior, method in fitted.model.members
+    ]
 
 
 def _taken(entries: Batch, rows: NDArray[np.int64]) -> Batch:
@@ -146,14 +184,19 @@ def _copied(state: CommitteeState) -> CommitteeState:
     return checkpoint.restore(state, checkpoint.flatten(state))
 
 
-def _mixed(fitted: Fitted, value: NDArray[np.float64], updates: list[Update]) -> Update:
-    """What the committee says of entries that all members have learned for the first time."""
+def _learned(fitted: Fitted, entries: Batch, rows: NDArray[np.int64], updates: list[Update]) -> Learned:
+    """What the committee says of entries that all members have just learned for the first time."""
     parts = np.array([update[:4] for update in updates])
-    clip = fitted.params.get("clip")
-    rejected = sum(update.rejected for update in updates)
-    return update_of_members(
-        fitted.state, fitted.model.likelihood, np.inf if clip is None else clip, value, parts, rejected
+    clip, rejected = fitted.params.get("clip"), sum(update.rejected for update in updates)
+    update = update_of_members(
+        fitted.state,
+        fitted.model.likelihood,
+        np.inf if clip is None else clip,
+        entries.value[rows],
+        parts,
+        rejected,
     )
+    return Learned(rows, entries.index[rows].astype(np.int64), update)
 
 
 def _verdict(fitted: Fitted, judge: Batch) -> Verdict:

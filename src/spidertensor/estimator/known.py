@@ -63,6 +63,17 @@ class Known(Shared):
 
     @property
     @locked
+    def history_(self) -> dict[str, Any] | None:
+        """How `fit` learned in several passes; None if it learned once.
+
+        errors: after each pass, on entries held back and only predicted; chosen: the pass that was kept;
+        judged: number of these entries; judge: "random" or "latest" ones; stopped: why there were no more
+        passes.
+        """
+        return copy.deepcopy(self._fitted().history)
+
+    @property
+    @locked
     def n_rejected_(self) -> int:
         """Number of updates of single weights and factors, over all members, rejected to keep a variance
         positive."""

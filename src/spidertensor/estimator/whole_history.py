@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator import history, inputs, times
+from spidertensor.estimator import history, times
+from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
-from spidertensor.estimator.history import Collected, Learned, Pass
-from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.threads import locked
-from spidertensor.faults import EntryError
+from spidertensor.estimator.history import Collected, Pass
+from spidertensor.estimator.inputs import refuse
+from spidertensor.method import Update
+from spidertensor.scaling import LARGEST, Scaling
 from spidertensor.spider.committee import deferred_interrupts
 
 
@@ -24,12 +25,9 @@ class LearnsHistory:
 
     def _learn_all(self: Any, X: Any, y: Any) -> None:
         """Learn all entries, in several passes unless `_once` says why not."""
-        when, n = None, 0
-        if self.time is not None:
-            _, column = times.apart(X, self.time)
-            when = times.sortable(column, self.time)
+        when = None if self.time is None else times.sortable(times.apart(X, self.time)[1], self.time)
         columns = self._columns(X)
-        if self._once(columns.n_entries) is not None and when is None:
+        if when is None and self._once(columns.n_entries) is not None:
             self._advance(X, y)
             return
         self._collect(columns, y, when)
@@ -37,54 +35,77 @@ class LearnsHistory:
             pass
 
     def _once(self: Any, n_entries: int | None = None) -> str | None:
-        """Why the entries of `fit` are learned only once; None if they are learned several times.
+        """Why `fit` learns entries only once; None if it learns them several times.
 
         n_entries: if known
         """
+        if self.passes == 1:
+            return "passes is 1"
         reason = None
         if self.max_nodes is not None:
             reason = "max_nodes lets nodes go"
         elif self.learns_events:
-            reason = "events are learned with new negatives"
+            reason = "they are events"
         elif self._placed is not None:
-            reason = "several workers"
-        if self.passes == 1:
-            return "passes is 1"
-        if self.passes != "auto" and reason is not None:
-            raise ValueError(f'passes must be 1 or "auto" here, got {self.passes}: {reason}')
-        if self.passes == "auto" and n_entries is not None and n_entries < history.FEWEST:
-            return f"fewer than {history.FEWEST:,} entries"
-        return reason
+            reason = "several workers learn them"
+        if self.passes != "auto":
+            if reason is not None:
+                raise ValueError(
+                    f"entries are learned only once if {reason}: passes={self.passes} is too many"
+                )
+            return None
+        few = n_entries is not None and n_entries < history.FEWEST
+        return reason or (f"there are fewer than {history.FEWEST:,}" if few else None)
 
-    @locked
     def _collect(self: Any, X: Any, y: Any, when: NDArray[Any] | None = None, classes: Any = None) -> None:
-        """Check entries and number their ids; they are learned by `_learn_collected`.
+        """Check entries and number their ids; `_learn_collected` learns them.
 
-        when: their times, if that is the order to learn them in
+        when: their times, if they are to be learned in that order
         """
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
         if not len(value):
             return
-        fitted = self._learned or self._start(columns, value, n=len(value))._replace(classes=classes)
+        fitted = self._learned
+        if fitted is None:
+            scaling = Scaling()
+            if self._likelihood.scaled:
+                large = np.abs(value) > LARGEST
+                refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
+                scaling = Scaling.of(value)
+            fitted = self._start(columns, value, scaling)._replace(classes=classes)
         with deferred_interrupts():
-            scaled_values(value, fitted)  # refuses those that are too far off
+            scaled_values(value, fitted)  # refuses what is too far off
             fitted, (index, bags, _) = with_room(fitted, columns)
             self._keep_learned(fitted, columns)
-            if self._collected is None:
-                self._collected = Collected()
+            self._collected = self._collected or Collected()
             self._collected.add(index, value, bags, when)
+            if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
+                self._collected.check_sorted(self.time)
 
-    @locked
-    def _learn_collected(self: Any, folder: str | None = None) -> Iterator[Learned | Pass | None]:
-        """Learn what was collected; yields what has been done: see history.learn."""
+    def _learn_collected(
+        self: Any, folder: str | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[NDArray[np.float64], Numbered] | Pass | None]:
+        """Learn what was collected. Yields what has been done: for a block of the first pass, the values and
+        what was predicted for them; a Pass; None for other work.
+
+        folder: for files of what does not fit into memory
+        stop:   asked between blocks of later passes whether these are enough
+        """
         collected, self._collected = self._collected, None
         if collected is None:
             return
-        fitted: Fitted = self._learned
         value = collected.values()
-        for fitted, step in history.learn(fitted, collected, self.passes, folder):
+        n = self.batch_size if collected.are_few(self.passes) else len(value)
+        scaling = self._first_scaling(value, n)
+        started: Fitted = self._learned._replace(scaling=scaling)
+        for fitted, step in history.learn(started, collected, self.passes, folder, stop):
             self._learned = fitted
-            if isinstance(step, Learned):
-                self._notes.learned(fitted, value[step.rows], step.update, followed=False)
-            yield step
+            if isinstance(step, history.Learned):
+                own, update = value[step.rows], step.update
+                self._notes.learned(fitted, own, update, followed=False)
+                log_evidence = scaling.log_density(update.log_evidence)
+                update = Update(*scaling.user_units(*update[:3]), log_evidence, *update[4:])
+                yield own, Numbered(update, step.nodes)
+            else:
+                yield step

@@ -19,12 +19,13 @@ def modes_with_ids(estimator: Estimator, n_modes: int) -> list[int]:
 
 def attribute_columns(estimator: Estimator, mode: str | None = None) -> list[str]:
     """The columns beside the ids that the model uses. mode: only those of its nodes"""
-    schema = schema_of(estimator)
+    schema, time = schema_of(estimator), estimator.time
+    if mode is None:
+        ids = [] if schema is None else [each.name for each in schema.modes if each.has_id]
+        names = [] if schema is None else [name for name in schema.inputs if name not in ids]
+        return names if time is None or time in names else [*names, time]
     if schema is None:
         return []
-    ids = [each.name for each in schema.modes if each.has_id]
-    if mode is None:
-        return [name for name in schema.inputs if name not in ids]
     number = schema.number_of(mode)
     holders = [holder for column in _columns(estimator, schema).columns for holder in column.holders]
     return list(dict.fromkeys(holder.spec.name for holder in holders if holder.owner == number))

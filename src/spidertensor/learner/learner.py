@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier
 from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label
 from spidertensor.estimator.loading import Estimator
+from spidertensor.estimator.times import sortable
 from spidertensor.faults import EntryError
 from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids
 from spidertensor.learner.errors import LearnerError
@@ -112,6 +114,30 @@ class Learner:
         """What each of these columns is, as far as it is decided."""
         return kinds(self.estimator)
 
+    def collect(
+        self,
+        ids: Sequence[NDArray[Any]],
+        values: NDArray[np.float64],
+        refuse: Refuse,
+        given: Mapping[str, NDArray[Any]],
+    ) -> list[Warning]:
+        """Like `learn`, but the entries are only kept, to be learned by `learn_collected`."""
+        return self._each(self._collected, ids, values, refuse, given).warnings
+
+    def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Learned | Pass | None]:
+        """Learn what was collected, in several passes. Yields what has been done: entries learned for the
+        first time, a pass, or None for other work. stop: see LearnsHistory._learn_collected"""
+        steps = self.estimator._learn_collected(str(self.path.parent), stop)
+        while True:
+            with warned() as warnings:
+                step = next(steps, self)
+            if step is self:
+                return
+            if isinstance(step, tuple) and not isinstance(step, Pass):
+                values, numbered = step
+                step = Learned([], values, np.empty(0, np.int64), numbered, warnings)
+            yield step  # pyright: ignore[reportReturnType]
+
     def learn(
         self,
         ids: Sequence[NDArray[Any]],
@@ -124,11 +150,21 @@ class Learner:
         ids:   a column for each mode that has ids
         given: columns of attributes, by name
         """
-        kept, given = np.arange(len(values)), given or {}
+        return self._each(self._learned, ids, values, refuse, given or {})
+
+    def _each(
+        self,
+        learn: Callable[..., Any],
+        ids: Sequence[NDArray[Any]],
+        values: NDArray[np.float64],
+        refuse: Refuse,
+        given: Mapping[str, NDArray[Any]],
+    ) -> Learned:
+        kept = np.arange(len(values))
         while True:
             try:
                 with warned() as warnings:
-                    numbered = self._learned(ids, values, given)
+                    numbered = learn(ids, values, given)
                 return Learned(ids, values, kept, numbered, warnings)
             except EntryError as error:
                 rows = list(error.rows) or ([] if error.row is None else [error.row])
@@ -145,13 +181,28 @@ class Learner:
         values: NDArray[np.float64],
         given: Mapping[str, NDArray[Any]],
     ) -> Numbered:
-        if self.estimator._schema is not None:
-            columns = Columns(list(ids), tuple(self.id_columns), given)
-        else:  # Names only for a new model: one saved without names learns its columns by position.
-            columns = Columns(list(ids), tuple(self.modes) if self.is_new else None)
+        columns = self._columns(ids, given)
         if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
             return self.estimator._learn_numbered(columns, values)
         return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)
+
+    def _collected(
+        self,
+        ids: Sequence[NDArray[Any]],
+        values: NDArray[np.float64],
+        given: Mapping[str, NDArray[Any]],
+    ) -> None:
+        columns, time, when = self._columns(ids, given), self.estimator.time, None
+        if time is not None:
+            when = sortable(given[time], time)
+        given_labels = values if self.classes is None else self.labels(values)
+        self.estimator._collect(columns, given_labels, when, self.classes)
+
+    def _columns(self, ids: Sequence[NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> Columns:
+        if self.estimator._schema is not None:
+            return Columns(list(ids), tuple(self.id_columns), given)
+        # Names only for a new model: one saved without names learns its columns by position.
+        return Columns(list(ids), tuple(self.modes) if self.is_new else None)
 
     def labels(self, values: NDArray[np.float64]) -> list[Label]:
         """Map values 0 and 1 to labels."""

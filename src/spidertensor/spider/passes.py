@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,12 +132,12 @@ class Visitor:
 
 
 class Model(NamedTuple):
-    """One member of a committee. forgets: it has a memory, so it learns the history once, in order"""
+    """One member of a committee. once: it takes part in the first pass only, as one with a memory must"""
 
     network: Network
     prior: Prior
     method: Method
-    forgets: bool
+    once: bool
 
 
 class Passes:
@@ -149,7 +150,7 @@ class Passes:
         self, models: Sequence[Model], history: History, seed: int, folder: str | None = None
     ) -> None:
         self._models, self._history, self._seed = models, history, seed
-        self._visitors = [None if model.forgets else Visitor(*model[:3], history, folder) for model in models]
+        self._visitors = [None if model.once else Visitor(*model[:3], history, folder) for model in models]
         self.done = 0
 
     def next(self, states: Sequence[State]) -> Iterator[tuple[list[State], list[Update]]]:
@@ -168,7 +169,7 @@ class Passes:
             for state, entries in zip(states, self._entries, strict=True):
                 state.counts.entries[()] = entries  # refinements come where they came in the first pass
 
-        def work(m: int) -> tuple[State, list[Update]]:
+        def work(m: int, block: NDArray[np.int64]) -> tuple[State, list[Update]]:
             updates, state, visitor = [], states[m], self._visitors[m]
             for number in block:
                 if visitor is not None:
@@ -181,7 +182,7 @@ class Passes:
             return state, updates
 
         for block in np.split(order, range(BLOCK_PARTS, len(order), BLOCK_PARTS)):
-            results = in_threads(work, len(states), min(cores(), len(states)))
+            results = in_threads(partial(work, block=block), len(states), min(cores(), len(states)))
             states = [state for state, _ in results]
             yield states, [joined(updates) for _, updates in results if updates]
         for state, before, visitor, had in zip(states, counts, self._visitors, self._known, strict=True):

@@ -1,0 +1,63 @@
+"""Whether `spider fit` reads all rows first and learns them several times, or learns them as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spidertensor.cli import output
+from spidertensor.cli.errors import CommandError
+from spidertensor.cli.run import Run
+from spidertensor.sources import Stream
+
+
+def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
+    """Set the estimator's `passes` and `time`, and whether the run collects rows; CommandError if the
+    options contradict each other.
+
+    asked:  --passes, --time and --shuffle as given
+    limits: other options with which rows are learned once
+    """
+    estimator, (given, time, shuffle) = run.learner.estimator, asked.values()
+    if shuffle and (given is not None or time is not None):
+        raise CommandError("--shuffle is one pass in random order: leave out --passes and --time")
+    if given is not None:
+        estimator.passes = _passes(given)
+    reason = _reason(run, limits)
+    used = [name for name, value in asked.items() if value is not None]
+    if reason is not None:
+        if used and given != "1":
+            raise CommandError(f"{used[0]}: {reason} is learned once, in order")
+        if given is None and run.new:
+            output.note(f"note: {reason} is learned once, in order")
+        return
+    if time is not None:
+        estimator.time = time
+    if shuffle:
+        estimator.passes = 1
+    once = estimator._once()
+    if once is not None and not (shuffle or time):
+        if given is None:
+            output.note(f"note: rows are learned once, in order: {once}")
+        return
+    run.collects = True
+
+
+def _reason(run: Run, limits: Mapping[str, Any]) -> str | None:
+    """What is learned once, in order, whatever was asked for."""
+    if not run.new:
+        return "what a known model gets"
+    if isinstance(run.source, Stream):
+        return "a stream"
+    if run.source.path is None or not Path(run.source.path).is_file():
+        return "a pipe"
+    return next((f"a file with {name}" for name, value in limits.items() if value), None)
+
+
+def _passes(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise CommandError(f"--passes takes a whole number from 1 on, or auto, not {text!r}")
+    return int(text)
