@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator import history, times
+from spidertensor.estimator import history
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
 from spidertensor.estimator.history import Collected, Pass
 from spidertensor.estimator.inputs import refuse
-from spidertensor.method import Update
 from spidertensor.scaling import LARGEST, Scaling
 from spidertensor.spider.committee import deferred_interrupts
 
@@ -23,14 +22,7 @@ class LearnsHistory:
 
     _collected: Collected | None = None
 
-    def _learn_all(self: Any, X: Any, y: Any) -> None:
-        """Learn all entries, in several passes unless `_once` says why not."""
-        when = None if self.time is None else times.sortable(times.apart(X, self.time)[1], self.time)
-        columns = self._columns(X)
-        if when is None and self._once(columns.n_entries) is not None:
-            self._advance(X, y)
-            return
-        self._collect(columns, y, when)
+    def _learn_all_collected(self: Any) -> None:
         for _ in self._learn_collected():
             pass
 
@@ -105,7 +97,8 @@ class LearnsHistory:
                 own, update = value[step.rows], step.update
                 self._notes.learned(fitted, own, update, followed=False)
                 log_evidence = scaling.log_density(update.log_evidence)
-                update = Update(*scaling.user_units(*update[:3]), log_evidence, *update[4:])
+                mean, var, noise = scaling.user_units(update.mean, update.var, update.noise)
+                update = update._replace(mean=mean, var=var, noise=noise, log_evidence=log_evidence)
                 yield own, Numbered(update, step.nodes)
             else:
                 yield step

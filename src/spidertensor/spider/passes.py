@@ -198,7 +198,7 @@ def _copied(counts: Any) -> list[NDArray[Any]]:
     return [part.copy() for part in counts]
 
 
-def _node_prior(network: Network, prior: Prior, table: int) -> tuple[NDArray[np.float32], ...]:
+def _node_prior(network: Network, prior: Prior, table: int) -> tuple[NDArray[np.floating], ...]:
     precision = 1 / posterior.factor_prior_var(network, prior, table)[None]
     return precision, np.zeros_like(precision)
 
