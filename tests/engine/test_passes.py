@@ -311,9 +311,11 @@ def test_a_member_with_a_memory_learns_once_and_in_order():
 
 
 @pytest.mark.parametrize(
-    ("module_name", "changed"), [("cores", lambda: 3), ("cores", lambda: 1), ("IN_MEMORY", 0)]
+    ("what", "changed"),
+    [("cores", lambda: 1), ("cores", lambda: 3), ("IN_MEMORY", 0)],
+    ids=["one thread", "three threads", "a file"],
 )
-def test_neither_threads_nor_the_place_of_the_sites_matter(module_name, changed, monkeypatch):
+def test_neither_threads_nor_the_place_of_the_sites_matter(what, changed, monkeypatch):
     batch = stream(PAIRS, 100)
     wanted = [bits(posterior.trim(state)) for state in three_passes(batch)]
     monkeypatch.setattr(passes, what, changed)
