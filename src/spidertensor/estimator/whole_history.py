@@ -24,8 +24,7 @@ class LearnsHistory:
 
     def _learn_all(self: Any, X: Any, y: Any) -> None:
         """Learn all entries, in several passes unless `_once` says why not."""
-        self._flat_params()  # refuses impossible ones
-        when = None
+        when, n = None, 0
         if self.time is not None:
             _, column = times.apart(X, self.time)
             when = times.sortable(column, self.time)
