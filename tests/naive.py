@@ -1,6 +1,6 @@
-"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17 and 19 in plain float64 NumPy, a line per formula.
+"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17, 19 and 20 in plain float64 NumPy.
 
-Slow on purpose, and it knows nothing of the package. A model is a dict
+A line per formula. Slow on purpose, and it knows nothing of the package. A model is a dict
 
     ranks, bias, multilinear, activation     what f is
     product                                  the multilinear part: a product over all modes, not pairs of them
@@ -568,6 +568,86 @@ def predict(model, state, index, nodes, bags=None):
         shift, scale = state["shift"], state["scale"]
         out.append((shift + scale * mean, scale**2 * var, scale**2 * noise))
     return np.array(out).T
+
+
+# --- section 20: several passes over a history, nothing counted twice ------------------------------
+
+
+def rounded(x):
+    """To the nearest bfloat16, which has eight bits of mantissa; ties to even"""
+    mantissa, exponent = np.frexp(np.float32(x).astype(np.float64))
+    return np.ldexp(np.rint(256 * mantissa), exponent - 8)
+
+
+def touched(model, state, index, bags):
+    """{place: (mean, var, P, H)} of all that a part of the history touches, as views; P, H: the prior's"""
+    found = {}
+    for row, bag in zip(index, bags, strict=True):
+        for k, table, node, _, scale in nodes_of(model, row, bag):
+            mean, v = state["factors"][table]
+            P = 1 / (scale * factor_prior_var(model, k))
+            found[table, node] = mean[node], v[node], P, np.zeros_like(P)
+    for layer, ((mean, v), site) in enumerate(zip(state["weights"], state["sites"], strict=True)):
+        found["layer", layer] = mean, v, site["precision"], site["precision_mean"]
+    return found
+
+
+def take_back(mean, v, P, H, T, J):
+    """To the cavity, in place; what `keep` has to know: t, h, who sits this visit out, and the old values"""
+    t, h = 1 / v - P - T, mean / v - H - J  # what all others said
+    sits = ~(P + t > np.maximum(P / 2, 1e-6))  # too little is left
+    old = mean.copy(), v.copy(), T, J
+    with np.errstate(divide="ignore"):
+        v[...] = np.where(sits, v, 1 / (P + t))
+    mean[...] = np.where(sits, mean, (H + h) * v)
+    return t, h, sits, old
+
+
+def keep(mean, v, P, H, t, h, sits, old):
+    """To what was learned since, as it is stored, in place; the new T and J"""
+    T, J = rounded(1 / v - P - t), rounded(mean / v - H - h)
+    nothing = ~(P + t + T > np.maximum(P / 2, 1e-6))  # then it has learned nothing
+    T, J = np.where(nothing, 0, T), np.where(nothing, 0, J)
+    with np.errstate(divide="ignore"):
+        v[...] = np.where(sits, old[1], 1 / (P + t + T))
+    mean[...] = np.where(sits, old[0], (H + h + J) * v)
+    return np.where(sits, old[2], T), np.where(sits, old[3], J)
+
+
+def visit(model, state, sites, index, value, bags=None):
+    """Learn a part once more: the new state and the new sites {place: (T, J)}, None if it started afresh."""
+    state, bags = copy.deepcopy(state), bags or [()] * len(value)
+    cavities = {
+        place: take_back(*views, *sites.get(place, np.zeros((2, *views[0].shape))))
+        for place, views in touched(model, state, index, bags).items()
+    }
+    followed = list(state["followed"])
+    state, _ = learn(model, state, index, value, bags)
+    if state["followed"] != followed:
+        return state, None
+    views = touched(model, state, index, bags)
+    return state, {place: keep(*views[place], *cavities[place]) for place in views}
+
+
+def learn_passes(model, state, parts, orders, start):
+    """The state after each pass. parts: [(index, value, bags), ...];  orders: which parts a pass visits
+
+    start: [[mean, var], ...] of the nodes before any entry, whose random means go after the first pass
+    """
+    sites, states, entries = [{} for _ in parts], [], state["entries"]
+    counted = ("entries", "rejected", "refused", "clipped", "log_evidence")
+    for number, order in enumerate(orders):
+        kept, state = {name: state[name] for name in counted}, state | {"entries": entries}
+        for part in order:
+            state, new = visit(model, state, sites[part], *parts[part])
+            sites = [{} for _ in parts] if new is None else [*sites[:part], new, *sites[part + 1 :]]
+        if number > 0:
+            state = state | kept  # each entry counts once
+        else:
+            for (mean, v), (m0, v0) in zip(state["factors"], start, strict=True):
+                mean -= v * m0 / v0
+        states.append(copy.deepcopy(state))
+    return states
 
 
 # --- a committee and its intervals: sections 14 and 15 ---------------------------------------------

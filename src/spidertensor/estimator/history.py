@@ -28,7 +28,7 @@ FEWEST = 1_000  # entries, below which there is no judge
 MOST_PASSES = 20
 JUDGE_SHARE, MOST_JUDGED = 0.05, 50_000
 GAIN = 2e-4  # of the judge's mean log score; less does not count as better
-PATIENCE = 2  # passes without a gain
+PATIENCE = 4  # passes without a gain; pairs need some before they show
 
 
 class Collected:

@@ -164,7 +164,9 @@ class Passes:
             np.random.default_rng([self._seed, self.done]).shuffle(order)
         known, counts = [state.counts.nodes for state in states], [_copied(state.counts) for state in states]
         if first:
-            self._entries, self._known = [int(state.counts.entries) for state in states], known
+            self._entries = [int(state.counts.entries) for state in states]
+            # a model that has learned nothing knows no node, although they already have their rows
+            self._known = [n if entries else 0 * n for n, entries in zip(known, self._entries, strict=True)]
         else:
             for state, entries in zip(states, self._entries, strict=True):
                 state.counts.entries[()] = entries  # refinements come where they came in the first pass

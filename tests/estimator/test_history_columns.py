@@ -1,0 +1,250 @@
+"""`fit` of a history with a column `time`, and with attributes."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from model_files import file_bytes
+from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
+from spidertensor.estimator import history
+from spidertensor.estimator.columns import Context, Recent, Value
+from spidertensor.spider.passes import History
+
+SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 64, "committee": 1}
+N = 1_500
+
+
+def table(n: int = N, seed: int = 0) -> dict[str, list]:
+    """Ratings with a time, in no order."""
+    rng = np.random.default_rng(seed)
+    user, movie = rng.integers(30, size=n), rng.integers(20, size=n)
+    rating = np.sin(user) + np.cos(movie) + 0.2 * rng.normal(size=n)
+    return {
+        "user": [f"u{each}" for each in user],
+        "movie": [f"m{each}" for each in movie],
+        "when": rng.permutation(n).tolist(),
+        "rating": rating.tolist(),
+    }
+
+
+def parts(data: dict[str, list], *names: str) -> pd.DataFrame:
+    return pd.DataFrame({name: data[name] for name in names})
+
+
+TABLE = table()
+Y = np.array(TABLE["rating"])
+FRAME = parts(TABLE, "user", "movie", "when")
+IN_TIME = np.argsort(TABLE["when"])
+
+
+@pytest.fixture
+def orders(monkeypatch) -> list[np.ndarray]:
+    """The order of the first pass of every history that is learned from here on."""
+    found = []
+    start = History.__init__
+
+    def noted(self, entries, order, batch_size):
+        found.append(np.array(order))
+        start(self, entries, order, batch_size)
+
+    monkeypatch.setattr(History, "__init__", noted)
+    return found
+
+
+# --- the column time ------------------------------------------------------------------------------
+
+
+def test_entries_are_learned_in_time_and_judged_by_the_latest(orders):
+    model = SpiderRegressor(**SMALL, time="when", passes=2).fit(FRAME, Y)
+    judged = int(history.JUDGE_SHARE * N)
+    np.testing.assert_array_equal(orders[0], IN_TIME[: N - judged])
+    assert model.n_entries_ == N
+    assert model.n_nodes_ == (30, 20)
+    assert model.feature_names_in_.tolist() == ["user", "movie"]
+
+
+def test_without_a_time_the_order_is_random_and_by_seed(orders):
+    X = FRAME[["user", "movie"]]
+    for seed in (0, 0, 1):
+        SpiderRegressor(**SMALL, passes=2, random_state=seed).fit(X, Y)
+    np.testing.assert_array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], orders[2])
+    assert not np.array_equal(orders[0], np.sort(orders[0]))
+
+
+def kinds() -> dict:
+    return {
+        "pandas": FRAME,
+        "polars": pl.DataFrame(FRAME.to_dict("list")),
+        "dates": FRAME.assign(when=[dt.date(2020, 1, 1) + dt.timedelta(days=each) for each in FRAME.when]),
+        "timestamps": FRAME.assign(when=pd.to_datetime(FRAME.when, unit="h")),
+        "text": FRAME.assign(when=[f"{each:06}" for each in FRAME.when]),
+        "first": FRAME[["when", "user", "movie"]],
+    }
+
+
+@pytest.fixture(scope="module")
+def by_number() -> SpiderRegressor:
+    return SpiderRegressor(**SMALL, time="when").fit(FRAME, Y)
+
+
+@pytest.mark.parametrize("kind", [name for name in kinds() if name != "pandas"])
+def test_times_of_any_kind_order_alike(kind, by_number):
+    assert file_bytes(SpiderRegressor(**SMALL, time="when").fit(kinds()[kind], Y)) == file_bytes(by_number)
+
+
+def test_questions_and_streams_may_have_the_column_or_not(by_number, tmp_path):
+    X = FRAME[["user", "movie"]]
+    np.testing.assert_array_equal(by_number.predict(FRAME), by_number.predict(X))
+    by_number.save(tmp_path / "model")
+    back = SpiderRegressor.load(tmp_path / "model")
+    assert back.time == "when"
+    assert file_bytes(back.partial_fit(FRAME[:50], Y[:50])) == file_bytes(
+        SpiderRegressor.load(tmp_path / "model").partial_fit(X[:50], Y[:50])
+    )
+
+
+def test_few_entries_are_learned_once_in_time():
+    """As partial_fit of the sorted file, but for the scale, which here is given."""
+    settings = SMALL | {"scaling": (0.0, 1.0), "time": "when"}
+    few = FRAME[:400]
+    order = np.argsort(few.when.to_numpy())
+    once = SpiderRegressor(**settings).partial_fit(few.iloc[order], Y[:400][order])
+    got = SpiderRegressor(**settings).fit(few, Y[:400])
+    np.testing.assert_allclose(got.predict(few), once.predict(few), rtol=1e-2, atol=1e-2)
+    assert got.n_entries_ == 400
+
+
+MISSING = FRAME.assign(when=[None if row == 7 else float(each) for row, each in enumerate(FRAME.when)])
+MIXED = FRAME.assign(when=[("x" if row == 7 else each) for row, each in enumerate(FRAME.when)])
+
+
+@pytest.mark.parametrize(
+    ("X", "says"),
+    [
+        (FRAME[["user", "movie"]], "no column 'when'"),
+        (FRAME[["user", "movie"]].to_numpy(), "no column 'when'"),
+        (MISSING, "time is missing"),
+        (MIXED, "times must be"),
+    ],
+    ids=["no column", "no names", "a missing time", "times unlike each other"],
+)
+def test_impossible_times_change_nothing(X, says):
+    model = SpiderRegressor(**SMALL, time="when")
+    with pytest.raises(EntryError, match=says):
+        model.fit(X, Y)
+    assert not model.__sklearn_is_fitted__()
+    model.fit(FRAME, Y)
+    before = file_bytes(model)
+    with pytest.raises(EntryError, match=says) as found:
+        model.fit(X, Y)
+    assert file_bytes(model) == before
+    if "missing" in says:
+        assert (found.value.row, found.value.column) == (7, "when")
+
+
+@pytest.mark.parametrize("settings", [{"max_nodes": 10}, {"passes": 1}], ids=["bounded", "one pass"])
+def test_who_learns_once_learns_in_time(settings):
+    """What partial_fit of the sorted table gives."""
+    settings = SMALL | settings | {"time": "when"}
+    got = SpiderRegressor(**settings).fit(FRAME, Y)
+    once = SpiderRegressor(**settings).partial_fit(FRAME.iloc[IN_TIME], Y[IN_TIME])
+    assert file_bytes(got) == file_bytes(once)
+
+
+def test_events_are_learned_once_in_time():
+    settings = SMALL | {"negatives": 2, "negatives_over": "movie", "time": "when"}
+    got = SpiderClassifier(**settings).fit(FRAME)
+    once = SpiderClassifier(**settings).partial_fit(FRAME.iloc[IN_TIME])
+    assert file_bytes(got) == file_bytes(once)
+
+
+# --- attributes -----------------------------------------------------------------------------------
+
+GROUPS = pd.DataFrame(
+    {"user": [f"u{each}" for each in range(30)], "group": [f"g{each % 3}" for each in range(30)]}
+)
+MODES = {"user": ["group"], "movie": []}
+
+
+def with_groups(data: dict[str, list]) -> pd.DataFrame:
+    return parts(data, "user", "movie").merge(GROUPS, on="user", how="left")
+
+
+def grouped_values(frame: pd.DataFrame, seed: int = 1) -> np.ndarray:
+    effect = frame.group.map({"g0": -1.5, "g1": 0.0, "g2": 1.5}).to_numpy()
+    noise = 0.3 * np.random.default_rng(seed).normal(size=len(frame))
+    return effect + np.cos(frame.movie.str[1:].astype(int)).to_numpy() + noise
+
+
+def test_attributes_are_learned_in_passes():
+    """An unknown user of a known group is predicted by the group."""
+    X = with_groups(TABLE)
+    model = SpiderRegressor(**SMALL, modes=MODES).fit(X, grouped_values(X))
+    assert model.n_entries_ == N
+    new = with_groups(table(300, seed=5)).assign(user="a stranger")
+    rest = grouped_values(new, seed=6) - model.predict(new)
+    assert np.sqrt(np.mean(rest**2)) < 0.5
+    again = SpiderRegressor(**SMALL, modes=MODES).fit(X, grouped_values(X))
+    assert file_bytes(again) == file_bytes(model)
+
+
+def test_a_time_may_be_an_attribute_too(orders):
+    modes = {"user": [], "movie": [], "day": Context(Value("when"))}
+    data = FRAME.assign(when=FRAME.when % 7 + FRAME.when / 1e6)
+    model = SpiderRegressor(**SMALL, modes=modes, time="when", passes=2).fit(
+        data.assign(when=FRAME.when % 7), Y
+    )
+    assert model.n_entries_ == N
+    np.testing.assert_array_equal(orders[0], np.argsort(FRAME.when % 7, kind="stable")[: len(orders[0])])
+    assert np.isfinite(model.predict(FRAME.assign(when=3))).all()
+
+
+def test_recent_nodes_are_those_of_the_first_pass(monkeypatch):
+    """Every pass shows each entry the movies that its user had rated before it, in the order of the table."""
+    seen, taken = [], history.Passes.next
+
+    def noted(self, states):
+        learned = [self._history.part(number) for number in range(self._history.n_parts)]
+        seen.append([(part.index, part.bags) for part in learned])
+        yield from taken(self, states)
+
+    monkeypatch.setattr(history.Passes, "next", noted)
+    modes = {"user": [Recent("movie", 3)], "movie": []}
+    X = parts(TABLE, "user", "movie")
+    model = SpiderRegressor(**SMALL, modes=modes, passes=3).fit(X, Y)
+    assert len(seen) == 3
+    for later in seen[1:]:
+        for (index, bags), (again, replayed) in zip(seen[0], later, strict=True):
+            np.testing.assert_array_equal(index, again)
+            for a, b in zip(bags, replayed, strict=True):
+                np.testing.assert_array_equal(a, b)
+    # the ring of a user in the table, entry by entry
+    order = np.random.default_rng(0).permutation(N)
+    rings, wanted = {}, []
+    for user, movie in zip(X.user, X.movie, strict=True):
+        ring = rings.setdefault(user, [])
+        wanted.append(sorted(set(ring[-3:])))
+        ring.append(movie)
+    ids = model.factors_[1].ids
+    at = 0
+    for index, bags in seen[0]:
+        for i in range(len(index)):
+            rows = bags.row[bags.start[i] : bags.start[i + 1]]
+            assert sorted(ids[row] for row in rows) == wanted[order[at]]
+            at += 1
+    assert model.n_entries_ == N
+
+
+def test_described_ids_that_never_come_are_no_matter():
+    X = with_groups(TABLE)
+    model = SpiderRegressor(**SMALL, modes=MODES)
+    model.set_attributes("user", pd.concat([GROUPS, pd.DataFrame({"user": ["later"], "group": ["g2"]})]))
+    model.fit(X[["user", "movie"]], grouped_values(X))
+    said = model.predict({"user": ["later", "a stranger"], "movie": ["m1", "m1"]})
+    assert said[0] > said[1] + 0.5
