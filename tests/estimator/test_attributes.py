@@ -414,7 +414,7 @@ def test_twenty_irrelevant_columns_cost_next_to_nothing():
     for junk in (0, 20):
         columns = {f"junk{j}": rng.integers(10, size=60)[user] for j in range(junk)}
         modes = {"user": [Value(name) for name in columns], "movie": []}
-        model = SpiderRegressor(modes=modes, committee=1)
+        model = SpiderRegressor(modes=modes, committee=1, passes=1)
         X = {"user": user, "movie": movie} | columns
         model.fit(X, y)
         errors.append(np.sqrt(np.mean((model.predict(X) - truth) ** 2)))
@@ -427,10 +427,10 @@ def test_an_attribute_that_all_entries_share_acts_as_a_level():
     user = rng.integers(50, size=n)
     y = 1 + 0.7 * rng.normal(size=n)
     modes = {"user": [], "all": Context(Value("same"))}
-    model = SpiderRegressor(modes=modes, scaling=(0.0, 1.0), committee=1)
+    model = SpiderRegressor(modes=modes, scaling=(0.0, 1.0), committee=1, passes=1)
     model.fit({"user": user, "same": ["x"] * n}, y)
     new = model.predict({"user": ["new"], "same": ["x"]})[0]
-    ids = SpiderRegressor(scaling=(0.0, 1.0), committee=1).fit(user[:, None], y)
+    ids = SpiderRegressor(scaling=(0.0, 1.0), committee=1, passes=1).fit(user[:, None], y)
     assert abs(new - 1) < 0.1
     assert abs(ids.predict([["new"]])[0] - 1) > abs(new - 1)
 

@@ -349,7 +349,9 @@ def test_sections_of_later_versions(file):
     later = {"model": {"a": 1}, "position": 7, "journal": {"entries": 3}}
     records = (record(name="journal/marks"), record(offset=64))
     content = pack(header(*records, sections=later), bytes(72))
-    message = r"newer version .*'journal'.*this one reads classes, columns, committee, model, position"
+    message = (
+        r"newer version .*'journal'.*this one reads classes, columns, committee, history, model, position"
+    )
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         load(file)

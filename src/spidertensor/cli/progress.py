@@ -63,7 +63,7 @@ class Progress:
             self.bar.update(self.task, description=text, total=None)
             if over is not None:
                 self.bar.console.print(text)
-        elif self.plain and (over is not None or perf_counter() - self.printed > LINE_EVERY_S):
+        elif self.plain and perf_counter() - self.printed > LINE_EVERY_S:
             self.printed = perf_counter()
             output.note(text)
 
@@ -95,7 +95,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         "model": str(learner.path),
         "source": run.source.name,
         "entries": model.n_entries_,
-        "entries_now": model.n_entries_ if run.collects else run.entries,
+        "entries_now": run.entries,
         "bad_rows": learner.position["bad"],
         "skipped_rows": run.skipped,
         "row": run.row,

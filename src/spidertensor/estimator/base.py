@@ -363,6 +363,8 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         changes = followed(self._learned, leading) - before[leading]
         _warn_of_changes(changes)
         self._notes.learned(self._learned, value, update, followed=any(changes.tolist()))
+        if not segments:
+            self._notes.came(index, value, self.mode_names_)
         log_evidence = fitted.scaling.log_density(update.log_evidence)
         return Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
 

@@ -126,8 +126,8 @@ def learn(
     order = np.arange(len(entries.value)) if collected.are_few(passes) else collected.order(seed)
     n_judged = 0 if passes == 1 or len(order) < FEWEST else min(int(JUDGE_SHARE * len(order)), MOST_JUDGED)
     most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
-    order, judge = np.split(order, [len(order) - n_judged])
-    judge = _taken(entries, judge)
+    order, held = np.split(order, [len(order) - n_judged])
+    judge = _taken(entries, held)
     walk = Passes(
         _models(fitted, once=most == 1), History(entries, order, fitted.params["batch_size"]), seed, folder
     )
@@ -165,7 +165,8 @@ def learn(
             "judge": "latest" if collected.has_time else "random",
             "stopped": why,
         }
-        yield _concluded(fitted._replace(state=best.state, history=record), judge), None
+        fitted, update = _concluded(fitted._replace(state=best.state, history=record), judge)
+        yield fitted, Learned(held, judge.index, update)
 
 
 def _models(fitted: Fitted, *, once: bool) -> list[Model]:
@@ -215,13 +216,13 @@ def _error(fitted: Fitted, judge: Batch, verdict: Verdict) -> float:
     return float(np.sqrt(np.mean((judge.value - expected) ** 2))) * fitted.scaling.scale
 
 
-def _concluded(fitted: Fitted, judge: Batch) -> Fitted:
-    """The model after the judge has had its say and was learned too."""
+def _concluded(fitted: Fitted, judge: Batch) -> tuple[Fitted, Update]:
+    """The model after the judge has had its say, and was learned too."""
     verdict, likelihood = _verdict(fitted, judge), fitted.model.likelihood
     for member, factor in zip(fitted.state.members, verdict.noise, strict=True):
         member.posterior.noise.rate[()] *= factor
-    state, _ = fitted.model.method.update(fitted.state, judge)
+    state, update = fitted.model.method.update(fitted.state, judge)
     state.weights[:] = verdict.weights
     if state.residuals:
         state.residuals[0][:] = calibrated(likelihood, verdict.mixture, judge.value).mass
-    return fitted._replace(state=state)
+    return fitted._replace(state=state), update

@@ -10,6 +10,8 @@
     one node    all events have the same node in the mode of the negatives
     few nodes   that mode has no more nodes than negatives are drawn per event
     unseen      most ids of a prediction were never learned (unseen.py)
+    again       a call learned the same entries as the one before
+    grouped     entries that are learned once are sorted by a mode
 
 Notes do not affect what is learned and are not saved: a loaded model starts over, counting only new entries.
 """
@@ -46,6 +48,11 @@ MANY_CLIPPED = 0.02
 WRECKING = 100.0  # scales from the shift; without clipping, one such value ruins what was learned
 
 
+FEWEST_AGAIN = 100  # entries of a call that cannot be the same as those before by chance
+FEWEST_GROUPED = 1_000  # entries of a call
+FEWEST_GROUPS, SHORTEST_GROUPS = 10, 5.0  # groups of a sorted call, and their mean number of entries
+
+
 class Noting:
     """An object with its own Notes; copies, clones and pickles start with empty ones."""
 
@@ -72,6 +79,7 @@ class Notes:
     _in_part: int = 0
     _clipped: int = 0
     _refused: int = 0
+    _latest: tuple[int, bytes] | None = None  # number of entries of the latest call, and its first ones
 
     def learned(self, fitted: Fitted, value: NDArray[np.float64], update: Update, *, followed: bool) -> None:
         """Record learned entries. followed: a lasting change was found, so clipping before it was no fault"""
@@ -114,6 +122,25 @@ class Notes:
         self._refused += refused
         if self._in_part >= PART_ENTRIES:
             self._judge_part(fitted)
+
+    def came(self, index: NDArray[np.int64], value: Floats, names: Sequence[str]) -> None:
+        """Judge the order of the entries of one call. names: of the modes"""
+        n = len(value)
+        call = n, index[:FEWEST_AGAIN].tobytes() + value[:FEWEST_AGAIN].tobytes()
+        if n >= FEWEST_AGAIN and call == self._latest:
+            reason = "the same entries as in the call before: they count twice now"
+            remedy = "to learn entries several times and count them once, pass all of them to fit (passes)"
+            self._give(SpiderWarning(reason, kind="again", remedy=remedy))
+        self._latest = call
+        if n < FEWEST_GROUPED or "grouped" in self._given:
+            return
+        for mode, name in enumerate(names):
+            groups = 1 + int(np.count_nonzero(np.diff(index[:, mode])))
+            few = groups < FEWEST_GROUPS or n < SHORTEST_GROUPS * groups
+            if not few and len(np.unique(index[:, mode])) == groups:
+                reason = f"the entries come sorted by {name}, and are learned once, in this order"
+                remedy = "if it is not that of time, pass all to fit or shuffle them (spider fit --shuffle)"
+                self._give(SpiderWarning(reason, kind="grouped", remedy=remedy))
 
     def at_end(self, fitted: Fitted) -> None:
         """Judge what there is: no more entries will come, so fewer of them are enough."""
