@@ -83,6 +83,8 @@ def kinds() -> dict:
         "polars": pl.DataFrame(FRAME.to_dict("list")),
         "dates": FRAME.assign(when=[dt.date(2020, 1, 1) + dt.timedelta(days=each) for each in FRAME.when]),
         "timestamps": FRAME.assign(when=pd.to_datetime(FRAME.when, unit="h")),
+        "zoned": FRAME.assign(when=pd.to_datetime(FRAME.when, unit="h", utc=True)),
+        "numbers as text": FRAME.assign(when=FRAME.when.astype(str)),
         "text": FRAME.assign(when=[f"{each:06}" for each in FRAME.when]),
         "first": FRAME[["when", "user", "movie"]],
     }
@@ -121,6 +123,8 @@ def test_few_entries_are_learned_once_in_time():
 
 
 MISSING = FRAME.assign(when=[None if row == 7 else float(each) for row, each in enumerate(FRAME.when)])
+NOT_KNOWN = FRAME.assign(when=pd.array(MISSING.when, "Int64"))
+DATE_AMONG = FRAME.assign(when=[dt.date(2020, 1, 1), *FRAME.when[1:]])
 MIXED = FRAME.assign(when=[("x" if row == 7 else each) for row, each in enumerate(FRAME.when)])
 
 
@@ -130,9 +134,11 @@ MIXED = FRAME.assign(when=[("x" if row == 7 else each) for row, each in enumerat
         (FRAME[["user", "movie"]], "no column 'when'"),
         (FRAME[["user", "movie"]].to_numpy(), "no column 'when'"),
         (MISSING, "time is missing"),
+        (NOT_KNOWN, "time is missing"),
         (MIXED, "times must be"),
+        (DATE_AMONG, "times must be"),
     ],
-    ids=["no column", "no names", "a missing time", "times unlike each other"],
+    ids=["no column", "no names", "a missing time", "pandas NA", "text and numbers", "dates and numbers"],
 )
 def test_impossible_times_change_nothing(X, says):
     model = SpiderRegressor(**SMALL, time="when")
@@ -155,6 +161,23 @@ def test_who_learns_once_learns_in_time(settings):
     got = SpiderRegressor(**settings).fit(FRAME, Y)
     once = SpiderRegressor(**settings).partial_fit(FRAME.iloc[IN_TIME], Y[IN_TIME])
     assert file_bytes(got) == file_bytes(once)
+
+
+@pytest.mark.parametrize("column", ["user", "rating"])
+def test_an_error_names_the_row_of_the_caller(column):
+    """Although the entries are learned in another order."""
+    model = SpiderRegressor(**SMALL, max_nodes=10, time="when")
+    data = FRAME.assign(rating=Y).astype(object)
+    data.loc[7, column] = None
+    with pytest.raises(EntryError) as found:
+        model.fit(data[["user", "movie", "when"]], data.rating)
+    assert found.value.row == 7
+    assert not model.__sklearn_is_fitted__()
+
+
+def test_as_many_values_as_entries():
+    with pytest.raises(EntryError):
+        SpiderRegressor(**SMALL, passes=1, time="when").fit(FRAME, Y[:-1])
 
 
 def test_events_are_learned_once_in_time():
@@ -196,10 +219,8 @@ def test_attributes_are_learned_in_passes():
 
 def test_a_time_may_be_an_attribute_too(orders):
     modes = {"user": [], "movie": [], "day": Context(Value("when"))}
-    data = FRAME.assign(when=FRAME.when % 7 + FRAME.when / 1e6)
-    model = SpiderRegressor(**SMALL, modes=modes, time="when", passes=2).fit(
-        data.assign(when=FRAME.when % 7), Y
-    )
+    data = FRAME.assign(when=FRAME.when % 7)
+    model = SpiderRegressor(**SMALL, modes=modes, time="when", passes=2).fit(data, Y)
     assert model.n_entries_ == N
     np.testing.assert_array_equal(orders[0], np.argsort(FRAME.when % 7, kind="stable")[: len(orders[0])])
     assert np.isfinite(model.predict(FRAME.assign(when=3))).all()

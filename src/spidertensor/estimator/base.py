@@ -123,12 +123,16 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         self._notes = Notes()
         try:
+            self._flat_params()  # refuses impossible ones
             when = None if self.time is None else times.sortable(times.apart(X, self.time)[1], self.time)
-            if when is None and self._once(self._columns(X).n_entries) is not None:
-                self._advance(X, y)
-            else:
+            columns = self._columns(X)
+            if self._once(columns.n_entries) is None:
                 self._collect(X, y, when)
                 self._learn_all_collected()
+            elif when is None:
+                self._advance(X, y)
+            else:
+                self._learn_in_time(columns, y, np.argsort(when, kind="stable"))
             if self._learned is None:
                 raise EntryError("fit needs at least one entry")
             self._notes.at_end(self._learned)

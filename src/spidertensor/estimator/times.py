@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns.calendar import to_codes
+from spidertensor.estimator.columns.cells import stated_of
 from spidertensor.estimator.inputs import Column, Columns
 from spidertensor.faults import EntryError
 
@@ -44,20 +46,51 @@ def apart(X: Any, name: str) -> tuple[Any, Column | None]:
 
 
 def sortable(column: Column | None, name: str) -> NDArray[Any]:
-    """The times as an array that can be sorted; EntryError if one is missing or unlike the others."""
+    """The times as an array that can be sorted; EntryError if one is missing or unlike the others.
+
+    Texts are numbers if all of them are; else they are sorted as texts, as dates like 2026-11-18 can be.
+    """
     if column is None:
         raise EntryError(
             f"no column {name!r}, which time names",
             kind="time",
             remedy=f"pass a data frame or a dict with {name!r}, or leave out time",
         )
-    for row, each in enumerate(column):
-        if each is None or each != each:
-            raise EntryError("a time is missing", row, column=name, kind="time", remedy="leave out the row")
-    times = np.asarray(column)
-    if times.dtype == object:
-        try:
-            times = np.asarray(column, np.datetime64)
-        except ValueError:
-            raise EntryError("times must be all numbers, all dates or all text", column=name) from None
-    return times
+    try:
+        stated, mask = stated_of(column)
+        if mask is not None:
+            row = int(mask.argmin())
+            raise EntryError("a time is missing", row, kind="time", remedy="leave out the row")
+        if isinstance(stated, np.ndarray):
+            if stated.dtype.kind in "iuf":
+                return stated
+            stated = stated.tolist() if stated.dtype.kind in "US" else stated
+        kinds = {_kind(cell) for cell in stated}
+        if len(kinds) > 1:
+            raise EntryError("times must be all numbers, all dates or all text", kind="time")
+        if "text" in kinds:
+            return _of_texts(list(stated))
+        return to_codes(stated) if "date" in kinds else np.asarray(stated)
+    except EntryError as error:
+        raise error.but(column=name) from None
+
+
+def _kind(cell: Any) -> str:
+    if isinstance(cell, str):
+        return "text"
+    return "number" if isinstance(cell, int | float | np.number) and not isinstance(cell, bool) else "date"
+
+
+def _of_texts(cells: Sequence[str]) -> NDArray[Any]:
+    texts = np.array(cells)
+    try:
+        return texts.astype(np.float64)
+    except ValueError:
+        return texts
+
+
+def in_order(column: Any, order: NDArray[np.int64]) -> Any:
+    """The rows of a column in another order."""
+    if hasattr(column, "__array__"):
+        return np.asarray(column)[order]
+    return [column[row] for row in order]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator import history
+from spidertensor.estimator import history, times
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
 from spidertensor.estimator.history import Collected, Pass
-from spidertensor.estimator.inputs import refuse
+from spidertensor.estimator.inputs import Columns, refuse
+from spidertensor.faults import EntryError
 from spidertensor.scaling import LARGEST, Scaling
 from spidertensor.spider.committee import deferred_interrupts
 
@@ -25,6 +27,18 @@ class LearnsHistory:
     def _learn_all_collected(self: Any) -> None:
         for _ in self._learn_collected():
             pass
+
+    def _learn_in_time(self: Any, columns: Columns, y: Any, order: NDArray[np.int64]) -> None:
+        """Learn entries once, in this order."""
+        self._values(y, columns.n_entries, None)  # so that there are as many as entries
+        ids = [None if each is None else times.in_order(each, order) for each in columns.ids]
+        given = {name: times.in_order(each, order) for name, each in columns.given.items()}
+        try:
+            y = None if y is None else times.in_order(y, order)
+            self._advance(replace(columns, ids=ids, given=given), y)
+        except EntryError as error:  # about a row as the caller has it
+            row, rows = (None if error.row is None else int(order[error.row])), order[list(error.rows)]
+            raise error.but(row=row, rows=tuple(rows.tolist())) from None
 
     def _once(self: Any, n_entries: int | None = None) -> str | None:
         """Why `fit` learns entries only once; None if it learns them several times.
