@@ -74,6 +74,24 @@ def warm_kernels() -> None:
     warmup()
 
 
+def pytest_sessionstart() -> None:
+    """Two test processes would begin by compiling the same kernels. The first compiles them for float32, the
+    second for float64, which tests of the formulas need."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker in ("gw0", "gw1"):
+        import numpy as np
+
+        from naive import as_float64
+        from spidertensor.method import Batch
+        from spidertensor.spider.likelihoods import GAUSSIAN
+        from spidertensor.spider.network import Network
+        from spidertensor.spider.sequential import sequential
+
+        method = sequential(Network((1, 1)), GAUSSIAN)
+        state = as_float64(method.init(0)) if worker == "gw1" else method.init(0)
+        method.update(state, Batch(np.zeros((1, 2), np.int64), np.ones(1)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test is marked with its room: `pytest -m service`."""
     for item in items:
