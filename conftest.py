@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,20 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "build" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+# Tests compile hundreds of small programs and run each for milliseconds. These settings halve what JAX costs:
+# no optimisations, and the older emitters of XLA, which compile twice as fast. What users compile is checked
+# in processes without them (`as_users_compile`). XLA ends a process whose flags it does not know, so an older
+# one gets none.
+QUICK_TO_COMPILE = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+with suppress(PackageNotFoundError):
+    if tuple(map(int, version("jaxlib").split(".")[:2])) >= (0, 6):
+        QUICK_TO_COMPILE["XLA_FLAGS"] = (
+            "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        )
+for _name, _value in QUICK_TO_COMPILE.items():
+    os.environ.setdefault(_name, _value)
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +60,10 @@ def data_folder() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def unoptimised() -> Iterator[None]:
-    """For tests in which compiling is most of what JAX costs, and the last digits are not the question."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+@pytest.fixture(scope="session")
+def as_users_compile() -> dict[str, str]:
+    """The environment of a process, a test process too, in which JAX compiles as it does for users."""
+    return os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +72,24 @@ def warm_kernels() -> None:
     from spidertensor.cli.warmup import warmup
 
     warmup()
+
+
+def pytest_sessionstart() -> None:
+    """Two test processes would begin by compiling the same kernels. The first compiles them for float32, the
+    second for float64, which tests of the formulas need."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker in ("gw0", "gw1"):
+        import numpy as np
+
+        from naive import as_float64
+        from spidertensor.method import Batch
+        from spidertensor.spider.likelihoods import GAUSSIAN
+        from spidertensor.spider.network import Network
+        from spidertensor.spider.sequential import sequential
+
+        method = sequential(Network((1, 1)), GAUSSIAN)
+        state = as_float64(method.init(0)) if worker == "gw1" else method.init(0)
+        method.update(state, Batch(np.zeros((1, 2), np.int64), np.ones(1)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,15 +14,11 @@ from spidertensor.spider import posterior
 
 @contextmanager
 def algorithm(x64: bool = True):
-    """float64, compiled without optimisation: where rounding is not the question, compiling is what costs."""
+    """JAX computes in float64, which shows the algorithm without rounding."""
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        with jax.enable_x64(x64):
-            yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+    with jax.enable_x64(x64):
+        yield
 
 
 def regression(mean, cov, G, y, noise):

@@ -14,8 +14,6 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor_study.competitors import costco as module
 from spidertensor_study.competitors.costco import CoSTCoWeights, Entries, costco, forward, mean_loss
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 SIZES = (4, 3, 5)
 RANK, CHANNELS = 3, 2
 

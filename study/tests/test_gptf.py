@@ -22,8 +22,6 @@ from spidertensor_study.competitors import gp, gp_method, gptf
 from spidertensor_study.competitors.gp import Entries, GPSettings, Hyper, Nodes
 from spidertensor_study.competitors.svb_gptf import Away, Params
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 NOISE = 0.3
 HYPER = Hyper(np.log(1.5), np.log([0.9, 1.7]), np.log(NOISE - gp.MIN_NOISE))
 KNOWN = -60.0  # log variance of a factor that is known

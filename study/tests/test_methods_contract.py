@@ -16,13 +16,11 @@ from spidertensor.spider.likelihoods import COUNT, LIKELIHOODS
 from spidertensor.testing import Case, Traits, checks_of
 from spidertensor_study.registry import METHODS
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 BATCH = 16
 NODES_START_AT_RANDOM = ("spider-single", "post", "cp-wopt", "cp-wopt-early", "costco")
 # as another method, with one setting changed
 SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh", "spider-paper-tanh")
-SLOW = ("pbp",)
+SLOW = ("pbp", "post")
 
 
 def cases() -> dict[str, Case]:

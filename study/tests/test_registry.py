@@ -15,16 +15,15 @@ from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
 from spidertensor_study import datasets
 from spidertensor_study.registry import FLOORS, METHODS
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 
 @cache
 def learned(
-    name: str, likelihood: Likelihood, rank: int = 3, batch_size: int = 64
+    name: str, likelihood: Likelihood, rank: int = 2, batch_size: int = 16
 ) -> tuple[Update, Prediction]:
-    """What a method says of 300 entries while it learns them, and afterwards."""
-    data = datasets.synthetic((8, 6), 300, likelihood=likelihood)
-    method = METHODS[name].build(rank, 2, likelihood, batch_size, **QUICK.get(name, {}))
+    """What a method says of 300 entries while it learns them, and afterwards. The sizes are those of
+    test_methods_contract.py, for which most is compiled already."""
+    data = datasets.synthetic((8, 6, 5), 300, likelihood=likelihood)
+    method = METHODS[name].build(rank, 3, likelihood, batch_size, **QUICK.get(name, {}))
     assert method.unit == METHODS[name].unit
     state, update = method.update(method.init(0), data.train)
     return update, method.predict(state, data.train.index)
@@ -66,8 +65,8 @@ def test_an_entry_says_all_there_is_to_say():
 def test_rank_and_batch_size_change_nothing_where_the_entry_says_so(name):
     """And something where it does not."""
     entry, usual = METHODS[name], learned(name, GAUSSIAN)[1].mean
-    assert np.array_equal(usual, learned(name, GAUSSIAN, rank=4)[1].mean) == (not entry.has_rank)
-    same = np.array_equal(usual, learned(name, GAUSSIAN, batch_size=100)[1].mean)
+    assert np.array_equal(usual, learned(name, GAUSSIAN, rank=3)[1].mean) == (not entry.has_rank)
+    same = np.array_equal(usual, learned(name, GAUSSIAN, batch_size=32)[1].mean)
     assert same == (not entry.has_batch_size)
 
 

@@ -22,8 +22,6 @@ from spidertensor_study.competitors import gp, gp_method, ss_gptf, svb_gptf
 from spidertensor_study.competitors.gp import Entries, GPLearned, GPSettings, Hyper, Nodes
 from spidertensor_study.competitors.ss_gptf import Params, Process, Sites
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 KNOWN = -60.0  # log variance of a factor that is known
 NOISE = 0.3
 HYPER = Hyper(np.log(1.5), np.log([0.9, 1.7]), np.log(NOISE - gp.MIN_NOISE))

@@ -24,8 +24,6 @@ from spidertensor_study.competitors import svb_dtf_batch as batches
 from spidertensor_study.competitors.svb_dtf import side_by_side, svb_dtf
 from spidertensor_study.competitors.svb_dtf_batch import Normal, kl
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 NODES = (6, 5, 4)
 SMALL = {"epochs": 12, "batch_size": 16, "learning_rate": 1e-2}  # one compilation serves nearly all tests
 CASES = {

@@ -31,8 +31,6 @@ from spidertensor_study.competitors.gp import Entries, GPSettings, Hyper, Nodes
 from spidertensor_study.competitors.gp_site import Process
 from spidertensor_study.competitors.svb_gptf import Away, Params
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 NODES = (6, 5, 4)
 SMALL: dict[str, Any] = {"rank": 2, "inducing": 12, "epochs": 20, "batch_size": 32, "learning_rate": 2e-2}
 KNOWN = -60.0  # log variance of a factor that is known

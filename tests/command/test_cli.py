@@ -980,7 +980,6 @@ other = CustomNetwork(tiny, ((4, 4), (4,)))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unoptimised")
 def test_a_network_of_ones_own(ratings, folder, spider, fails):
     pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
     (folder / "my_networks.py").write_text(NETWORKS)

@@ -23,8 +23,6 @@ from spidertensor.spider.sequential import sequential
 from spidertensor.testing import Case, Traits, checks_of
 from spidertensor.testing.case import everything, stream
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 PLAIN = Network((2, 3, 4), (7, 5))
 HYBRID = Network((2, 3, 4), (7, 5), "tanh", bias=True, multilinear=3)
 BATCH = 16  # entries of a batch, where a method has batches

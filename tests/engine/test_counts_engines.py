@@ -68,11 +68,10 @@ def test_float32_equals_the_sequential_engine(batch_size):
     vectorized = pytest.importorskip("test_vectorized", reason="needs jax")
     case, batch = CASES[2], stream(CASES[2], 40)
     batch = Batch(batch.index, np.where(np.arange(40) % 9 == 0, 1e6, batch.value))
-    with vectorized.algorithm(x64=False):
-        results = [
-            learn_in_pieces(method, start(case, np.float32), batch, range(40))
-            for method in (case.method(16), vectorized.build(case, batch_size=batch_size))
-        ]
+    results = [
+        learn_in_pieces(method, start(case, np.float32), batch, range(40))
+        for method in (case.method(16), vectorized.build(case, batch_size=batch_size))
+    ]
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=2e-3, atol=2e-3)
     for a, b in zip(*(each[0].posterior.noise for each in results), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-2)
@@ -86,8 +85,7 @@ def test_a_batch_at_once_learns_the_level_and_the_noise():
     index = rng.integers(5, size=(6000, 2))
     value = rng.negative_binomial(2, 2 / (2 + np.exp(5 + 0.5 * np.sin(index[:, 0])))).astype(float)
     method = vectorized.vectorized(CASES[0].network, COUNT, clip=4.0, batch_size=64)
-    with vectorized.algorithm(x64=False):
-        state, update = method.update(method.init(0), Batch(index, value))
+    state, update = method.update(method.init(0), Batch(index, value))
     late = slice(4000, None)
     truth = 5 + 0.5 * np.sin(index[late, 0])
     assert np.sqrt(np.mean((update.mean[late] - truth) ** 2)) < 0.1

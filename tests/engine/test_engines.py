@@ -32,10 +32,6 @@ from streams import entries
 
 jnp = pytest.importorskip("jax.numpy", reason="the vectorized engine needs the extra jax")
 
-pytestmark = pytest.mark.usefixtures(
-    "unoptimised"
-)  # test_vectorized.py holds what XLA optimises to the oracle
-
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 32}
 
 

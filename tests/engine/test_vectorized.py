@@ -389,7 +389,6 @@ def test_parts_are_the_weights_in_their_shapes():
 @pytest.mark.parametrize(
     ("batch_size", "settings"), [(256, {}), (1, {}), (256, {"clip": 4.0, "node_noise": True})]
 )
-@algorithm(x64=False)
 def test_few_compilations(batch_size, settings):
     """Calls of any size, ragged batches, new nodes, growing modes: the compiled functions stay few."""
     method = vectorized(Network((2, 3), ()), GAUSSIAN, batch_size=batch_size, refine_every=32, **settings)
@@ -511,7 +510,6 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@algorithm(x64=False)
 def test_contract(name):
     CHECKS[name]()
 

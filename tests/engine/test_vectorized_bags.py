@@ -221,7 +221,6 @@ def test_a_refused_entry_changes_nothing():
 
 
 @pytest.mark.slow
-@algorithm(x64=False)
 def test_few_compilations():
     """Bags of any size: slots double when they must and stay; and a function without attributes."""
     case = Case((2, 3), (), "tanh", "gaussian", tables=(Table(0, 0.3), Table(1, 0.3)))

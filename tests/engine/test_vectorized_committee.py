@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 jax = pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
 import jax.numpy as jnp  # noqa: E402
 
-from exact import algorithm  # noqa: E402
 from spidertensor import CustomNetwork, Inference, SpiderClassifier, SpiderRegressor  # noqa: E402
 from spidertensor.estimator.parameters import MEMBERS  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
@@ -46,7 +45,6 @@ def own(weights, x):
     ],
     ids=["regressor", "curvature", "classifier", "custom"],
 )
-@algorithm(x64=False)
 def test_a_committee_compiles_as_often_as_one_model(kind, settings):
     """Members differ only in numbers, some have a memory; with MANY_ENTRIES entries they run in threads."""
     assert len({"memory" in own for own in MEMBERS[:4]}) == 2

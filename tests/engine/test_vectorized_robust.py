@@ -278,14 +278,13 @@ def test_a_refused_entry_changes_nothing(bad, batch_size):
     case = following.CASES["memory"]
     batch = stream(case, 20)
     states = []
-    with algorithm(x64=False):
-        for value in (batch.value, np.insert(batch.value, 9, bad)):
-            index = batch.index if len(value) == 20 else np.insert(batch.index, 9, (89, 79), axis=0)
-            state = posterior.init(case.network, following.PRIOR, 3, node_noise=True)
-            state = posterior.grow(state, case.network, following.PRIOR, nodes_of(case))
-            for factor in state.posterior.factors:
-                factor.var[:] *= 0.5  # or nothing could be widened
-            states.append(build(case, batch_size=batch_size).update(state, Batch(index, value))[0])
+    for value in (batch.value, np.insert(batch.value, 9, bad)):
+        index = batch.index if len(value) == 20 else np.insert(batch.index, 9, (89, 79), axis=0)
+        state = posterior.init(case.network, following.PRIOR, 3, node_noise=True)
+        state = posterior.grow(state, case.network, following.PRIOR, nodes_of(case))
+        for factor in state.posterior.factors:
+            factor.var[:] *= 0.5  # or nothing could be widened
+        states.append(build(case, batch_size=batch_size).update(state, Batch(index, value))[0])
     assert [int(state.counts.refused) for state in states] == [0, 1]
     good, other = states
     for a, b in zip(leaves(good.posterior), leaves(other.posterior), strict=True):

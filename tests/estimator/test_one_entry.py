@@ -243,7 +243,6 @@ def test_numbers_of_any_plain_type():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unoptimised")
 def test_the_vectorized_engine_takes_them_too():
     pytest.importorskip("jax")
     entries = jumping(SpiderRegressor, 60)

@@ -149,7 +149,6 @@ def test_going_on_in_a_watched_window(changes):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unoptimised")
 @pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
 def test_going_on_in_a_watched_window_of_the_vectorized_engine():
     """A joint batch ends with its call, so the calls are those of the model that is never saved."""
