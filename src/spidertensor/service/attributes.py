@@ -16,6 +16,7 @@ from spidertensor.learner.attributes import attribute_columns
 from spidertensor.learner.learner import Learner
 from spidertensor.service.bodies import Entries, Wanted, entries, short
 from spidertensor.service.errors import ServiceError
+from spidertensor.sources.attributes import typed_texts
 
 ATTRIBUTES = "application/x-spider-attributes"  # never accepted from a client
 _REMEDY = "send a value of the column's kind, or null"
@@ -70,6 +71,16 @@ def bad_cells(learner: Learner, found: Entries, error: EntryError) -> list[Fault
             value = short(_plain(cells[place]))
             faults.setdefault(place, each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
     return [faults[place] for place in sorted(faults)]
+
+
+def with_types(learner: Learner, found: Entries) -> Entries:
+    """Entries whose attributes are texts with types instead, as the model's columns have them."""
+    given, wrong = typed_texts(found.given, learner.kinds)
+    faults = [
+        EntryError(reason, int(found.rows[place]), kind="attribute", remedy=_REMEDY)
+        for place, reason in wrong.items()
+    ]
+    return found._replace(given=given).without(list(wrong), faults) if wrong else found._replace(given=given)
 
 
 def packed(body: bytes, media_type: str, mode: str) -> bytes:
