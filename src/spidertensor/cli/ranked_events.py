@@ -53,7 +53,7 @@ def evaluate_events(
     except ModuleNotFoundError as error:
         raise CommandError(f"{method} needs {error.name}: pip install 'spidertensor[jax]'") from None
     floor, ranked = popularity(len(data.shape)), {}
-    if data.schema is not None:
+    if data.schema is not None and data.events_over is not None:
         from spidertensor.evaluation.with_attributes import of_events, of_ids
 
         own = {each: chosen[each] for each in ("rank", "batch_size", "engine")}

@@ -338,6 +338,7 @@ class Spider(Parameters, Recommender, OldMethods, ScikitLearn):
         self.n_features_in_ = len(columns.ids)
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
+            self._notes.names = columns.names
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
             with remembering(fitted, index):
