@@ -44,7 +44,9 @@ class ManyCells(NamedTuple):
 
     def cut(self, start: int, stop: int) -> ManyCells:
         codes = self.codes[start:stop]
-        used = np.unique(codes[codes >= 0])
+        used, first, which = np.unique(codes[codes >= 0], return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as values are added in the order of the entries
+        used = used[order]
         begin, size = self.start[used], self.start[used + 1] - self.start[used]
         ends = np.concatenate([[0], np.cumsum(size)])
         place = np.repeat(begin - ends[:-1], size) + np.arange(ends[-1])
@@ -52,7 +54,7 @@ class ManyCells(NamedTuple):
             values = self.values[place]
         else:
             values = [self.values[each] for each in place.tolist()]
-        codes = np.where(codes >= 0, np.searchsorted(used, codes), codes)
+        codes = spread(codes >= 0, np.argsort(order)[which], MISSING)
         return ManyCells(codes, ends, values, self.weight[place])
 
 
