@@ -532,3 +532,26 @@ def test_no_entries_give_no_bags():
             fitted.check({"city": [], "age": []}, 0), np.empty((0, 3), np.int64), learn=learned
         )
         assert bags.start.tolist() == [0]
+
+
+def test_a_cross_of_lists_is_refused_as_soon_as_it_is_known():
+    with pytest.raises(ValueError, match=r"'user\*tags' has the column 'tags' of several values"):
+        Schema.parse({"user": [Many("tags")], "pair": Context(Cross("user", "tags"))})
+    Schema.parse({"user": [Many("tags", sep="|")], "pair": Context(Cross("user", "tags"))})  # of texts
+    fitted = FittedColumns(Schema.parse({"user": ["tags"], "pair": Context(Cross("user", "tags"))}))
+    with pytest.raises(EntryError, match=r"column tags: list cannot be a value: .* no Cross") as caught:
+        fitted.check({"tags": [None, ["a"]]}, 2)
+    assert (caught.value.row, caught.value.kind) == (1, "attribute")
+
+
+def test_all_refused_cells_are_found_at_once():
+    fitted = FittedColumns(Schema.parse({"user": [Number("age"), Many("tags")], "when": Context("hour")}))
+    long = list(range(1001))
+    given = {"age": [1, "old", 3, np.inf], "tags": [long, None, ["a"], long], "hour": [1, 2, None, 4]}
+    found = fitted.refused(given, 4)
+    assert [(row, each.row, each.column) for row, each in found.items()] == [
+        (0, 0, "tags"),
+        (1, 1, "age"),
+        (3, 3, "age"),
+    ]
+    assert fitted.refused({"age": [1, None], "hour": ["x", "y"]}, 2) == {}

@@ -19,7 +19,6 @@ from spidertensor.estimator.columns import FittedColumns, Mode, Schema
 from spidertensor.estimator.event_rule import NEGATIVES
 from spidertensor.estimator.groups import paths
 from spidertensor.estimator.inputs import Columns
-from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -134,14 +133,9 @@ def decided(schema: Schema, given: Table) -> Schema:
     """The schema with what its columns are, as far as the first rows show it. given: these rows"""
     columns, first = FittedColumns(schema), given
     n = len(next(iter(first.values()), ()))
-    while True:
-        try:
-            columns.begin(columns.check(first, n))
-            break
-        except EntryError as error:  # a bad row, which decides nothing
-            if error.row is None:
-                raise
-            first, n = {name: np.delete(column, error.row) for name, column in first.items()}, n - 1
+    while bad := list(columns.refused(first, n)):  # rows that decide nothing
+        first, n = {name: np.delete(column, bad) for name, column in first.items()}, n - len(bad)
+    columns.begin(columns.check(first, n))
     specs = {(column.mode, column.spec.name): column.spec for column in columns.columns}
     return Schema(
         tuple(

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from spidertensor.estimator.columns import FittedColumns
 from spidertensor.faults import EntryError, Fault
-from spidertensor.learner.attributes import attribute_columns
+from spidertensor.learner.attributes import attribute_columns, refused
 from spidertensor.learner.learner import Learner
 from spidertensor.service.bodies import Entries, Wanted, entries, short
 from spidertensor.service.errors import ServiceError
@@ -60,17 +59,13 @@ def table(body: bytes, media_type: str, learner: Learner, mode: str, max_rows: i
 
 def bad_cells(learner: Learner, found: Entries, error: EntryError) -> list[Fault]:
     """One fault for each row whose attributes the model refuses, as it did with `error`."""
-    schema, fitted = learner.estimator._schema, learner.estimator._learned
-    if schema is None or error.column not in found.given:
+    if error.column not in found.given:
         return []
-    columns = FittedColumns(schema) if fitted is None or fitted.columns is None else fitted.columns
-    faults: dict[int, Fault] = {}
-    for holder in (holder for column in columns.columns for holder in column.holders):
-        cells = found.given.get(holder.spec.name, ())
-        for place, each in holder.bad_cells(cells).items():
-            value = short(_plain(cells[place]))
-            faults.setdefault(place, each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
-    return [faults[place] for place in sorted(faults)]
+    faults: list[Fault] = []
+    for place, each in refused(learner.estimator, found.given, len(found.rows)).items():
+        value = short(_plain(found.given[str(each.column)][place]))
+        faults.append(each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
+    return faults
 
 
 def with_types(learner: Learner, found: Entries) -> Entries:

@@ -147,6 +147,14 @@ class FittedColumns:
             found.append(cells)
         return Checked(n, found)
 
+    def refused(self, given: Mapping[str, Column], n: int) -> dict[int, EntryError]:
+        """The entries that `check` refuses because of a cell, and why; the first reason of each counts."""
+        found: dict[int, EntryError] = {}
+        for holder in (holder for column in self.columns for holder in column.holders):
+            if holder.spec.name in given:
+                found = holder.refused(_sequence(given[holder.spec.name], holder.spec.name, n)) | found
+        return dict(sorted(found.items()))
+
     def bags(self, checked: Checked, index: NDArray[np.int64], *, learn: bool) -> Bags:
         """The attribute nodes of the entries.
 

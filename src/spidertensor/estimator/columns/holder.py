@@ -69,12 +69,17 @@ class Holder:
         except EntryError as error:
             raise error.but(column=self.spec.name) from None
 
-    def bad_cells(self, column: Column) -> dict[int, EntryError]:
-        """Every cell that `check` refuses: its entry, and why. Slow."""
-        spec = decide(self.spec.name, column) if isinstance(self.spec, Undecided) else self.spec
+    def refused(self, column: Column) -> dict[int, EntryError]:
+        """Every cell that `check` refuses: its entry, and why. Slow if there is one."""
         found: dict[int, EntryError] = {}
-        if spec is None:
+        try:
+            self.check(column)
             return found
+        except EntryError as error:
+            if error.row is None:
+                raise
+        spec = decide(self.spec.name, column) if isinstance(self.spec, Undecided) else self.spec
+        assert spec is not None  # a missing cell is never refused
         state = self.state or self._new_state(spec)
         for entry in range(len(column)):
             try:

@@ -20,8 +20,7 @@ from spidertensor.estimator.columns.cells import (
     spread,
     stated_of,
 )
-from spidertensor.estimator.columns.value import as_value_error
-from spidertensor.estimator.ids import checked_ids
+from spidertensor.estimator.columns.value import checked_values
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
 
@@ -107,11 +106,12 @@ def cells_of(column: Column, sep: str | None) -> ManyCells:
     weight = np.repeat(1 / np.sqrt(np.maximum(size, 1)), size)
     for number, own in reader.weights.items():
         weight[start[number] : start[number + 1]] = own
-    try:
-        flat = checked_ids([value for values in reader.values for value in values])
-    except EntryError as error:
-        cell = int(np.searchsorted(start, error.row or 0, side="right")) - 1
-        raise as_value_error(error.but(row=found.index(cell)), mask) from None
+
+    def entry(place: int) -> int:
+        cell = int(np.searchsorted(start, place, side="right")) - 1
+        return entry_of(mask, found.index(cell))
+
+    flat = checked_values([value for values in reader.values for value in values], entry)
     return ManyCells(spread(mask, codes, MISSING), start, flat, weight)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,10 +61,7 @@ class ValueState:
             finite = stated.astype(np.float64)
             if (np.abs(finite) < _EXACT).all() and (finite == np.trunc(finite)).all():
                 stated = finite.astype(np.int64)  # ints among which some are missing: much faster as ints
-        try:
-            return ValueCells(checked_ids(stated), mask, len(column))
-        except EntryError as error:
-            raise as_value_error(error, mask) from None
+        return ValueCells(checked_values(stated, partial(entry_of, mask)), mask, len(column))
 
     def encode(self, cells: ValueCells, *, learn: bool) -> Encoded:
         return Encoded(spread(cells.mask, self.values.rows(cells.values, add=learn), MISSING))
@@ -98,9 +96,11 @@ class ValueState:
         return bool(np.isin(codes[codes != MISSING], self.values.row).all())
 
 
-def as_value_error(error: EntryError, mask: NDArray[np.bool_] | None) -> EntryError:
-    """An error about an id, worded for a value, with the row of its entry."""
-    reason = error.reason.replace("an id", "a value").replace("id nested", "value nested")
-    reason = reason.replace("infinite id", "infinite value").replace("missing id", "missing value")
-    row = None if error.row is None else entry_of(mask, error.row)
-    return error.but(reason=reason, row=row, kind="attribute")
+def checked_values(values: Column, entry: Callable[[int], int]) -> Column:
+    """Values that are allowed, as `checked_ids` returns them. entry: place -> entry, for errors"""
+    try:
+        return checked_ids(values, "value")
+    except EntryError as error:
+        if isinstance(error.value, list | set | frozenset | dict):
+            error.remedy = 'several values in a cell are a Many("tags"), which no Cross can have'
+        raise error.but(row=None if error.row is None else entry(error.row), kind="attribute") from None
