@@ -3,9 +3,9 @@
     export SPIDER_DATA=folder
     python benchmarks/passes.py movielens-100k movielens-1m acc anime dblp --seeds 0 1 2 3 4 --workers 2
 
-Learned: the training part of `data.split(seed)`; scored: the test part, by the model at rest. Each run has one
-core. Rows are appended to passes.jsonl as they end, and what has a row is not run again. `errors` are those of
-the slice that the judge held back, after each pass; nothing is chosen on what is scored.
+Learned: the training part of `data.split(seed)`; scored: the test part, by the model at rest. Each run has
+one core. Rows are appended to passes.jsonl as they end, and what has a row is not run again. `errors` are
+those of the slice that the judge held back, after each pass; nothing is chosen on what is scored.
 """
 
 from __future__ import annotations

@@ -416,6 +416,4 @@ def test_wrong_options_are_refused(folder, source, fails, spider):
     plain = ("--modes", "user,movie", *value)
     assert "needs a model with attributes" in fails("fit", source, *plain, "--attributes", "movie=movies.csv")
     assert "do not work with workers" in fails("fit", source, *FIT, "--workers", "2")
-    events = ("--modes", "user+age,movie", "--events", "--over", "movie")
-    assert "events with attributes" in fails("evaluate", source, *events)
     assert "named twice" in fails("fit", source, "--modes", "user+rating,movie", *value)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
-from spidertensor import cli
+from spidertensor import Many, SpiderClassifier, cli
+from spidertensor.estimator.columns import Context, Schema, Value
+from spidertensor.evaluation.last_out import last_out, split_last
+from spidertensor.evaluation.with_attributes import of_events
+from spidertensor.method import Batch
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -107,3 +112,97 @@ def test_events_that_cannot_be_ranked_are_refused(spider, tmp_path, modes, reaso
     code, _, err = spider(str(tmp_path / "plays.csv"), *arguments)
     assert code == 2
     assert reason in " ".join(err.split())
+
+
+# --- with attributes
+
+SMALL = {"rank": 2, "hidden": (4,), "committee": 1}
+HAD = ("user", "taste", "song", "genres", "hour")
+
+
+def log(n: int, users: int, songs: int) -> dict[str, np.ndarray]:
+    """What users played: each hears songs of one of three genres, and each song once in a while."""
+    rng = np.random.default_rng(0)
+    user, song = rng.integers(users, size=n), rng.integers(songs // 3, size=n)
+    song = 3 * song + user % 3
+    names = np.array(["rock|loud", "jazz", "folk|quiet"], object)
+    columns = {"user": np.array([f"u{each}" for each in user], object)}
+    columns |= {"taste": np.array(["a", "b", "c"], object)[user % 3]}
+    columns |= {"song": np.array([f"s{each}" for each in song], object)}
+    return columns | {"genres": names[song % 3], "hour": rng.integers(24, size=n)}
+
+
+def test_attributes_rank_as_recommend_does():
+    """Nodes in place of an event's own have attributes of their own; the context is the event's."""
+    table = log(700, users=60, songs=120)
+    schema = Schema.parse(
+        {"user": ["taste"], "song": [Many("genres", sep="|")], "when": Context(Value("hour"))}
+    )
+    users, songs = (np.unique(table[name], return_inverse=True) for name in ("user", "song"))
+    events = Batch(np.stack([users[1], songs[1], np.arange(700)], axis=1), np.ones(700))
+    method = of_events(table, schema, "song", lambda estimator: None, SMALL)
+    about = {"over": 1, "n_nodes": len(songs[0]), "n_modes": 2}
+    full, _ = last_out(method, events, batch_size=100, seed=3, **about)
+
+    split = split_last(events, 1, n_modes=2)
+    model = SpiderClassifier(modes=schema, negatives=8, negatives_over="song", random_state=3)
+    model.set_params(**SMALL)
+    ranks = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for start in range(0, len(split.train.value), 100):
+            rows = split.train.index[start : start + 100, 2]
+            model.partial_fit({name: table[name][rows] for name in HAD})
+        for user, song, row in split.held.tolist():
+            had = set(table["song"][split.train.index[split.train.index[:, 0] == user, 2]])
+            given = {"user": table["user"][row], "hour": table["hour"][row]}
+            listed = model.recommend(given, "song", n=1000, exclude=list(had))
+            order = [each.id for each in listed]
+            ranks.append(order.index(songs[0][song]) + 1 if songs[0][song] in order else np.inf)
+    assert full["n_scored"] == len(ranks) > 20
+    assert full["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+    assert full["hr_10"] == np.mean(np.array(ranks) <= 10)
+
+
+def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
+    """Popularity learns from ids alone, and so is what it is without attributes."""
+    table = log(4000, users=400, songs=600)
+    lines = [",".join(map(str, row)) for row in zip(*(table[name] for name in HAD), strict=True)]
+    (tmp_path / "plays.csv").write_text("\n".join([",".join(HAD), *lines]))
+    found = {}
+    described = ("user+taste,song+genres,when=hour", "--kind", "genres=many:|")
+    for name, modes in {"ids": ("user,song",), "attributes": described}.items():
+        file = (str(tmp_path / "plays.csv"), "--modes", *modes, "--events", "--over", "song", "--json")
+        code, out, err = spider(*file)
+        assert code == 0, err
+        found[name] = json.loads(out)
+    own = {name: record["ranks"]["spider"]["full"]["mrr"] for name, record in found.items()}
+    assert own["attributes"] > 1.3 * own["ids"]
+    assert found["ids"]["ranks"]["popularity"] == found["attributes"]["ranks"]["popularity"]
+    assert found["attributes"]["attributes"] == {"taste": "value", "genres": "many", "hour": "value"}
+    ranked = spider(*file, "--protocol", "prequential")[1]
+    assert json.loads(ranked)["ranks"]["spider"]["full"]["mrr"] > 0
+
+
+def test_attributes_of_a_file_are_those_of_the_ranked_nodes(spider, tmp_path):
+    table = log(4000, users=400, songs=600)
+    rows = zip(table["user"], table["taste"], table["song"], strict=True)
+    (tmp_path / "plays.csv").write_text("\n".join(["user,taste,song", *(",".join(row) for row in rows)]))
+    genres = dict(zip(table["song"], table["genres"], strict=True))
+    listed = ["song,genres", *(f"{song},{genre}" for song, genre in genres.items())]
+    (tmp_path / "songs.csv").write_text("\n".join(listed))
+    file = (str(tmp_path / "plays.csv"), "--events", "--over", "song", "--json", "--modes")
+    own = []
+    of_file = ("--kind", "genres=many:|", "--attributes", f"song={tmp_path / 'songs.csv'}")
+    for modes in (("user,song",), ("user+taste,song+genres", *of_file)):
+        code, out, err = spider(*file, *modes)
+        assert code == 0, err
+        own.append(json.loads(out)["ranks"]["spider"]["full"]["mrr"])
+    assert own[1] > 1.3 * own[0]
+
+
+def test_what_events_do_not_allow_is_an_error(spider, plays):
+    file = (plays, "--events", "--over", "song", "--on-bad", "skip")
+    code, _, err = spider(*file, "--modes", "user,song+recent(user,3)")
+    assert code != 0
+    assert "'recent(user)' is kept for nodes that are drawn" in " ".join(err.split())

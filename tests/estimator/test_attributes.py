@@ -510,3 +510,15 @@ def test_factors_of_attributes_have_names():
     women, men = (found["user", "gender"].mean[found["user", "gender"].ids.index(each), 0] for each in "fm")
     assert women > men
     assert SpiderRegressor(**SMALL).fit([(1, 2), (2, 1)], [1.0, 2.0]).attribute_factors() == {}
+
+
+def test_a_candidate_may_be_an_attribute_of_the_entry():
+    """A mode without an id has the column of the ranked ids: with each candidate it has another value."""
+    rng = np.random.default_rng(0)
+    columns = {"user": rng.integers(6, size=300).tolist(), "movie": rng.integers(9, size=300).tolist()}
+    modes = {"user": [], "movie": [], "what": Context(Value("movie"), Cross("user", "movie"))}
+    model = SpiderRegressor(modes=modes, **SMALL).fit(columns, np.array(columns["movie"]) % 3)
+    ranked = model.recommend({"user": 4}, "movie", n=9)
+    means = model.predict({"user": [4] * 9, "movie": [each.id for each in ranked]})
+    assert [each.mean for each in ranked] == means.tolist()
+    assert len(set(means.tolist())) == 9

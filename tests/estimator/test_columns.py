@@ -21,7 +21,11 @@ from spidertensor.estimator.columns import (
     Recent,
     Schema,
     Value,
+    cross,
+    holder,
+    many,
 )
+from spidertensor.estimator.columns.cross import NodeCodes
 from spidertensor.faults import EntryError
 
 NAIVE = {
@@ -35,6 +39,7 @@ ALL = {
     "when": Context("hour", Calendar("time"), Many("words", sep=" "), Cross("city", "weather", "movie")),
 }
 
+LONGEST = 3  # list of tags
 maybe = st.none()
 entries = st.lists(
     st.fixed_dictionaries(
@@ -42,7 +47,7 @@ entries = st.lists(
             "user": st.integers(0, 3),
             "movie": st.integers(0, 4),
             "city": maybe | st.sampled_from(["x", "y", "z", 1, 1.0, True, ("x", 2)]),
-            "tags": maybe | st.lists(st.sampled_from(["a", "b", "c", 0]), max_size=4),
+            "tags": maybe | st.lists(st.sampled_from(["a", "b", "c", "d", "e", 0]), max_size=LONGEST),
             "hour": maybe | st.integers(0, 5),
         }
     ),
@@ -136,10 +141,16 @@ def part(given: dict, start: int, stop: int) -> dict:
 @settings(max_examples=100)
 @given(entries, st.integers(1, 12), st.integers(1, 4), st.data())
 def test_equal_to_the_obvious_version_however_cut(rows, limit, recent, data):
-    fitted = FittedColumns(
-        Schema.parse(NAIVE | {"user": [*NAIVE["user"][:3], Recent("movie", recent)]}), max_values=limit
-    )
-    naive = NaiveColumns(limit, recent)
+    schema = Schema.parse(NAIVE | {"user": [*NAIVE["user"][:3], Recent("movie", recent)]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "MOST_IN_CELL", LONGEST)
+        patch.setattr(holder, "TRIED_ENTRIES", 5)
+        patch.setattr(cross, "TRIED_ENTRIES", 3)
+        fitted = FittedColumns(schema, max_values=limit)
+        _compare(fitted, NaiveColumns(limit, recent, LONGEST), rows, data)
+
+
+def _compare(fitted: FittedColumns, naive: NaiveColumns, rows: list[dict], data: st.DataObject) -> None:
     start = 0
     while start < len(rows):
         stop = data.draw(st.integers(start + 1, len(rows)))
@@ -151,7 +162,11 @@ def test_equal_to_the_obvious_version_however_cut(rows, limit, recent, data):
         assert (bags.row >= 0).all()
         assert (bags.row < fitted.n_rows[bags.table]).all()
         start = stop
-    assert fitted.n_rows[[0, 1, 2, 4, 5]].tolist() == [len(naive.rows[t]) for t in (0, 1, 2, 4, 5)]
+        if data.draw(st.booleans()):
+            fitted = FittedColumns.from_file(fitted.to_json(), fitted.to_arrays())
+    for table in (0, 1, 2, 4, 5):
+        assert fitted.n_rows[table] == naive.rows[table].n_rows
+        assert fitted.n_evicted[table] == naive.rows[table].n_evicted
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 500])
@@ -382,15 +397,48 @@ def test_rings_with_evicted_nodes_equal_the_obvious_version(steps):
 # --- bounds, scales, later columns ---
 
 
-def test_a_full_column_leaves_new_values_out_and_counts_them():
-    fitted = FittedColumns(Schema.parse({"user": [Value("city"), Many("tags")]}), max_values=2)
-    given = {"city": ["a", "b", "c", "a", None], "tags": [["x", "y", "z"], ["z"], [], ["x"], None]}
-    bags = learn(fitted, given, np.array([[0], [1], [2], [3], [2]]))
-    third = 1 / np.sqrt(3)
-    expected = [{(0, 0): 1, (1, 0): third, (1, 1): third}, {(0, 1): 1}, {}, {(0, 0): 1, (1, 0): 1}, {}]
-    assert_bags(bags, expected)
-    assert fitted.n_left_out.tolist() == [1, 2]
-    assert fitted.n_rows.tolist() == [2, 2]
+def test_in_a_full_column_a_new_value_takes_the_row_of_the_one_longest_unseen():
+    fitted = FittedColumns(Schema.parse({"user": [Value("city")]}), max_values=2)
+    index = np.array([[0], [1], [0], [2], [1], [3]])
+    bags = learn(fitted, {"city": ["a", "b", None, "c", None, "b"]}, index)
+    # a was seen in the third entry, as user 0 has it, so b gives way to c; then user 1 has none; a gives way
+    assert as_dicts(bags) == [{(0, 0): 1}, {(0, 1): 1}, {(0, 0): 1}, {(0, 1): 1}, {}, {(0, 0): 1}]
+    assert [(entry, table, rows.tolist()) for entry, table, rows in fitted.restarts] == [
+        (3, 0, [1]),
+        (5, 0, [0]),
+    ]
+    assert (fitted.n_rows.tolist(), fitted.n_evicted.tolist()) == ([2], [2])
+    assert as_dicts(fitted.of_nodes(0, np.arange(4))) == [{}, {}, {(0, 1): 1}, {(0, 0): 1}]
+
+
+def test_a_sixteenth_of_the_values_gives_way_at_once():
+    fitted = FittedColumns(Schema.parse({"user": [], "when": Context(Value("code"))}), max_values=64)
+    codes = np.arange(70)
+    learn(fitted, {"code": codes}, np.stack([codes, np.full(70, -1)], axis=1))
+    found = [(entry, rows.tolist()) for entry, _, rows in fitted.restarts]
+    assert found == [(64, [0, 1, 2, 3]), (68, [4, 5, 6, 7])]
+    again = learn(fitted, {"code": [69, 8, 0]}, np.array([[0, -1]] * 3))
+    assert again.row.tolist() == [5, 8, 6]  # 0 is new, and takes the next free row
+    assert fitted.n_evicted.tolist() == [8]
+
+
+def test_described_values_take_rows_as_well():
+    fitted = FittedColumns(Schema.parse({"user": [Value("city")]}), max_values=2)
+    learn(fitted, {"city": ["a", "b"]}, np.array([[0], [1]]))
+    fitted.describe(0, np.array([2]), fitted.check({"city": ["c"]}, 1, 0))
+    assert [(table, rows.tolist()) for _, table, rows in fitted.restarts] == [(0, [0])]
+    assert as_dicts(fitted.of_nodes(0, np.arange(3))) == [{}, {(0, 1): 1}, {(0, 0): 1}]
+
+
+def test_ids_of_a_cross_are_told_apart_to_the_end():
+    codes = NodeCodes()
+    codes.next = 2**31 - 2
+    assert codes.read(np.array([0, 1]), add=True).tolist() == [2**31 - 2, 2**31 - 1]
+    with pytest.raises(ValueError, match="cannot tell more apart: make a new model"):
+        codes.read(np.array([2]), add=True)
+    with pytest.raises(ValueError, match="cannot tell more apart"):
+        codes.clear(np.array([0]))
+    assert codes.codes.tolist() == [2**31 - 2, 2**31 - 1]
 
 
 def test_the_prior_variance_is_shared_out_among_the_columns_of_a_mode():
@@ -484,3 +532,26 @@ def test_no_entries_give_no_bags():
             fitted.check({"city": [], "age": []}, 0), np.empty((0, 3), np.int64), learn=learned
         )
         assert bags.start.tolist() == [0]
+
+
+def test_a_cross_of_lists_is_refused_as_soon_as_it_is_known():
+    with pytest.raises(ValueError, match=r"'user\*tags' has the column 'tags' of several values"):
+        Schema.parse({"user": [Many("tags")], "pair": Context(Cross("user", "tags"))})
+    Schema.parse({"user": [Many("tags", sep="|")], "pair": Context(Cross("user", "tags"))})  # of texts
+    fitted = FittedColumns(Schema.parse({"user": ["tags"], "pair": Context(Cross("user", "tags"))}))
+    with pytest.raises(EntryError, match=r"column tags: list cannot be a value: .* no Cross") as caught:
+        fitted.check({"tags": [None, ["a"]]}, 2)
+    assert (caught.value.row, caught.value.kind) == (1, "attribute")
+
+
+def test_all_refused_cells_are_found_at_once():
+    fitted = FittedColumns(Schema.parse({"user": [Number("age"), Many("tags")], "when": Context("hour")}))
+    long = list(range(1001))
+    given = {"age": [1, "old", 3, np.inf], "tags": [long, None, ["a"], long], "hour": [1, 2, None, 4]}
+    found = fitted.refused(given, 4)
+    assert [(row, each.row, each.column) for row, each in found.items()] == [
+        (0, 0, "tags"),
+        (1, 1, "age"),
+        (3, 3, "age"),
+    ]
+    assert fitted.refused({"age": [1, None], "hour": ["x", "y"]}, 2) == {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,15 +16,16 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette")
 
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Schema
-from spidertensor.learner.errors import LearnerError
 from spidertensor.service import attributes
-from spidertensor.service.bodies import JSON, entries
-from spidertensor.service.consumer import ConsumedStream, Consumer
+from spidertensor.service.bodies import JSON, Wanted, entries
 from spidertensor.service.errors import ServiceError
+from spidertensor.service.from_stream import packed, unpacked
 from spidertensor.service.journaled import JournaledLearner
 from spidertensor.service.opening import NewModel, opened
 from spidertensor.service.requests import Request
 from spidertensor.service.served import UNLIMITED, wanted_to_learn
+from spidertensor.sources import Chunk
+from spidertensor.spider.likelihoods import GAUSSIAN
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 SETTINGS = {"random_state": 1, "committee": 1, "rank": 2, "hidden": [4], "scaling": [0.0, 1.0]}
@@ -84,13 +86,43 @@ def test_a_new_model_is_described_before_its_first_entry_and_comes_back_from_its
     saved.close()
 
 
-def test_a_stream_is_refused_before_it_is_read(tmp_path):
-    served = opened(tmp_path / "m.spider", new({"user": ["age"], "movie": []}))
-    owner: Any = SimpleNamespace(served=served)
-    stream: Any = None
-    with pytest.raises(LearnerError, match="has attributes"):
-        Consumer(owner, ConsumedStream(stream, {}))
-    served.close()
+def objects(*cells: Any) -> np.ndarray:
+    return np.fromiter(cells, object, len(cells))
+
+
+def test_attributes_of_messages_come_back_from_the_journal():
+    """With their types; missing ones are left out, and what JSON cannot write makes a message bad."""
+    cells = {
+        "age": np.array([31.5, np.nan, np.inf, 7.0]),
+        "tags": objects(["a", "b"], None, {"a": 0.5}, {"x": 2**70, "y": 1}),
+        "time": np.array(["2024-05-31T18:30:00", "NaT", "2024-05-31", "2024-06-01"], "M8[s]"),
+    }
+    chunk = Chunk(
+        [np.arange(4), objects("m", "n", "o", "p")], np.array([1.0, 2.0, 3.0, 4.0]), np.arange(1, 5), [], 4,
+        None, place="at {}".format, attributes=cells,
+    )  # fmt: skip
+    wanted = Wanted(["user", "movie"], "rating", GAUSSIAN, 10, attributes=["age", "tags", "time", "city"])
+    found, messages = unpacked(packed(chunk, wanted.columns, {"row": 4}, texts=True), wanted)
+    assert (messages.rows, messages.texts, messages.place) == ([1, 2, 4], True, {"row": 4})
+    assert [(bad.row, bad.reason, where) for bad, where in messages.bad] == [(3, "age is infinite", "at 3")]
+    assert found.columns[0].tolist() == [0, 1, 3]
+    assert found.values.tolist() == [1.0, 2.0, 4.0]
+    assert found.given.keys() == {"age", "tags", "time"}
+    assert found.given["age"].tolist() == [31.5, None, 7.0]
+    assert found.given["tags"].tolist()[:2] == [["a", "b"], None]
+    assert found.given["tags"][2]["y"] == 1
+    times = [each and datetime.fromisoformat(each) for each in found.given["time"]]
+    assert times == [datetime(2024, 5, 31, 18, 30), None, datetime(2024, 6, 1)]
+
+
+@pytest.mark.parametrize("cell", ["\ud800", ["a", "\ud800"], {"\ud800": 1.0}])
+def test_text_that_is_not_unicode_makes_a_message_bad(cell):
+    ids, cells = [np.arange(2)], {"tags": objects("a", cell)}
+    chunk = Chunk(ids, np.ones(2), np.arange(1, 3), [], 2, None, place=str, attributes=cells)
+    wanted = Wanted(["user"], "rating", GAUSSIAN, 10, attributes=["tags"])
+    found, messages = unpacked(packed(chunk, wanted.columns, {}), wanted)
+    assert (messages.rows, found.given["tags"].tolist()) == ([1], ["a"])
+    assert [(bad.row, bad.reason) for bad, _ in messages.bad] == [(2, "text that is not Unicode")]
 
 
 plain = (

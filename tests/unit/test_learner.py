@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor import Number, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.learner.chunks import joined
@@ -49,6 +49,18 @@ def test_refused_entries_are_named_by_their_place_in_the_call_and_left_out():
     assert [column.tolist() for column in learned.ids] == [[1, 3], [0, 0]]
     assert learner.entries == 2
     assert learner.estimator.mode_names_ == ["user", "film"]
+
+
+def test_cells_that_a_column_cannot_have_are_refused_one_by_one():
+    model = SpiderRegressor(modes={"user": [Number("age")], "film": []}, scaling=(0.0, 1.0), **SMALL)
+    learner = Learner(model, Path("m"), ["user", "film"], "stars")
+    refused = []
+    ages = np.fromiter([31, "old", None, np.inf, 4, "x"], object, 6)
+    learned = learner.learn(
+        IDS, VALUES, lambda error: refused.append((error.rows, error.column)), {"age": ages}
+    )
+    assert refused == [((1,), "age"), ((3,), "age"), ((5,), "age")]
+    assert learned.kept.tolist() == [0, 2, 4]
 
 
 def test_nothing_is_learned_if_entries_must_not_be_left_out():

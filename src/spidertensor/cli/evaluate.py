@@ -176,7 +176,7 @@ def evaluate(
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
     _check_events(data, events, over, value, own=own, values=binary or counts)
     names, schema = options.modes_and_schema(modes, kind)
-    _check_attributes(schema, attributes, own=own, events=events, method=method)
+    _check_attributes(schema, attributes, own=own, method=method)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
 
     def own_file() -> tuple[Dataset, dict[str, Any]]:
@@ -204,6 +204,7 @@ def evaluate(
             protocol and protocol.value,
             settings,
             engine,
+            partial(_describe, attributes),
         )
         (output.print_json if as_json else ranked_events.show)(record)
         return
@@ -296,18 +297,11 @@ def _check_events(
         raise CommandError("--over needs --events")
 
 
-def _check_attributes(
-    schema: Schema | None, attributes: list[str] | None, *, own: bool, events: bool, method: str
-) -> None:
+def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, own: bool, method: str) -> None:
     if attributes and schema is None:
         raise CommandError("--attributes needs attributes: name them in --modes as well, such as movie+year")
     if schema is None or not own:
         return
-    if events:
-        raise CommandError(
-            "events with attributes cannot be evaluated: name only columns of ids in --modes, or learn them "
-            "with spider fit, whose score compares them with popularity"
-        )
     if method != "spider":
         raise CommandError(f"{method} learns from ids alone: name only columns of ids in --modes")
 

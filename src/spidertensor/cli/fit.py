@@ -191,7 +191,7 @@ def fit(
     spider fit r.csv --modes user+age,movie+tags --kind 'tags=many:|' --value v
     spider fit r.csv --modes user,movie+year --attributes movie=m.csv --value v
 
-    The rows of a file are read and then learned several times, in random order; see docs/history.md. Rows
+    The rows of a file are read and then learned several times, in random order; see docs/passes.md. Rows
     of a pipe or a stream, and more rows of a known model, are learned once, in order and in constant
     memory. Ctrl-C saves and stops; --resume continues with the first row not yet learned. The score is
     shown next to two floors: the mean of the values so far, and one number per node.

@@ -86,7 +86,7 @@ def _attributes(estimator: Any) -> list[dict[str, Any]]:
             "kind": column.spec.kind,
             "values": column.n_rows,
             "described": column.n_described,
-            "left_out": column.n_left_out,
+            "evicted": column.n_evicted,
         }
         for column in columns.columns
     ]

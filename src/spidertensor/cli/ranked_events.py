@@ -27,11 +27,13 @@ def evaluate_events(
     protocol: str | None,
     settings: dict[str, Any],
     engine: options.Engine,
+    describe: Callable[[Any], Any] = lambda estimator: None,
 ) -> dict[str, Any]:
     """Evaluate a method on events and return its record.
 
     load:     returns the data, and facts about its file for the record
     settings: rank, batch_size and seed
+    describe: sets attributes of an estimator
     """
     from spidertensor.evaluation.popularity import popularity
 
@@ -50,8 +52,17 @@ def evaluate_events(
         built, _ = methods[method].for_run(data, chosen)
     except ModuleNotFoundError as error:
         raise CommandError(f"{method} needs {error.name}: pip install 'spidertensor[jax]'") from None
-    ranked = {}
-    for each, how in ((method, built), ("popularity", popularity(len(data.shape)))):
+    floor, ranked = popularity(len(data.shape)), {}
+    if data.schema is not None and data.events_over is not None:
+        from spidertensor.evaluation.with_attributes import of_events, of_ids
+
+        own = {each: chosen[each] for each in ("rank", "batch_size", "engine")}
+        floor = of_ids(floor)
+        try:
+            built = of_events(data.table, data.schema, data.events_over, describe, own)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+    for each, how in ((method, built), ("popularity", floor)):
         with output.working(f"{each} learns and ranks {name}"):
             ranked[each] = _rows(data, how, protocol, settings)
     full = ranked[method]["full"]
@@ -80,15 +91,16 @@ def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> di
     from spidertensor.evaluation.last_out import last_out, prequential_ranks
 
     over, seed = data.modes.index(data.events_over), settings["seed"]
+    about = {"over": over, "seed": seed, "n_modes": len(data.modes)}
     if data.time_order is None:  # no times: hold out a random event of each user
         events = take(data.train, np.random.default_rng(seed).permutation(len(data.train.value)))
     else:
         events = data.in_time_order()
     if protocol == "prequential":
-        rows = prequential_ranks(method, events, over=over, seed=seed)
+        rows = prequential_ranks(method, events, **about)
     else:
         size = settings["batch_size"]
-        rows = last_out(method, events, over=over, n_nodes=data.shape[over], batch_size=size, seed=seed)
+        rows = last_out(method, events, n_nodes=data.shape[over], batch_size=size, **about)
     return {row["test"]: row for row in rows}
 
 

@@ -75,6 +75,17 @@ def add_columns(learner: Learner, schema: Schema | None) -> list[str]:
     return [name for name in learner.attributes if name not in before]
 
 
+def check_no_new_columns(learner: Learner, schema: Schema | None) -> None:
+    """Raise an error if --modes has attributes that an existing model does not have, or of another kind."""
+    known = learner.estimator._schema
+    if schema is None or _as_stored(schema, known) == known:
+        return
+    raise CommandError(
+        f"{learner.path} has other attributes than --modes and --kind say; leave both out, or add attributes "
+        "with spider fit --add"
+    )
+
+
 def _as_stored(schema: Schema, known: Schema | None) -> Schema:
     """The schema with columns as the model has them, where --kind says nothing else."""
     modes = () if known is None else known.modes

@@ -15,6 +15,7 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from spidertensor.estimator.columns import Schema
     from spidertensor.service.consumer import ConsumedStream
     from spidertensor.service.journaled import JournaledLearner
     from spidertensor.service.server import Settings
@@ -24,7 +25,12 @@ Model = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The model file; created if it does not exist.")
 ]
 Modes = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="The id columns of a new model, such as user,movie.")
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="The id columns of a new model, such as user,movie; with attributes user+age,movie+genres, "
+        "when=hour+time (see spider fit).",
+    ),
 ]
 Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column of a new model.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
@@ -66,6 +72,7 @@ def serve(
     model: Model = None,
     modes: Modes = None,
     value: Value = None,
+    kind: options.Kinds = None,
     binary: Binary = False,
     events: event_options.Events = False,
     over: event_options.Over = None,
@@ -102,6 +109,7 @@ def serve(
 
     \b
     spider serve --model ratings.spider --modes user,movie --value rating
+    spider serve --model r.spider --modes user+age,movie --value rating
     spider serve --model ratings.spider --from redis://localhost:6379/ratings
     spider serve --follow ratings.spider --port 8081
     spider serve --model r.spider --host 0.0.0.0 --token-file token
@@ -119,6 +127,7 @@ def serve(
     if from_ is not None and model is None:
         raise CommandError("--from needs --model, a model that learns")
     every = _every(checkpoint_every)
+    names, schema = options.modes_and_schema(modes, kind)
     given = {
         "scaling": None if scaling is None else options.numbers("--scaling", scaling, float),
         "memory": memory,
@@ -160,8 +169,7 @@ def serve(
         files.check_apart({"--model": model, "--rejects": rejects})
         files.check_writable(model)
         with files.locked(model):
-            names = None if modes is None else options.words(modes)
-            served = _opened(model, names, value, binary, given, rejects)
+            served = _opened(model, names, value, binary, schema, given, rejects)
             try:
                 consumed = None
                 if from_ is not None:
@@ -210,10 +218,11 @@ def _opened(
     modes: list[str] | None,
     value: str | None,
     binary: bool,
+    schema: Schema | None,
     given: dict[str, Any],
     rejects: Path,
 ) -> JournaledLearner:
-    from spidertensor.cli.same_settings import check_same
+    from spidertensor.cli.same_settings import check_no_new_columns, check_same
     from spidertensor.service.from_stream import Rejects
     from spidertensor.service.opening import NewModel, opened
 
@@ -221,10 +230,13 @@ def _opened(
     if modes is not None:
         given = event_options.with_mode_numbers(given, modes)
     kind = "SpiderClassifier" if binary or events else "SpiderRegressor"
-    new = None if modes is None or (value is None and not events) else NewModel(kind, modes, value, given)
+    new = None
+    if modes is not None and (value is not None or events):
+        new = NewModel(kind, modes, value, given, None if schema is None else schema.to_json())
     if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
         raise CommandError(f"{path}: no such model; a new one needs --modes and --value, or --events")
-    if modes is not None and len({*modes, value}) != len(modes) + 1:
+    columns = () if schema is None else schema.inputs
+    if modes is not None and (len({*modes, value}) != len(modes) + 1 or value in columns):
         raise CommandError("a column is named twice in --modes and --value")
     served = opened(path, new, value)
     # Even without --from, because the journal may contain messages of a stream.
@@ -232,7 +244,8 @@ def _opened(
     try:
         if modes is None:
             given = event_options.with_mode_numbers(given, served.learner.modes)
-        check_same(served.learner, modes, value, binary=binary, paper=False, **given)
+        check_same(served.learner, modes, value, binary=binary, paper=False, schema=schema, **given)
+        check_no_new_columns(served.learner, schema)
     except CommandError:
         served.close()
         raise
@@ -288,8 +301,10 @@ def _consumed(
     if found.is_latest:
         del about["bad"]  # the model continues its own count
     how = {
-        "likelihood": learner.estimator.likelihood_, "all_text": found.all_text, "position": start["stream"],
+        "likelihood": learner.estimator.likelihood_, "position": start["stream"],
+        "all_text": found.all_text and [found.all_text[mode] for mode in learner.with_ids],
+        "attributes": learner.attributes,
     }  # fmt: skip
     if letters is not None and served.rejects is not None:
         served.rejects.letters = DeadLetters(letters.sender())
-    return ConsumedStream(sources.open(stream, learner.modes, learner.value, **how), about)
+    return ConsumedStream(sources.open(stream, learner.id_columns, learner.value, **how), about)

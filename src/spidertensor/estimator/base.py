@@ -378,6 +378,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         self.n_features_in_ = len(columns.ids)
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
+            self._notes.names = columns.names
 
     def _start(self, columns: Columns, value: NDArray[np.float64], scaling: Scaling | None = None) -> Fitted:
         """The model before its first entry, which is of these. scaling: None: a batch of them decides"""

@@ -150,20 +150,36 @@ def _learned_bags(
     fitted: Fitted, checked: Checked, index: NDArray[np.int64], parts: list[Segment]
 ) -> tuple[Bags, list[Segment]]:
     """The attributes of the entries, segment by segment: in each some nodes may have become others."""
-    assert fitted.columns is not None
+    columns, n_modes = fitted.columns, len(fitted.nodes)
+    assert columns is not None
     if not parts:
-        return fitted.columns.bags(checked, index, learn=True), parts
+        bags = columns.bags(checked, index, learn=True)
+        if not columns.restarts:
+            return bags, parts
+        return bags, _with_restarts(
+            [Segment(0, [[] for _ in range(n_modes + len(columns.columns))])], columns
+        )
     found, longer = [], []
     for number, (start, reused) in enumerate(parts):
         end = parts[number + 1].start if number + 1 < len(parts) else len(index)
-        of_tables: list[list[int]] = [[] for _ in fitted.columns.tables]
+        of_tables: list[list[int]] = [[] for _ in columns.tables]
         for mode, rows in enumerate(reused):
             if rows:
-                for table, afresh in fitted.columns.clear(mode, np.array(rows)).items():
+                for table, afresh in columns.clear(mode, np.array(rows)).items():
                     of_tables[table].extend(afresh.tolist())
-        found.append(fitted.columns.bags(checked.cut(start, end), index[start:end], learn=True))
-        longer.append(Segment(start, [*reused, *of_tables]))
+        found.append(columns.bags(checked.cut(start, end), index[start:end], learn=True))
+        longer += _with_restarts([Segment(start, [*reused, *of_tables])], columns)
     return concatenated(found), longer
+
+
+def _with_restarts(parts: list[Segment], columns: FittedColumns) -> list[Segment]:
+    """A segment, cut where values of its attributes were evicted."""
+    first, empty = parts[0].start, len(parts[0].reused)
+    for entry, table, rows in columns.restarts:
+        if first + entry > parts[-1].start:
+            parts.append(Segment(first + entry, [[] for _ in range(empty)]))
+        parts[-1].reused[empty - len(columns.columns) + table].extend(rows.tolist())
+    return parts
 
 
 def bags_of(fitted: Fitted, columns: Columns, index: NDArray[np.int64]) -> Bags | None:
@@ -187,7 +203,7 @@ def describe(
     reused: list[list[int]] = [[] for _ in (*nodes, *columns.columns)]
     if not isinstance(own, BoundedIndex):
         columns.describe(mode, own.find_or_add(ids), checked)
-        return reused
+        return _with_evicted(reused, columns)
     if len(ids) > own.limit:
         reason = (
             f"{len(ids)} ids, but at most {own.limit} of {columns.schema.names[mode]} are kept (max_nodes)"
@@ -203,6 +219,12 @@ def describe(
         for table_number, afresh in columns.clear(mode, rows).items():
             reused[len(nodes) + table_number] = afresh.tolist()
     columns.describe(mode, numbers, checked)
+    return _with_evicted(reused, columns)
+
+
+def _with_evicted(reused: list[list[int]], columns: FittedColumns) -> list[list[int]]:
+    for _, table, rows in columns.restarts:
+        reused[len(reused) - len(columns.columns) + table].extend(rows.tolist())
     return reused
 
 

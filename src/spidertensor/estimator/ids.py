@@ -223,8 +223,11 @@ def to_index(nodes: Sequence[NodeIndex], columns: Columns, *, add: bool) -> NDAr
     return index
 
 
-def checked_ids(ids: Column) -> Column:
-    """The ids as an int64 array or a sequence of plain Python objects; EntryError if one is not allowed."""
+def checked_ids(ids: Column, noun: str = "id") -> Column:
+    """The ids as an int64 array or a sequence of plain Python objects; EntryError if one is not allowed.
+
+    noun: what errors call them, if they are the values of an attribute
+    """
     if isinstance(ids, np.ndarray):
         if ids.ndim != 1:
             raise EntryError(f"the ids of one mode must be 1-D, got shape {ids.shape}")
@@ -232,11 +235,11 @@ def checked_ids(ids: Column) -> Column:
             return ids
         kind = ids.dtype.kind
         if kind == "c":
-            raise no_id(f"Complex data not supported: {ids.dtype}")
+            raise no_id(f"Complex data not supported: {ids.dtype}", noun=noun)
         if kind == "i" or (kind == "u" and ids.max(initial=0) < 2**63):
             return ids.astype(np.int64)
         if kind in "mMV":  # before tolist, which turns nanoseconds into ints
-            raise no_id(str(ids.dtype))
+            raise no_id(str(ids.dtype), noun=noun)
         ids = ids.tolist()
     kinds = set(map(type, ids))
     if kinds == {int}:
@@ -249,30 +252,31 @@ def checked_ids(ids: Column) -> Column:
     plain = []
     for row, raw in enumerate(ids):
         try:
-            plain.append(_plain(raw))
+            plain.append(_plain(raw, noun))
         except EntryError as error:
             raise error.but(row=row) from None
     return plain
 
 
-def _plain(raw: Any, depth: int = 0) -> Any:
+def _plain(raw: Any, noun: str = "id", depth: int = 0) -> Any:
     """The id as a plain Python object; EntryError if it cannot be one."""
     if type(raw) in _PLAIN:
         return raw
     if isinstance(raw, np.generic) and raw.dtype.kind in "biufSU":
         raw = raw.item()
     if isinstance(raw, float) and not isfinite(raw):
-        raise EntryError("missing id (NaN)" if isnan(raw) else "infinite id", kind="id", value=raw)
+        reason = f"missing {noun} (NaN)" if isnan(raw) else f"infinite {noun}"
+        raise EntryError(reason, kind="id", value=raw)
     for kind, exact in _EXACT.items():
         if isinstance(raw, kind):
             return exact(raw)
     if isinstance(raw, tuple):
         if depth == MAX_DEPTH:
-            raise EntryError(f"id nested more than {MAX_DEPTH} tuples deep", kind="id", value=raw)
-        return tuple(_plain(part, depth + 1) for part in raw)
+            raise EntryError(f"{noun} nested more than {MAX_DEPTH} tuples deep", kind="id", value=raw)
+        return tuple(_plain(part, noun, depth + 1) for part in raw)
     if raw is None or type(raw).__name__ in ("NAType", "NaTType"):  # from pandas, without importing it
-        raise EntryError(f"missing id ({raw})", kind="id", value=raw)
-    raise no_id(type(raw).__name__, raw)
+        raise EntryError(f"missing {noun} ({raw})", kind="id", value=raw)
+    raise no_id(type(raw).__name__, raw, noun)
 
 
 def _encode(text: str) -> bytes:

@@ -316,8 +316,9 @@ def _frame_columns(series: dict[str, Any], names: Sequence[str] | None) -> Colum
     return Columns(found, wanted)
 
 
-def no_id(what: str, value: Any = None) -> EntryError:
-    reason = f"{what} cannot be an id"
+def no_id(what: str, value: Any = None, noun: str = "id") -> EntryError:
+    """noun: what it should have been, an id or a value"""
+    reason = f"{what} cannot be {'an' if noun == 'id' else 'a'} {noun}"
     return EntryError(reason, kind="id", value=value, remedy="convert to str or int first")
 
 

@@ -9,6 +9,8 @@
     0 or 1      the same, and all counts are 0 or 1
     one node    all events have the same node in the mode of the negatives
     few nodes   that mode has no more nodes than negatives are drawn per event
+    number as id, time as id
+                ids that are rather numbers or times (number_ids.py)
     unseen      most ids of a prediction were never learned (unseen.py)
     again       a call learned the same entries as the one before
     grouped     entries that are learned once are sorted by a mode
@@ -28,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from spidertensor.estimator import steady_counts, unseen
+from spidertensor.estimator import number_ids, steady_counts, unseen
 from spidertensor.estimator.fitted import Fitted, units
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import SpiderWarning
@@ -68,8 +70,10 @@ class Noting:
 class Notes:
     """Statistics of what was learned since the model was created or loaded, and the kinds of notes given."""
 
+    names: Sequence[str] | None = None  # of the modes, if they are known
     _given: set[str] = field(default_factory=set)
     _entries: int = 0
+    _ids_judged: bool = False
     _first: float = 0.0  # the first value
     _vary: bool = False
     _above_one: bool = False  # whether a count was above 1
@@ -114,6 +118,8 @@ class Notes:
         self._entries += n
         if not self._vary and self._entries >= MANY_EQUAL:
             self._judge_variety(fitted)
+        if not self._ids_judged and self._entries >= number_ids.FEWEST_ENTRIES:
+            self._judge_ids(fitted)
         if not fitted.model.likelihood.intervals:
             return
         self._values.append(value)
@@ -146,6 +152,8 @@ class Notes:
         """Judge what there is: no more entries will come, so fewer of them are enough."""
         if self._entries >= FEWEST_EQUAL:
             self._judge_variety(fitted)
+        if not self._ids_judged:
+            self._judge_ids(fitted)
         if self._in_part >= SHORTEST_PART_ENTRIES:
             self._judge_part(fitted)
         if self._entries >= FEWEST_EQUAL:
@@ -177,6 +185,13 @@ class Notes:
         reason = f"all {self._entries:,} values are {self._first:g}, so there is nothing to learn from them"
         remedy = remedies.get(self._first, "add entries of other values")
         self._give(SpiderWarning(reason, kind="one value", remedy=remedy))
+
+    def _judge_ids(self, fitted: Fitted) -> None:
+        self._ids_judged = True
+        if self._entries == int(fitted.state.counts.entries):  # none came before loading
+            warning = number_ids.note(fitted.nodes, self._entries, self.names)
+            if warning is not None:
+                self._give(warning)
 
     def _judge_draws(self, fitted: Fitted) -> None:
         """Events all have the value 1, so variety is in the nodes: there must be another one to draw."""

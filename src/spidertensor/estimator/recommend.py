@@ -111,8 +111,10 @@ class _Bags:
         if fitted.columns is not None and fitted.columns.tables:
             self._columns = fitted.columns
             names = fitted.columns.schema.names
-            self._same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
-            self._over = names[candidates.over]
+            read = {holder.spec.name for column in fitted.columns.columns for holder in column.holders}
+            same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
+            self._same = {name: raw for name, raw in same.items() if name in read}
+            self._over = names[candidates.over] if names[candidates.over] in read else None
 
     def of(self, places: Ints, numbers: list[Ints]) -> Bags | None:
         """numbers: per mode, the nodes of the candidates at these places"""
@@ -120,7 +122,8 @@ class _Bags:
             return None
         n = len(places)
         table: dict[str, Any] = {name: [value] * n for name, value in self._same.items()}
-        table[self._over] = [self._candidates.ids[place] for place in places.tolist()]
+        if self._over is not None:  # an attribute of the same name
+            table[self._over] = [self._candidates.ids[place] for place in places.tolist()]
         index = np.stack(np.broadcast_arrays(*numbers, places)[:-1], axis=1)
         return self._columns.bags(self._columns.check(table, n), index, learn=False)
 

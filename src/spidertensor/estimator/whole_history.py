@@ -82,7 +82,13 @@ class LearnsHistory:
             fitted = self._start(columns, value, scaling)._replace(classes=classes)
         with deferred_interrupts():
             scaled_values(value, fitted)  # refuses what is too far off
-            fitted, (index, bags, _) = with_room(fitted, columns)
+            fitted, (index, bags, segments) = with_room(fitted, columns)
+            if segments:
+                raise EntryError(
+                    "a column of attributes has more values than the model keeps",
+                    kind="passes",
+                    remedy="pass passes=1, with which the values longest unseen make room",
+                )
             self._keep_learned(fitted, columns)
             self._collected = self._collected or Collected()
             self._collected.add(index, value, bags, when)

@@ -4,7 +4,8 @@
                        of the held-out event among those that the user has not had
     prequential_ranks  one pass over a stream; rank the node of every n-th event before learning it
 
-An event is an entry with the value 1. The mode `over` is ranked; the other modes are the context.
+An event is an entry with the value 1. The mode `over` is ranked; the other modes are the context. The index
+may have a further column that is none of them, the row of a table (with_attributes.py): `n_modes` says so.
 The user is the node of the first mode other than `over`. Candidates are the nodes learned so far, without
 those that the same context has had, because a recommendation would leave them out. So an event that
 repeats a learned one is not scored, and an event whose node was never learned has rank inf.
@@ -58,7 +59,9 @@ class Ranked(NamedTuple):
     coverage: float  # share of learned nodes that appear in any full top ten
 
 
-def split_last(events: Batch, over: int, *, shuffled_by: int | None = None) -> LastOut:
+def split_last(
+    events: Batch, over: int, *, shuffled_by: int | None = None, n_modes: int | None = None
+) -> LastOut:
     """Hold out the last event of each user who has at least two. `events` are in time order.
 
     A last event that repeats an earlier one is learned instead. shuffled_by: a
@@ -68,7 +71,7 @@ def split_last(events: Batch, over: int, *, shuffled_by: int | None = None) -> L
     n = len(user)
     _, from_end, counts = np.unique(user[::-1], return_index=True, return_counts=True)
     last = n - 1 - from_end[counts > 1]
-    first = np.unique(events.index, axis=0, return_index=True)[1]
+    first = np.unique(events.index[:, :n_modes], axis=0, return_index=True)[1]
     last = np.intersect1d(last, first)  # without events that repeat an earlier one
     learned = np.delete(np.arange(n), last)
     if shuffled_by is not None:
@@ -95,7 +98,14 @@ def _renumbered(index: NDArray[np.int64], over: int, numbers: NDArray[np.int64])
 
 
 def rank_held(
-    scorer: Scorer, split: LastOut, over: int, n_nodes: int, *, seed: int = 0, others: int = N_SAMPLED
+    scorer: Scorer,
+    split: LastOut,
+    over: int,
+    n_nodes: int,
+    *,
+    seed: int = 0,
+    others: int = N_SAMPLED,
+    n_modes: int | None = None,
 ) -> Ranked:
     """Rank the nodes of held-out events among all learned nodes that their contexts have not had.
 
@@ -103,7 +113,7 @@ def rank_held(
     """
     learned = np.zeros(n_nodes, bool)
     learned[split.train.index[:, over]] = True
-    had = _Had(np.concatenate([split.train.index, split.held]), over)
+    had = _Had(np.concatenate([split.train.index, split.held])[:, :n_modes], over)
     rng = np.random.default_rng(seed)
     n_learned, size = len(split.train.value), max(BLOCK_PREDICTIONS // n_nodes, 1)
     full, sampled, listed = [], [], [np.empty(0, np.int64)]
@@ -142,13 +152,14 @@ def last_out(
     batch_size: int = 256,
     seed: int = 0,
     shuffled: bool = False,
+    n_modes: int | None = None,
 ) -> Iterator[Row]:
     """Learn all but the last event of each user, in time order or shuffled; rank the held-out events.
 
     events:  in time order
     n_nodes: number of nodes of the mode `over`
     """
-    train, held = split_last(events, over, shuffled_by=seed if shuffled else None)
+    train, held = split_last(events, over, shuffled_by=seed if shuffled else None, n_modes=n_modes)
     numbers = numbers_by_arrival(train.index[:, over], n_nodes)
     learned = Batch(_renumbered(train.index, over, numbers), train.value)
     split = LastOut(learned, _renumbered(held, over, numbers))
@@ -158,7 +169,7 @@ def last_out(
     assert step is not None  # a pass over no entries raises
     began = perf_counter()
     scorer = method_scorer(method, step.state, over, np.arange(n_nodes))
-    ranked = rank_held(scorer, split, over, n_nodes, seed=seed)
+    ranked = rank_held(scorer, split, over, n_nodes, seed=seed, n_modes=n_modes)
     seconds = perf_counter() - began
     done = progress(step, lost, n_scored=len(split.held), skipped=0)
     yield _scores("full", ranked.full, ranked.coverage) | done | {"ranking_seconds": seconds}
@@ -166,7 +177,13 @@ def last_out(
 
 
 def prequential_ranks(
-    method: Method, stream: Batch, *, over: int, seed: int = 0, every: int = EVERY_EVENTS
+    method: Method,
+    stream: Batch,
+    *,
+    over: int,
+    seed: int = 0,
+    every: int = EVERY_EVENTS,
+    n_modes: int | None = None,
 ) -> Iterator[Row]:
     """Learn `stream` in batches of `every` events; rank the first event of each batch before learning it.
 
@@ -176,7 +193,7 @@ def prequential_ranks(
         raise ValueError("a static method has no prequential ranks, because it needs all entries at once")
     n_nodes = int(stream.index[:, over].max(initial=-1)) + 1
     index = _renumbered(stream.index, over, numbers_by_arrival(stream.index[:, over], n_nodes))
-    node, had, seen = index[:, over], _Had(index, over), np.zeros(n_nodes, bool)
+    node, had, seen = index[:, over], _Had(index[:, :n_modes], over), np.zeros(n_nodes, bool)
     skipped = int(SKIPPED_SHARE * len(index))
     ranks, listed, seconds, lost, step = [], [np.empty(0, np.int64)], 0.0, NotLearned(), None
     for step in one_pass(method, Batch(index, stream.value), every, seed, 1):

@@ -9,16 +9,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.columns import FittedColumns, Mode, Schema
+from spidertensor.estimator.event_rule import NEGATIVES
 from spidertensor.estimator.groups import paths
 from spidertensor.estimator.inputs import Columns
-from spidertensor.faults import EntryError
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -70,6 +70,53 @@ def of_estimator(
     return Method(init, update, predict, quantile=quantile if likelihood.intervals else None)
 
 
+class EventState(NamedTuple):
+    """estimator: learns the events. ids: of the nodes to rank, by number, as far as they were learned"""
+
+    estimator: SpiderClassifier
+    ids: NDArray[Any]
+
+
+def of_events(
+    table: Table, schema: Schema, over: str, describe: Describe, settings: Mapping[str, Any]
+) -> Method:
+    """The same for events. A node that takes the place of an event's own has what the model knows of it.
+
+    over: the mode that is ranked; ValueError if a column depends on the nodes that are drawn from it
+    """
+    columns, number = FittedColumns(schema), schema.number_of(over)
+    columns.check_drawn([number])
+    holders = [holder for column in columns.columns for holder in column.holders]
+    of_node = {holder.spec.name for holder in holders if holder.owner == number}
+    names = tuple(mode.name for mode in schema.modes if mode.has_id)
+    place = names.index(over)
+
+    def init(seed: int) -> EventState:
+        own = dict(settings) | {"modes": schema, "random_state": seed, "negatives_over": over}
+        estimator = SpiderClassifier(negatives=NEGATIVES).set_params(**paths(own))
+        describe(estimator)
+        # Of nodes that were never learned nothing is asked: they are no candidates.
+        return EventState(estimator, np.repeat(table[over][:1], len(table[over])))
+
+    def update(state: EventState, batch: Batch) -> tuple[EventState, Update]:
+        rows = batch.index[:, -1]
+        given = {name: column[rows] for name, column in table.items()}
+        state.ids[batch.index[:, place]] = given[over]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return state, state.estimator.learn(Columns([given[name] for name in names], names, given))
+
+    def predict(state: EventState, index: NDArray[np.integer], bags: Any = None) -> Prediction:
+        rows = index[:, -1]
+        given = {name: column[rows] for name, column in table.items() if name not in of_node}
+        given[over] = state.ids[index[:, place]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return state.estimator.predict_parts(Columns([given[name] for name in names], names, given))
+
+    return Method(init, update, predict)
+
+
 def of_ids(method: Method) -> Method:
     """The same method, without the last column of the index."""
 
@@ -86,14 +133,9 @@ def decided(schema: Schema, given: Table) -> Schema:
     """The schema with what its columns are, as far as the first rows show it. given: these rows"""
     columns, first = FittedColumns(schema), given
     n = len(next(iter(first.values()), ()))
-    while True:
-        try:
-            columns.begin(columns.check(first, n))
-            break
-        except EntryError as error:  # a bad row, which decides nothing
-            if error.row is None:
-                raise
-            first, n = {name: np.delete(column, error.row) for name, column in first.items()}, n - 1
+    while bad := list(columns.refused(first, n)):  # rows that decide nothing
+        first, n = {name: np.delete(column, bad) for name, column in first.items()}, n - len(bad)
+    columns.begin(columns.check(first, n))
     specs = {(column.mode, column.spec.name): column.spec for column in columns.columns}
     return Schema(
         tuple(

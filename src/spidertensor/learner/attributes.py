@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spidertensor.estimator.columns import FittedColumns, Schema
+from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.loading import Estimator
+from spidertensor.faults import EntryError
 
 
 def schema_of(estimator: Estimator) -> Schema | None:
@@ -35,6 +39,12 @@ def kinds(estimator: Estimator) -> dict[str, str]:
     """What each of these columns is (FittedColumns.kinds), as far as it is decided."""
     schema = schema_of(estimator)
     return {} if schema is None else _columns(estimator, schema).kinds
+
+
+def refused(estimator: Estimator, given: Mapping[str, Column], n: int) -> dict[int, EntryError]:
+    """The entries whose attributes the model refuses, and why."""
+    schema = schema_of(estimator)
+    return {} if schema is None else _columns(estimator, schema).refused(given, n)
 
 
 def _columns(estimator: Estimator, schema: Schema) -> FittedColumns:

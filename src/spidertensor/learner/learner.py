@@ -19,7 +19,7 @@ from spidertensor.estimator.labels import Classes, Label
 from spidertensor.estimator.loading import Estimator
 from spidertensor.estimator.times import sortable
 from spidertensor.faults import EntryError
-from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids
+from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids, refused
 from spidertensor.learner.errors import LearnerError
 from spidertensor.learner.position import Position
 from spidertensor.learner.scores import Scores
@@ -170,7 +170,13 @@ class Learner:
                 rows = list(error.rows) or ([] if error.row is None else [error.row])
                 if not rows:
                     raise
-                refuse(error.but(rows=tuple(kept[rows].tolist())))
+                cells = refused(self.estimator, given, len(values)) if error.column in given else {}
+                for row, each in cells.items():  # all that have a cell like this
+                    refuse(each.but(rows=(int(kept[row]),)))
+                if cells:
+                    rows = list(cells)
+                else:
+                    refuse(error.but(rows=tuple(kept[rows].tolist())))
                 kept = np.delete(kept, rows)
                 ids, values = [np.delete(column, rows) for column in ids], np.delete(values, rows)
                 given = {name: np.delete(column, rows) for name, column in given.items()}

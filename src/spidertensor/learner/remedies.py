@@ -43,6 +43,14 @@ REMEDIES = {
         "compare with a model of continuous values, without --counts",
     ),
     "0 or 1": Remedy("learn them with --binary", "start the model with --binary"),
+    "number as id": Remedy(
+        "name it as an attribute, such as price in --modes user,item,of=price --kind price=number",
+        "start a model that has it as an attribute: --modes user,item,of=price --kind price=number",
+    ),
+    "time as id": Remedy(
+        "name it as an attribute, such as time in --modes user,item,when=time --kind time=calendar",
+        "start a model that has it as an attribute: --modes user,item,when=time --kind time=calendar",
+    ),
     "id": Remedy(service="send a number, a string or a boolean"),
     "no header": Remedy("if the first line is not a header, name the columns with --columns"),
     "tabs": Remedy("use --format tsv"),

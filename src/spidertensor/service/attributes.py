@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from spidertensor.estimator.columns import FittedColumns
 from spidertensor.faults import EntryError, Fault
-from spidertensor.learner.attributes import attribute_columns
+from spidertensor.learner.attributes import attribute_columns, refused
 from spidertensor.learner.learner import Learner
 from spidertensor.service.bodies import Entries, Wanted, entries, short
 from spidertensor.service.errors import ServiceError
+from spidertensor.sources.attributes import typed_texts
 
 ATTRIBUTES = "application/x-spider-attributes"  # never accepted from a client
 _REMEDY = "send a value of the column's kind, or null"
@@ -59,17 +59,23 @@ def table(body: bytes, media_type: str, learner: Learner, mode: str, max_rows: i
 
 def bad_cells(learner: Learner, found: Entries, error: EntryError) -> list[Fault]:
     """One fault for each row whose attributes the model refuses, as it did with `error`."""
-    schema, fitted = learner.estimator._schema, learner.estimator._learned
-    if schema is None or error.column not in found.given:
+    if error.column not in found.given:
         return []
-    columns = FittedColumns(schema) if fitted is None or fitted.columns is None else fitted.columns
-    faults: dict[int, Fault] = {}
-    for holder in (holder for column in columns.columns for holder in column.holders):
-        cells = found.given.get(holder.spec.name, ())
-        for place, each in holder.bad_cells(cells).items():
-            value = short(_plain(cells[place]))
-            faults.setdefault(place, each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
-    return [faults[place] for place in sorted(faults)]
+    faults: list[Fault] = []
+    for place, each in refused(learner.estimator, found.given, len(found.rows)).items():
+        value = short(_plain(found.given[str(each.column)][place]))
+        faults.append(each.but(row=int(found.rows[place]), value=value, remedy=_REMEDY))
+    return faults
+
+
+def with_types(learner: Learner, found: Entries) -> Entries:
+    """Entries whose attributes are texts with types instead, as the model's columns have them."""
+    given, wrong = typed_texts(found.given, learner.kinds)
+    faults = [
+        EntryError(reason, int(found.rows[place]), kind="attribute", remedy=_REMEDY)
+        for place, reason in wrong.items()
+    ]
+    return found._replace(given=given).without(list(wrong), faults) if wrong else found._replace(given=given)
 
 
 def packed(body: bytes, media_type: str, mode: str) -> bytes:

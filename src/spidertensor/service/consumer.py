@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from spidertensor.learner.errors import LearnerError
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
 from spidertensor.service.owner import Owner
@@ -32,9 +31,6 @@ class Consumer(threading.Thread):
         super().__init__(name="reader of the stream")
         self._owner, self._stream, self._place = owner, opened.stream, opened.place
         served = owner.served
-        if served.learner.attributes:
-            reason = f"{served.learner.path}: has attributes, which cannot be learned from a stream"
-            raise LearnerError(reason, kind="attributes", remedy="send rows to /v1/learn")
         self._wanted = wanted_to_learn(served.learner)
         self._letters = None if served.rejects is None else served.rejects.letters
         self._stopped = threading.Event()
@@ -83,7 +79,7 @@ class Consumer(threading.Thread):
 
     def _learn(self, chunk: Chunk) -> None:
         place = self._place | {"row": chunk.end, "stream": chunk.position}
-        body = packed(chunk, self._wanted.columns, place)
+        body = packed(chunk, self._wanted.columns, place, texts=not self._stream.stream.format.typed)
         found, messages = unpacked(body, self._wanted)
         request = Request(found, body, MESSAGES, skip=True, messages=messages._replace(where=chunk.place))
         while not self._stopped.is_set():

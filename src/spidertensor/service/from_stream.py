@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -32,12 +33,14 @@ class Messages(NamedTuple):
     place: updates to the model's position: `row`, the number of the last message, and `stream`
     rows:  the message number of each row
     bad:   messages that are not rows, and where in the broker each is
+    texts: whether attributes are texts without types, which the model knows once it has decided the columns
     where: message number -> where in the broker it is; None after a restart
     """
 
     place: dict[str, Any]
     rows: list[int]
     bad: list[tuple[BadRow, str]]
+    texts: bool = False
     where: Where | None = None
 
     def rejected(self, found: Entries, outcome: bytes | ServiceError) -> list[tuple[BadRow, str | None]]:
@@ -45,7 +48,7 @@ class Messages(NamedTuple):
         if isinstance(outcome, ServiceError):
             refused = dict.fromkeys(range(len(self.rows)), outcome.reason)
         else:
-            refused = {each["row"]: each["message"] for each in orjson.loads(outcome)["skipped"]}
+            refused = {each["row"]: _reason(each) for each in orjson.loads(outcome)["skipped"]}
         raw = {int(row): place for place, row in enumerate(found.rows)}
         faults = {fault.row: fault for fault in found.bad}
         left: list[tuple[BadRow, str | None]] = list(self.bad)
@@ -134,26 +137,51 @@ def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Pla
     return [bad for bad, _ in rejected], {bad.row: where for bad, where in rejected}.get
 
 
-def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any]) -> bytes:
-    """Encode a chunk for the journal: a line about the messages, then their rows as a JSON list."""
+def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any], *, texts: bool = False) -> bytes:
+    """Encode a chunk for the journal: a line about the messages, then their rows as a JSON list.
+
+    columns: of the ids and the value. texts: see Messages
+    """
     assert chunk.place is not None
+    objects, infinite = _objects(chunk, columns)
+    wrong = {n: f"{name} is infinite" for n, name in infinite.items()}
+    try:
+        rows = orjson.dumps([each for n, each in enumerate(objects) if n not in wrong])
+    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
+        odd = (n for n, each in enumerate(objects) if not _is_writable(each))
+        wrong = dict.fromkeys(odd, "text that is not Unicode") | wrong
+        good = [each for n, each in enumerate(objects) if n not in wrong]
+        rows = json.dumps(good, default=str).encode()  # times as texts
+    numbers, bad = chunk.rows.tolist(), chunk.bad
+    bad = [*bad, *(BadRow(numbers[n], reason, ascii(objects[n])) for n, reason in wrong.items())]
+    numbers = [row for n, row in enumerate(numbers) if n not in wrong]
+    about = {"place": place, "rows": numbers, "bad": [[*each, chunk.place(each.row)] for each in bad]}
+    if texts and chunk.attributes:
+        about["texts"] = True
+    return json.dumps(about, default=str).encode() + b"\n" + rows
+
+
+def _objects(chunk: Chunk, columns: Sequence[str]) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """The rows, without attributes that are missing; and by row the attributes that JSON cannot write."""
     raw = [column.tolist() for column in chunk.columns]
     if chunk.values is not None:  # events have none
         raw.append(chunk.values.tolist())
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*raw, strict=True)]
-    numbers, bad = chunk.rows.tolist(), chunk.bad
-    try:
-        rows = orjson.dumps(objects)
-    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
-        wrong = {place for place, each in enumerate(objects) if not all(map(_is_writable, each.values()))}
-        bad = [*bad, *(BadRow(numbers[n], "text that is not Unicode", ascii(objects[n])) for n in wrong)]
-        numbers = [row for n, row in enumerate(numbers) if n not in wrong]
-        rows = json.dumps([each for n, each in enumerate(objects) if n not in wrong]).encode()
-    about = {"place": place, "rows": numbers, "bad": [[*each, chunk.place(each.row)] for each in bad]}
-    return json.dumps(about, default=str).encode() + b"\n" + rows
+    infinite: dict[int, str] = {}
+    for name, column in chunk.attributes.items():
+        for place, cell in enumerate(column.tolist()):
+            if isinstance(cell, float) and not math.isfinite(cell):
+                infinite |= {} if math.isnan(cell) else {place: name}
+            elif cell is not None:
+                objects[place][name] = cell
+    return objects, infinite
 
 
 def _is_writable(raw: Any) -> bool:
+    if isinstance(raw, dict):
+        return all(map(_is_writable, (*raw, *raw.values())))
+    if isinstance(raw, list):
+        return all(map(_is_writable, raw))
     try:
         return not isinstance(raw, str) or raw.encode() is not None
     except UnicodeEncodeError:
@@ -163,7 +191,8 @@ def _is_writable(raw: Any) -> bool:
 def unpacked(body: bytes, wanted: Wanted) -> tuple[Entries, Messages]:
     about, rows = _about(body)
     bad = [(BadRow(row, reason, raw), where) for row, reason, raw, where in about["bad"]]
-    return entries(rows, JSON, wanted), Messages(about["place"], about["rows"], bad)
+    texts = about.get("texts", False)
+    return entries(rows, JSON, wanted), Messages(about["place"], about["rows"], bad, texts)
 
 
 def place_of(body: bytes) -> dict[str, Any]:
@@ -173,6 +202,13 @@ def place_of(body: bytes) -> dict[str, Any]:
 def _about(body: bytes) -> tuple[dict[str, Any], bytes]:
     line, _, rows = body.partition(b"\n")
     return json.loads(line), rows
+
+
+def _reason(skipped: dict[str, Any]) -> str:
+    """What is wrong with a row. The model's own reasons do not name the attribute."""
+    column, message = skipped["column"], skipped["message"]
+    named = skipped["kind"] != "attribute" or column is None or message.startswith(f"{column} ")
+    return message if named else f"{column} {message}"
 
 
 def _raw(found: Entries, place: int) -> list[Any]:

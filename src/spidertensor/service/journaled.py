@@ -137,6 +137,7 @@ class JournaledLearner:
 
     def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
         """Learn requests in one call. The effect depends only on them and on the model."""
+        cut = [self._with_types(request) for request in cut]
         outcomes = self._learned_together(cut) if cut[0].mode is None else [self._described(cut[0])]
         self.learned += len(cut)
         for request, outcome in zip(cut, outcomes, strict=True):
@@ -145,6 +146,12 @@ class JournaledLearner:
             if request.messages is not None:
                 self._has_read(request.messages, request.entries, outcome)
         return outcomes
+
+    def _with_types(self, request: Request) -> Request:
+        """Only now is it certain what the columns are: a request before may have decided it."""
+        if request.messages is None or not request.messages.texts:
+            return request
+        return request._replace(entries=attributes.with_types(self.learner, request.entries))
 
     def _has_read(self, messages: Messages, found: Entries, outcome: Outcome) -> None:
         """Advance the position in the stream together with the model."""

@@ -45,14 +45,23 @@ def typed(
     given: Mapping[str, NDArray[Any]], kinds: Mapping[str, str], source: Source | Stream
 ) -> tuple[dict[str, NDArray[Any]], Wrong]:
     """Typed columns, and by place the reasons for what they cannot have."""
+    if not source.format.typed:
+        return typed_texts(given, kinds, source.decimal)
+    wrong: Wrong = {}
+    for name, column in given.items():
+        not_allowed = _not_allowed(column, kinds.get(name, "undecided"))
+        wrong = {place: f"{name} {reason}" for place, reason in not_allowed.items()} | wrong
+    return dict(given), wrong
+
+
+def typed_texts(
+    given: Mapping[str, NDArray[Any]], kinds: Mapping[str, str], decimal: str = "."
+) -> tuple[dict[str, NDArray[Any]], Wrong]:
+    """The same for columns of texts, None where missing."""
     columns: dict[str, NDArray[Any]] = {}
     wrong: Wrong = {}
     for name, column in given.items():
-        kind = kinds.get(name, "undecided")
-        if source.format.typed:
-            columns[name], not_allowed = column, _not_allowed(column, kind)
-        else:
-            columns[name], not_allowed = _of_texts(column, kind, source.decimal)
+        columns[name], not_allowed = _of_texts(column, kinds.get(name, "undecided"), decimal)
         wrong = {place: f"{name} {reason}" for place, reason in not_allowed.items()} | wrong
     return columns, wrong
 

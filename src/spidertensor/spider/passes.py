@@ -25,6 +25,7 @@ from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.sites import keep, take_back
 
 PART_ENTRIES = 512
+FEWEST_PARTS = 100  # of smaller histories, if batches allow it
 BLOCK_PARTS = 32  # visited between two looks at the clock
 IN_MEMORY = 2**30  # bytes of sites; more of them go to a file
 
@@ -38,8 +39,9 @@ class History:
 
     def __init__(self, entries: Batch, order: NDArray[np.integer], batch_size: int) -> None:
         self._entries, self._order = entries, order
-        # whole batches, so that each part starts at a refinement
-        self._size = batch_size * -(-PART_ENTRIES // batch_size)
+        # Whole batches, so that each part starts at a refinement. A part alone has nobody to learn from.
+        wanted = min(PART_ENTRIES, len(order) // FEWEST_PARTS)
+        self._size = batch_size * max(1, -(-wanted // batch_size))
         self.n_entries = len(order)
         self.n_parts = -(-len(order) // self._size)
 

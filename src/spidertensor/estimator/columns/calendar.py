@@ -51,7 +51,6 @@ class CalendarState:
     """What a model keeps about a column of times: when the trend begins, and how many knots it has."""
 
     dtype, missing = np.dtype(np.int64), NO_TIME
-    n_left_out = 0
 
     def __init__(self) -> None:
         self.first: int | None = None  # microseconds

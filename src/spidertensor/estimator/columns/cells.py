@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ from spidertensor.faults import EntryError
 # Codes of cells that name no known node
 UNSEEN = -1  # a value that the model has not learned
 MISSING = -2  # not stated
-LEFT_OUT = -3  # stated, but there was no room for it
 
 NEVER_MISSING = frozenset({int, bool, str, bytes, list, tuple, set, frozenset, dict, np.ndarray})
 
@@ -37,6 +37,22 @@ class Elements(NamedTuple):
 
 def no_elements(n: int) -> Elements:
     return Elements(np.zeros(n, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+def joined_elements(parts: Sequence[Elements]) -> Elements:
+    """The elements of entries, given in parts."""
+    if len(parts) == 1:
+        return parts[0]
+    return Elements(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def with_spare(array: NDArray[Any], n: int, fill: Any = 0) -> NDArray[Any]:
+    """The array, or a longer copy with `fill` at its end. It grows by half, so small steps stay cheap."""
+    if n <= len(array):
+        return array
+    grown = np.full(max(n, len(array) * 3 // 2), fill, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
 def single(codes: NDArray[np.int64]) -> Elements:

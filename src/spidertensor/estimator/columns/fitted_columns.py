@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.columns.assembling import assemble
+from spidertensor.estimator.columns.bounded_values import MAX_VALUES
 from spidertensor.estimator.columns.number import NumberState
 from spidertensor.estimator.columns.schema import Schema
 from spidertensor.estimator.columns.specs import (
@@ -36,7 +37,6 @@ from spidertensor.estimator.columns.table_columns import (
     RecentColumn,
     TableColumn,
 )
-from spidertensor.estimator.columns.value import MAX_VALUES
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags
@@ -61,7 +61,7 @@ class Checked:
 class FittedColumns:
     """The columns of a schema, with what was learned about them.
 
-    max_values: limit on the values of each column; new values beyond it are left out
+    max_values: limit on the values of each column; new values beyond it replace those longest unseen
     """
 
     def __init__(self, schema: Schema, *, max_values: int = MAX_VALUES) -> None:
@@ -116,9 +116,18 @@ class FittedColumns:
         return any(isinstance(column.spec, Recent) for column in self.columns)
 
     @property
-    def n_left_out(self) -> NDArray[np.int64]:
-        """(A,) how often a value was left out of a bag because the column was full."""
-        return np.array([column.n_left_out for column in self.columns], np.int64)
+    def n_evicted(self) -> NDArray[np.int64]:
+        """(A,) how many values of each table had to make room for others."""
+        return np.array([column.n_evicted for column in self.columns], np.int64)
+
+    @property
+    def restarts(self) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """What the latest `bags` to learn, or `describe`, has evicted: (entry, table, rows), in order.
+
+        From that entry on these rows belong to other values, and must start afresh from the prior.
+        """
+        found = [(e, table, rows) for table, column in enumerate(self.columns) for e, rows in column.restarts]
+        return sorted(found, key=lambda each: each[0])
 
     def check(self, given: Mapping[str, Column], n: int, mode: int | None = None) -> Checked:
         """Convert and check the columns of n entries; EntryError if a cell is not allowed. Changes nothing.
@@ -138,6 +147,14 @@ class FittedColumns:
             found.append(cells)
         return Checked(n, found)
 
+    def refused(self, given: Mapping[str, Column], n: int) -> dict[int, EntryError]:
+        """The entries that `check` refuses because of a cell, and why; the first reason of each counts."""
+        found: dict[int, EntryError] = {}
+        for holder in (holder for column in self.columns for holder in column.holders):
+            if holder.spec.name in given:
+                found = holder.refused(_sequence(given[holder.spec.name], holder.spec.name, n)) | found
+        return dict(sorted(found.items()))
+
     def bags(self, checked: Checked, index: NDArray[np.int64], *, learn: bool) -> Bags:
         """The attribute nodes of the entries.
 
@@ -153,7 +170,7 @@ class FittedColumns:
                 raise ValueError("an entry to learn from has a node that is not known")
             self._settle(checked)
         found = [
-            (table, column.elements(cells, index, learn=learn))
+            (table, column.learn(cells, index) if learn else column.elements(cells, index))
             for table, (column, cells) in enumerate(zip(self.columns, checked.cells, strict=True))
         ]
         return assemble(checked.n, found)
@@ -163,9 +180,7 @@ class FittedColumns:
         check_once(nodes, self.schema.names[mode])
         self._settle(checked)
         for column, cells in zip(self.columns, checked.cells, strict=True):
-            for holder in column.holders:
-                if holder.owner == mode and holder.spec.name in cells:
-                    holder.describe(nodes, cells[holder.spec.name])
+            column.describe(mode, nodes, cells)
 
     def _settle(self, checked: Checked) -> None:
         """Decide what undecided columns are, then fix the prior variance of those decided."""

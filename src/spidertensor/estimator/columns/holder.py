@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns.bounded_values import TRIED_ENTRIES
 from spidertensor.estimator.columns.calendar import CalendarState
-from spidertensor.estimator.columns.cells import Encoded
+from spidertensor.estimator.columns.cells import Elements, Encoded
 from spidertensor.estimator.columns.deciding import decide
 from spidertensor.estimator.columns.many import ManyState
 from spidertensor.estimator.columns.memory import NodeMemory
@@ -68,12 +69,17 @@ class Holder:
         except EntryError as error:
             raise error.but(column=self.spec.name) from None
 
-    def bad_cells(self, column: Column) -> dict[int, EntryError]:
-        """Every cell that `check` refuses: its entry, and why. Slow."""
-        spec = decide(self.spec.name, column) if isinstance(self.spec, Undecided) else self.spec
+    def refused(self, column: Column) -> dict[int, EntryError]:
+        """Every cell that `check` refuses: its entry, and why. Slow if there is one."""
         found: dict[int, EntryError] = {}
-        if spec is None:
+        try:
+            self.check(column)
             return found
+        except EntryError as error:
+            if error.row is None:
+                raise
+        spec = decide(self.spec.name, column) if isinstance(self.spec, Undecided) else self.spec
+        assert spec is not None  # a missing cell is never refused
         state = self.state or self._new_state(spec)
         for entry in range(len(column)):
             try:
@@ -111,6 +117,31 @@ class Holder:
         elif missing.any():
             codes = np.where(missing, memory.read(nodes), codes)
         return encoded._replace(codes=codes)
+
+    def fitting(self, given: CheckedColumn | None, n: int) -> int:
+        """For how many of n entries, from the first on, the values are known to find room."""
+        if given is None or not isinstance(self.state, ValueState | ManyState):
+            return n
+        if len(self.state.values) + len(given.cells.values) <= self.state.values.limit:
+            return n
+        return self.state.fitting(given.cells.cut(0, min(n, TRIED_ENTRIES)))
+
+    def make_room(self, given: CheckedColumn | None) -> NDArray[np.int64]:
+        """Evict values so that those of this one entry fit; returns the rows that they had."""
+        if given is None or not isinstance(self.state, ValueState | ManyState):
+            return np.empty(0, np.int64)
+        values = self.state.values
+        numbers = values.make_room(given.cells.values)
+        if not len(numbers):
+            return numbers
+        rows = values.remove(numbers)
+        self.state.forget(rows, self.memory)
+        return rows
+
+    def use(self, elements: Elements) -> None:
+        """Entries were learned with these elements, so that their values count as seen."""
+        if isinstance(self.state, ValueState | ManyState):
+            self.state.values.use(elements)
 
     def remembered(self, nodes: NDArray[np.int64] | None, n: int) -> Encoded | None:
         """The codes that the model keeps for these nodes."""

@@ -18,7 +18,7 @@ _DAY_US = 86_400_000_000
 
 def labels(column: TableColumn, ids: Sequence[Sequence[Any]]) -> list[Any]:
     """The value of each row; of a number its knots, then None for a missing one; of a time ("hour", 0) and so
-    on; of a cross a tuple; of recent nodes their ids.
+    on; of a cross a tuple; of recent nodes their ids. None for rows whose value was evicted.
 
     ids: the raw ids of the nodes of each mode
     """
@@ -29,7 +29,7 @@ def labels(column: TableColumn, ids: Sequence[Sequence[Any]]) -> list[Any]:
     assert isinstance(column, PlainColumn)
     state = column.holder.state
     if isinstance(state, ValueState | ManyState):
-        return state.values.index.ids
+        return state.values.by_row(state.values.index.ids)
     if isinstance(state, NumberState):
         return [*_knots(state), None]
     return [] if state is None else _calendar(state)
@@ -49,7 +49,7 @@ def _calendar(state: CalendarState) -> list[tuple[str, Any]]:
     return [*((name, number) for name, n in parts for number in range(n)), *trend]
 
 
-def _combinations(column: CrossColumn, ids: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+def _combinations(column: CrossColumn, ids: Sequence[Sequence[Any]]) -> list[tuple[Any, ...] | None]:
     """A part that is an evicted id is None."""
     names: list[dict[int, Any]] = []
     for part in column.spec.columns:
@@ -59,6 +59,7 @@ def _combinations(column: CrossColumn, ids: Sequence[Sequence[Any]]) -> list[tup
         else:
             state = column.values[part].state
             assert isinstance(state, ValueState)
-            names.append(dict(enumerate(state.values.index.ids)))
-    rows = column.state.combinations().tolist()
-    return [tuple(name.get(code) for name, code in zip(names, row, strict=True)) for row in rows]
+            names.append(dict(enumerate(state.values.by_row(state.values.index.ids))))
+    known = column.state.combinations().tolist()
+    named = [tuple(name.get(code) for name, code in zip(names, row, strict=True)) for row in known]
+    return column.state.values.by_row(named)

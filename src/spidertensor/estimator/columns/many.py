@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.cells import LEFT_OUT, MISSING, Elements, Encoded
-from spidertensor.estimator.columns.many_cells import ManyCells, cells_of
+from spidertensor.estimator.columns.bounded_values import MAX_VALUES, BoundedValues
+from spidertensor.estimator.columns.cells import MISSING, Elements, Encoded
+from spidertensor.estimator.columns.many_cells import MOST_IN_CELL, ManyCells, cells_of
 from spidertensor.estimator.columns.memory import NodeMemory
 from spidertensor.estimator.columns.pool import Pool
-from spidertensor.estimator.columns.value import MAX_VALUES, BoundedValues, values_from
 from spidertensor.estimator.inputs import Column
 
 _FEWEST_TIDIED = 4096  # elements of a pool before it is searched for unused bags
@@ -28,32 +28,35 @@ class ManyState:
     dtype, missing = np.dtype(np.int64), MISSING
 
     def __init__(self, sep: str | None, max_values: int = MAX_VALUES, *, remembers: bool = True) -> None:
-        self.sep, self.remembers, self.values = sep, remembers, BoundedValues(max_values)
+        self.sep, self.remembers = sep, remembers
+        self.values = BoundedValues(max(max_values, MOST_IN_CELL))  # room for the longest cell
         self.pool, self._tidy_at = Pool(), _FEWEST_TIDIED
 
     @property
     def n_rows(self) -> int:
-        return len(self.values)
-
-    @property
-    def n_left_out(self) -> int:
-        return self.values.n_left_out
+        return self.values.n_rows
 
     def check(self, column: Column) -> ManyCells:
         return cells_of(column, self.sep)
 
     def encode(self, cells: ManyCells, *, learn: bool) -> Encoded:
         rows = self.values.rows(cells.values, add=learn)
-        count, weight = np.diff(cells.start), cells.weight
-        if learn and (out := rows == LEFT_OUT).any():
-            lost = np.bincount(np.repeat(np.arange(len(count)), count)[out], minlength=len(count))
-            used = np.bincount(cells.codes[cells.codes >= 0], minlength=len(count))
-            self.values.n_left_out += int((lost * used).sum())
-            count, rows, weight = count - lost, rows[~out], weight[~out]
         codes = np.where(cells.codes >= 0, cells.codes + self.pool.n_bags, MISSING)
         extra = None if learn and self.remembers else Pool()
-        (extra or self.pool).append(count, rows, weight)
+        (extra or self.pool).append(np.diff(cells.start), rows, cells.weight)
         return Encoded(codes, extra=extra)
+
+    def fitting(self, cells: ManyCells) -> int:
+        """For how many entries, from the first on, there is room."""
+        fit = self.values.fitting(cells.values)
+        if fit == len(cells.values):
+            return cells.n
+        cell = np.searchsorted(cells.start, fit, side="right") - 1
+        return int((cells.codes == cell).argmax())
+
+    def forget(self, rows: NDArray[np.int64], memory: NodeMemory | None) -> None:
+        """Values were evicted from these rows: nodes do not have them any more."""
+        self.pool = self.pool.without(rows, self.n_rows)
 
     def is_missing(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         return codes == MISSING
@@ -91,10 +94,7 @@ class ManyState:
         return pool, np.where(codes >= 0, np.searchsorted(used, codes), codes)
 
     def to_arrays(self, memory: NodeMemory | None) -> dict[str, NDArray[Any]]:
-        left_out = np.array(self.n_left_out, np.int64)
-        arrays = {"left_out": left_out} | {
-            f"values/{name}": array for name, array in self.values.index.to_arrays().items()
-        }
+        arrays = self.values.to_arrays()
         if memory is not None:
             # A bag for each node: which nodes share one depends on how the stream was cut into calls.
             codes, pool = memory.codes, Pool()
@@ -110,11 +110,11 @@ class ManyState:
             if not {"start", "row", "weight"} <= arrays.keys():
                 raise ValueError("the bags of the nodes are missing")
             start, row, weight = (arrays.pop(name) for name in ("start", "row", "weight"))
-            self.values = values_from(arrays, self.values.max_values)
-            self.pool = Pool.from_arrays(start, row, weight, self.n_rows)
+            self.values = BoundedValues.restored(arrays, self.values.limit)
+            self.pool = Pool.from_arrays(start, row, weight, self.values.row)
             self._plan_to_tidy()
         else:
-            self.values = values_from(arrays, self.values.max_values)
+            self.values = BoundedValues.restored(arrays, self.values.limit)
 
     def possible(self, codes: NDArray[Any]) -> bool:
         return bool(((codes == MISSING) | ((codes >= 0) & (codes < self.pool.n_bags))).all())

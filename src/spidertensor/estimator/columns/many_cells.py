@@ -20,8 +20,7 @@ from spidertensor.estimator.columns.cells import (
     spread,
     stated_of,
 )
-from spidertensor.estimator.columns.value import as_value_error
-from spidertensor.estimator.ids import checked_ids
+from spidertensor.estimator.columns.value import checked_values
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
 
@@ -44,7 +43,9 @@ class ManyCells(NamedTuple):
 
     def cut(self, start: int, stop: int) -> ManyCells:
         codes = self.codes[start:stop]
-        used = np.unique(codes[codes >= 0])
+        used, first, which = np.unique(codes[codes >= 0], return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as values are added in the order of the entries
+        used = used[order]
         begin, size = self.start[used], self.start[used + 1] - self.start[used]
         ends = np.concatenate([[0], np.cumsum(size)])
         place = np.repeat(begin - ends[:-1], size) + np.arange(ends[-1])
@@ -52,7 +53,7 @@ class ManyCells(NamedTuple):
             values = self.values[place]
         else:
             values = [self.values[each] for each in place.tolist()]
-        codes = np.where(codes >= 0, np.searchsorted(used, codes), codes)
+        codes = spread(codes >= 0, np.argsort(order)[which], MISSING)
         return ManyCells(codes, ends, values, self.weight[place])
 
 
@@ -105,11 +106,12 @@ def cells_of(column: Column, sep: str | None) -> ManyCells:
     weight = np.repeat(1 / np.sqrt(np.maximum(size, 1)), size)
     for number, own in reader.weights.items():
         weight[start[number] : start[number + 1]] = own
-    try:
-        flat = checked_ids([value for values in reader.values for value in values])
-    except EntryError as error:
-        cell = int(np.searchsorted(start, error.row or 0, side="right")) - 1
-        raise as_value_error(error.but(row=found.index(cell)), mask) from None
+
+    def entry(place: int) -> int:
+        cell = int(np.searchsorted(start, place, side="right")) - 1
+        return entry_of(mask, found.index(cell))
+
+    flat = checked_values([value for values in reader.values for value in values], entry)
     return ManyCells(spread(mask, codes, MISSING), start, flat, weight)
 
 

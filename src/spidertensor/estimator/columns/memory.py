@@ -62,6 +62,13 @@ class NodeMemory:
     def clear(self, nodes: NDArray[np.int64]) -> None:
         self._codes[nodes[nodes < self._n]] = self.missing
 
+    def forget(self, codes: NDArray[np.int64], n_codes: int) -> None:
+        """No node has these codes any more. n_codes: all are below it"""
+        gone = np.zeros(n_codes + 1, bool)  # the last is for negative codes
+        gone[codes] = True
+        own = self._codes[: self._n]
+        own[gone[np.maximum(own, -1)]] = self.missing
+
     def _grow(self, n: int) -> None:
         if n > len(self._codes):
             grown = np.full(max(n, len(self._codes) * 3 // 2), self.missing, self._codes.dtype)

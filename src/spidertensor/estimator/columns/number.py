@@ -49,7 +49,6 @@ class NumberState:
 
     dtype, missing = np.dtype(np.float64), np.nan
     n_rows = N_KNOTS + 1
-    n_left_out = 0
 
     def __init__(self) -> None:
         self.grid: Grid | None = None

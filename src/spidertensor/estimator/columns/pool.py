@@ -48,16 +48,28 @@ class Pool:
         place = np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
         return Elements(count, self._row[place].astype(np.int64), self._weight[place])
 
+    def without(self, rows: NDArray[np.int64], n_rows: int) -> Pool:
+        """The same bags without the elements in these rows, which are below n_rows."""
+        gone = np.zeros(n_rows, bool)
+        gone[rows] = True
+        out = gone[self.row]
+        lost = np.bincount(np.repeat(np.arange(self.n_bags), np.diff(self.start))[out], minlength=self.n_bags)
+        pool = Pool()
+        pool.append(np.diff(self.start) - lost, self.row[~out], self.weight[~out])
+        return pool
+
     @classmethod
-    def from_arrays(cls, start: NDArray[Any], row: NDArray[Any], weight: NDArray[Any], n_rows: int) -> Pool:
-        """A pool from a file. ValueError unless its rows are below n_rows and its weights possible."""
+    def from_arrays(
+        cls, start: NDArray[Any], row: NDArray[Any], weight: NDArray[Any], rows: NDArray[np.int64]
+    ) -> Pool:
+        """A pool from a file. ValueError unless it has only these rows, and weights that are possible."""
         typed = (start.dtype, row.dtype, weight.dtype) == (np.int64, np.int32, np.float32)
         flat = all(array.ndim == 1 for array in (start, row, weight))
         if not (typed and flat and len(row) == len(weight) and len(start) and start[0] == 0):
             raise ValueError("the bags of the nodes are not bags")
         if start[-1] != len(row) or (start[1:] < start[:-1]).any():
             raise ValueError("the bags of the nodes do not match their elements")
-        if not ((np.abs(weight) <= LARGEST_WEIGHT).all() and (row >= 0).all() and (row < n_rows).all()):
+        if not ((np.abs(weight) <= LARGEST_WEIGHT).all() and np.isin(row, rows).all()):
             raise ValueError("a bag has a value or a weight that is not possible")
         pool = cls()
         pool.append(np.diff(start), row, weight)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.cells import Elements
+from spidertensor.estimator.columns.cells import Elements, with_spare
 from spidertensor.spider.rings import read_and_push
 
 _NO_PUSH = np.empty(0, np.int64)
@@ -19,8 +19,6 @@ _NO_PUSH = np.empty(0, np.int64)
 
 class RecentState:
     """A ring of the last `size` nodes of mode `other` for each node of mode `own`."""
-
-    n_left_out = 0
 
     def __init__(self, own: int, other: int, size: int) -> None:
         self.own, self.other, self.size, self.n_rows = own, other, size, 0
@@ -69,10 +67,8 @@ class RecentState:
 
     def _know(self, n_rows: int) -> None:
         """Make room for nodes of the other mode."""
-        more = n_rows - self.n_rows
-        if more > 0:
-            self._generation = np.concatenate([self._generation, np.zeros(more, np.uint8)])
-            self.n_rows = n_rows
+        if n_rows > self.n_rows:
+            self._generation, self.n_rows = with_spare(self._generation, n_rows), n_rows
 
     def keep_own(self, keep: NDArray[np.bool_]) -> None:
         """Nodes with rings were removed."""
@@ -87,7 +83,7 @@ class RecentState:
             self._void()
             moved = np.where(rows, np.cumsum(rows) - 1, -1).astype(np.int32)
             self._ring = np.where(self._ring >= 0, moved[self._ring], np.int32(-1))
-        self.n_rows, self._generation = int(rows.sum()), self._generation[rows]
+        self.n_rows, self._generation = int(rows.sum()), self._generation[: self.n_rows][rows]
         return rows
 
     def clear_own(self, nodes: NDArray[np.int64]) -> None:

@@ -65,6 +65,18 @@ class Schema:
             names.append(spec.name)
             if isinstance(spec, Recent):
                 self._check_recent(mode, spec)
+            if isinstance(spec, Cross):
+                self._check_cross(spec)
+
+    def _check_cross(self, spec: Cross) -> None:
+        specs = (each for mode in self.modes for each in mode.columns)
+        several = [each.name for each in specs if isinstance(each, Many) and each.sep is None]
+        for part in spec.columns:
+            if part in several:
+                raise ValueError(
+                    f"the Cross {spec.name!r:.80} has the column {part!r:.80} of several values, which "
+                    "cannot be combined: leave it out, or cross a column with one of them"
+                )
 
     def _check_recent(self, mode: Mode, spec: Recent) -> None:
         others = [other.name for other in self.modes if other.has_id and other != mode]

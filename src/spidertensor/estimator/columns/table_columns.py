@@ -6,20 +6,27 @@ All have the same methods. `index` is (n, K), the nodes of the entries; `cells` 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.cells import MISSING, Elements, no_elements
-from spidertensor.estimator.columns.cross import CrossState, NodeCodes
+from spidertensor.estimator.columns.cells import MISSING, Elements, joined_elements, no_elements, single
+from spidertensor.estimator.columns.cross import CrossState, NodeCodes, Restart
 from spidertensor.estimator.columns.holder import CheckedColumn, Holder
+from spidertensor.estimator.columns.many import ManyState
 from spidertensor.estimator.columns.recent import RecentState
 from spidertensor.estimator.columns.specs import Cross, Recent, Spec, Value
+from spidertensor.estimator.columns.value import ValueState
 
 Cells = dict[str, CheckedColumn]
 Arrays = dict[str, NDArray[Any]]
+
+
+def cut(cells: Cells, start: int, stop: int) -> Cells:
+    """The cells of the entries from start to stop."""
+    return {name: each.cut(start, stop) for name, each in cells.items()}
 
 
 class TableColumn(ABC):
@@ -28,6 +35,7 @@ class TableColumn(ABC):
     def __init__(self, mode: int, holders: Sequence[Holder]) -> None:
         self.mode, self.holders = mode, holders
         self.scale: float | None = None
+        self.restarts: list[Restart] = []  # of the latest call that learned or described
 
     @property
     @abstractmethod
@@ -38,7 +46,8 @@ class TableColumn(ABC):
     def n_rows(self) -> int: ...
 
     @property
-    def n_left_out(self) -> int:
+    def n_evicted(self) -> int:
+        """How many values had to make room for others."""
         return 0
 
     @property
@@ -51,8 +60,48 @@ class TableColumn(ABC):
         return 0 if state is None or memory is None else int((~state.is_missing(memory.codes)).sum())
 
     @abstractmethod
-    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
-        """The elements of the entries in this table."""
+    def elements(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        """The elements of the entries in this table, to predict."""
+
+    def learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        """The same to learn: adds values, and remembers attributes of nodes."""
+        found = [self._learn(own, index[start:stop]) for start, stop, own in self._parts(cells, len(index))]
+        return joined_elements(found)
+
+    @abstractmethod
+    def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        """Learn entries whose values find room."""
+
+    def describe(self, mode: int, nodes: NDArray[np.int64], cells: Cells) -> None:
+        """Replace the attributes of nodes of a mode, where stated."""
+        for start, stop, own in self._parts(cells, len(nodes)):
+            for holder in self.holders:
+                if holder.owner == mode and holder.spec.name in own:
+                    holder.describe(nodes[start:stop], own[holder.spec.name])
+
+    def _parts(self, cells: Cells, n: int) -> Iterator[tuple[int, int, Cells]]:
+        """The entries in parts whose values find room; between them values are evicted."""
+        self.restarts, self._start, rest = [], 0, cells
+        while True:
+            left = n - self._start
+            fit = min(
+                (holder.fitting(rest.get(holder.spec.name), left) for holder in self.holders), default=n
+            )
+            if fit == left:
+                yield self._start, n, rest
+                return
+            if fit:
+                yield self._start, self._start + fit, cut(rest, 0, fit)
+            self._start, rest = self._start + fit, cut(rest, fit, left)
+            for holder in self.holders:
+                given = rest.get(holder.spec.name)
+                gone = holder.make_room(given and given.cut(0, 1))
+                if len(gone):
+                    self.restarts.append((self._start, self._evicted(holder, gone)))
+
+    def _evicted(self, holder: Holder, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A column of the input has lost the values in these rows. Returns the rows to start afresh."""
+        return rows
 
     @abstractmethod
     def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
@@ -101,14 +150,23 @@ class PlainColumn(TableColumn):
         return self.holder.state.n_rows if self.holder.state else 0
 
     @property
-    def n_left_out(self) -> int:
-        return self.holder.state.n_left_out if self.holder.state else 0
+    def n_evicted(self) -> int:
+        state = self.holder.state
+        return state.values.n_evicted if isinstance(state, ValueState | ManyState) else 0
 
-    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+    def elements(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        return self._elements(cells, index, learn=False)
+
+    def _elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
         holder = self.holder
         nodes = None if holder.owner is None else index[:, holder.owner]
         encoded = holder.encode(cells.get(self.spec.name), nodes, len(index), learn=learn)
         return holder.state.elements(encoded) if holder.state and encoded else no_elements(len(index))
+
+    def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        found = self._elements(cells, index, learn=True)
+        self.holder.use(found)
+        return found
 
     def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
         encoded = self.holder.remembered(nodes, len(nodes))
@@ -149,10 +207,22 @@ class CrossColumn(TableColumn):
         return self.state.n_rows
 
     @property
-    def n_left_out(self) -> int:
-        return self.state.n_left_out
+    def n_evicted(self) -> int:
+        return self.state.values.n_evicted
 
-    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
+    def elements(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        return self.state.elements(self._codes(cells, index, learn=False))
+
+    def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        found, restarts = self.state.learn(self._codes(cells, index, learn=True))
+        self.restarts += [(self._start + entry, rows) for entry, rows in restarts]
+        return found
+
+    def _evicted(self, holder: Holder, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.state.drop(self.spec.columns.index(holder.spec.name), rows)
+
+    def _codes(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> list[NDArray[np.int64]]:
+        """The codes of each part."""
         parts = []
         for name in self.spec.columns:
             if name in self.ids:
@@ -164,7 +234,9 @@ class CrossColumn(TableColumn):
                 encoded = holder.encode(cells.get(name), nodes, len(index), learn=learn)
                 assert encoded is not None  # parts are never undecided
                 parts.append(encoded.codes)
-        return self.state.elements(parts, learn=learn)
+                if learn:
+                    holder.use(single(encoded.codes))
+        return parts
 
     def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
         parts = []
@@ -177,7 +249,7 @@ class CrossColumn(TableColumn):
                 assert encoded is not None
                 codes = encoded.codes
             parts.append(codes)
-        return self.state.elements(parts, learn=False)
+        return self.state.elements(parts)
 
     def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         super().keep(mode, keep)
@@ -236,9 +308,11 @@ class RecentColumn(TableColumn):
     def n_rows(self) -> int:
         return self.state.n_rows
 
-    def elements(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> Elements:
-        own, other = index[:, self.state.own], index[:, self.state.other]
-        return self.state.learn(own, other) if learn else self.state.read(own)
+    def elements(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        return self.state.read(index[:, self.state.own])
+
+    def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
+        return self.state.learn(index[:, self.state.own], index[:, self.state.other])
 
     def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
         return self.state.read(nodes)

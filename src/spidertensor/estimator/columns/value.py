@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns.bounded_values import MAX_VALUES, BoundedValues
 from spidertensor.estimator.columns.cells import (
-    LEFT_OUT,
     MISSING,
     Elements,
     Encoded,
@@ -18,11 +19,11 @@ from spidertensor.estimator.columns.cells import (
     spread,
     stated_of,
 )
-from spidertensor.estimator.ids import NodeIndex, checked_ids
+from spidertensor.estimator.columns.memory import NodeMemory
+from spidertensor.estimator.ids import checked_ids
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
 
-MAX_VALUES = 1_000_000  # of a column
 _EXACT = 2.0**53  # whole floats below it are exact ints
 
 
@@ -40,24 +41,6 @@ class ValueCells(NamedTuple):
         return ValueCells(self.values[first : first + int(mask.sum())], mask, stop - start)
 
 
-class BoundedValues:
-    """Values and their rows, at most `max_values`; once it is full, new values are left out and counted."""
-
-    def __init__(self, max_values: int = MAX_VALUES) -> None:
-        self.index, self.max_values, self.n_left_out = NodeIndex(), max_values, 0
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def rows(self, values: Column, *, add: bool) -> NDArray[np.int64]:
-        """The row of each checked value; UNSEEN or, with `add`, LEFT_OUT if it has none."""
-        rows = self.index.numbers(values, add=add)
-        if len(self.index) > self.max_values:
-            self.index.truncate(self.max_values)
-            rows[rows >= self.max_values] = LEFT_OUT
-        return rows
-
-
 class ValueState:
     """What a model keeps about a column of values."""
 
@@ -68,11 +51,7 @@ class ValueState:
 
     @property
     def n_rows(self) -> int:
-        return len(self.values)
-
-    @property
-    def n_left_out(self) -> int:
-        return self.values.n_left_out
+        return self.values.n_rows
 
     def check(self, column: Column) -> ValueCells:
         stated, mask = stated_of(column)
@@ -82,15 +61,20 @@ class ValueState:
             finite = stated.astype(np.float64)
             if (np.abs(finite) < _EXACT).all() and (finite == np.trunc(finite)).all():
                 stated = finite.astype(np.int64)  # ints among which some are missing: much faster as ints
-        try:
-            return ValueCells(checked_ids(stated), mask, len(column))
-        except EntryError as error:
-            raise as_value_error(error, mask) from None
+        return ValueCells(checked_values(stated, partial(entry_of, mask)), mask, len(column))
 
     def encode(self, cells: ValueCells, *, learn: bool) -> Encoded:
-        rows = self.values.rows(cells.values, add=learn)
-        self.values.n_left_out += int((rows == LEFT_OUT).sum()) if learn else 0
-        return Encoded(spread(cells.mask, rows, MISSING))
+        return Encoded(spread(cells.mask, self.values.rows(cells.values, add=learn), MISSING))
+
+    def fitting(self, cells: ValueCells) -> int:
+        """For how many entries, from the first on, there is room."""
+        fit = self.values.fitting(cells.values)
+        return cells.n if fit == len(cells.values) else entry_of(cells.mask, fit)
+
+    def forget(self, rows: NDArray[np.int64], memory: NodeMemory | None) -> None:
+        """Values were evicted from these rows: nodes do not have them any more."""
+        if memory is not None:
+            memory.forget(rows, self.n_rows)
 
     def is_missing(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         return codes == MISSING
@@ -102,35 +86,21 @@ class ValueState:
         """Nothing to tidy up."""
 
     def to_arrays(self, memory: Any) -> dict[str, NDArray[Any]]:
-        left_out = np.array(self.n_left_out, np.int64)
-        return {"left_out": left_out} | {f"values/{k}": a for k, a in self.values.index.to_arrays().items()}
+        return self.values.to_arrays()
 
     def read(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self.values = values_from(arrays, self.values.max_values)
+        self.values = BoundedValues.restored(arrays, self.values.limit)
 
     def possible(self, codes: NDArray[Any]) -> bool:
-        """Whether codes from a file are rows, MISSING or LEFT_OUT."""
-        known = (codes >= 0) & (codes < self.n_rows)
-        return bool((known | (codes == MISSING) | (codes == LEFT_OUT)).all())
+        """Whether codes from a file are rows of values, or MISSING."""
+        return bool(np.isin(codes[codes != MISSING], self.values.row).all())
 
 
-def values_from(arrays: Mapping[str, NDArray[Any]], max_values: int) -> BoundedValues:
-    """Values from the arrays of a file: `values/...` and `left_out`."""
-    own = {name.removeprefix("values/"): a for name, a in arrays.items() if name.startswith("values/")}
-    rest = arrays.keys() - {f"values/{name}" for name in own}
-    left_out = arrays.get("left_out")
-    if rest != {"left_out"} or left_out is None or left_out.dtype != np.int64 or left_out.shape != ():
-        raise ValueError(f"unknown arrays {sorted(rest)!s:.200}")
-    values = BoundedValues(max_values)
-    values.index, values.n_left_out = NodeIndex.from_arrays(own), int(left_out)
-    if len(values) > max_values or values.n_left_out < 0:
-        raise ValueError(f"{len(values)} values, but room for {max_values}")
-    return values
-
-
-def as_value_error(error: EntryError, mask: NDArray[np.bool_] | None) -> EntryError:
-    """An error about an id, worded for a value, with the row of its entry."""
-    reason = error.reason.replace("an id", "a value").replace("id nested", "value nested")
-    reason = reason.replace("infinite id", "infinite value").replace("missing id", "missing value")
-    row = None if error.row is None else entry_of(mask, error.row)
-    return error.but(reason=reason, row=row, kind="attribute")
+def checked_values(values: Column, entry: Callable[[int], int]) -> Column:
+    """Values that are allowed, as `checked_ids` returns them. entry: place -> entry, for errors"""
+    try:
+        return checked_ids(values, "value")
+    except EntryError as error:
+        if isinstance(error.value, list | set | frozenset | dict):
+            error.remedy = 'several values in a cell are a Many("tags"), which no Cross can have'
+        raise error.but(row=None if error.row is None else entry(error.row), kind="attribute") from None
