@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.run import Run
 from spidertensor.sources import Stream
@@ -29,8 +28,7 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
     if reason is not None:
         if used and given != "1":
             raise CommandError(f"{used[0]}: {reason} is learned once, in order")
-        if given is None and run.new:
-            output.note(f"note: {reason} is learned once, in order")
+        run.once = f"{reason} is learned once, in order"
         return
     if time is not None:
         estimator.time = time
@@ -38,8 +36,7 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
         estimator.passes = 1
     once = estimator._once()
     if once is not None and not (shuffle or time):
-        if given is None:
-            output.note(f"note: rows are learned once, in order: {once}")
+        run.once = f"rows are learned once, in order, because {once}"
         return
     run.collects = True
 

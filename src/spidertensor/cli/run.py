@@ -56,6 +56,7 @@ class Run:
     added: list[str] = field(default_factory=list)  # attributes that the model did not have before
     described: frozenset[str] = frozenset()  # attributes from files of their own: see attribute_files.py
     collects: bool = False  # rows are read first, then learned in several passes
+    once: str | None = None  # or why they are learned once, as they come
     opened: OpenStream | None = field(init=False, default=None)
     skipped: int = field(init=False, default=0)  # rows without an id
     bad: int = field(init=False, default=0)  # bad rows of this run
