@@ -61,7 +61,8 @@ def orders(monkeypatch) -> list[np.ndarray]:
 
 def test_entries_are_learned_in_time_and_judged_by_the_latest(orders):
     model = SpiderRegressor(**SMALL, time="when", passes=2).fit(FRAME, Y)
-    judged = int(history.JUDGE_SHARE * N)
+    judged = model.history_["judged"]
+    assert 0.05 * N <= judged <= 0.2 * N
     np.testing.assert_array_equal(orders[0], IN_TIME[: N - judged])
     assert model.n_entries_ == N
     assert model.n_nodes_ == (30, 20)

@@ -84,7 +84,7 @@ def test_a_failed_fit_leaves_the_notes_as_they_were():
     model = SpiderClassifier(**SMALL).fit(X, y > 0)
     with pytest.raises(ValueError, match="all labels are 2"):
         model.fit(X, np.full(100, 2))
-    assert kinds(lambda: [model.partial_fit(X, np.ones(100)) for _ in range(12)]) == []
+    assert kinds(lambda: [model.partial_fit(X[:90], np.ones(90)) for _ in range(12)]) == []
 
 
 def test_placeholders_are_noted_and_a_jump_is_not():
@@ -238,7 +238,8 @@ def written(path, X, y, form="{},{},{}\n"):
 def test_fit_shows_both_floors_over_the_run_and_its_last_part(spider, tmp_path):
     X, y = entries(1_500)
     out, err = spider(
-        "fit", written(tmp_path / "a.csv", X.tolist(), y.tolist()), *FIT, "--model", "a", "--json"
+        *("fit", written(tmp_path / "a.csv", X.tolist(), y.tolist())),
+        *(*FIT, "--model", "a", "--json", "--passes", "1"),
     )
     record = json.loads(out)
     assert (record["notes"], err) == ([], "")
@@ -366,3 +367,26 @@ def test_labels_are_judged_by_their_log_loss():
     zeros = np.zeros(4_000)
     assert worse(tally(PROBIT, value, zeros, np.full(4_000, np.log(0.4)))) == BOTH
     assert worse(tally(PROBIT, value, zeros, np.full(4_000, np.log(0.6)))) == []
+
+
+def test_the_same_entries_again_are_noted():
+    X, y = entries(400)
+    model = SpiderRegressor(**SMALL).fit(X, y)
+    assert kinds(lambda: model.partial_fit(X, y)) == ["again"]
+    assert kinds(lambda: model.partial_fit(X, y)) == []  # once
+    other = SpiderRegressor(**SMALL).fit(X, y)
+    assert kinds(lambda: other.partial_fit(X, y + 1)) == []
+    assert kinds(lambda: other.partial_fit(X[::-1], y[::-1] + 1)) == []
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_entries_that_come_sorted_by_a_mode_are_noted_if_they_are_learned_once(mode):
+    X, y = entries(2_000)
+    order = np.argsort(X[:, mode], kind="stable")
+    (note,) = noted(lambda: SpiderRegressor(passes=1, **SMALL).fit(X[order], y[order]))
+    assert note.kind == "grouped"
+    assert str(mode) in note.reason
+    assert kinds(lambda: SpiderRegressor(**SMALL).fit(X[order], y[order])) == []  # shuffled
+    assert kinds(lambda: SpiderRegressor(passes=1, **SMALL).fit(X, y)) == []
+    hours = np.column_stack([X[:, 0], np.arange(2_000) // 10 % 20])  # groups that come again
+    assert kinds(lambda: SpiderRegressor(passes=1, **SMALL).fit(hours, y)) == []

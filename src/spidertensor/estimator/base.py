@@ -71,6 +71,7 @@ PAPER: dict[str, Any] = {
     "inference": Inference(curvature=True),
     "committee": 1,
     "batch_size": 256,
+    "passes": 1,
 }
 
 

@@ -27,6 +27,7 @@ from spidertensor.spider.stacking import update_of_members
 FEWEST = 1_000  # entries, below which there is no judge
 MOST_PASSES = 20
 JUDGE_SHARE, MOST_JUDGED = 0.05, 50_000
+ENOUGH_JUDGED, LARGEST_SHARE = 500, 0.2  # a smaller history gives a larger share
 GAIN = 2e-4  # of the judge's mean log score; less does not count as better
 PATIENCE = 4  # passes without a gain; pairs need some before they show
 
@@ -124,7 +125,8 @@ def learn(
     seed, auto = fitted.params["random_state"], passes == "auto"
     entries = collected.entries(fitted.scaling)
     order = np.arange(len(entries.value)) if collected.are_few(passes) else collected.order(seed)
-    n_judged = 0 if passes == 1 or len(order) < FEWEST else min(int(JUDGE_SHARE * len(order)), MOST_JUDGED)
+    share = max(JUDGE_SHARE, min(LARGEST_SHARE, ENOUGH_JUDGED / max(len(order), 1)))
+    n_judged = 0 if passes == 1 or len(order) < FEWEST else min(int(share * len(order)), MOST_JUDGED)
     most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
     order, held = np.split(order, [len(order) - n_judged])
     judge = _taken(entries, held)
