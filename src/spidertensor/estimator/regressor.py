@@ -32,8 +32,9 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values or counts.
 
     Each row of X has one id per mode (int, str, bytes, float, bool, or a tuple of these); y is the value.
-    Each entry is learned once, in order; unseen ids become new nodes. A value further than 1e12 scales from
-    the shift is refused (1e6 scales without clipping).
+    `partial_fit`, `learn` and `learn_one` learn each entry once, in order; `fit` learns a whole history as
+    often as `passes` says. Unseen ids become new nodes. A value further than 1e12 scales from the shift is
+    refused (1e6 scales without clipping).
 
     rank:         number of factors per node that enter the network; one number, or one per mode
     hidden:       widths of the hidden layers
@@ -63,11 +64,17 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   columns that describe the node. A Context has columns that describe the entry, and no id. X
                   is then a data frame or a dict of columns; other columns are ignored. See Value, Number,
                   Many, Calendar, Cross and Recent. None: every column of X is a mode
+    passes:       how often `fit` learns the entries, in random order; what they said before is taken back
+                  first, so each counts once. "auto": until a slice that is held back is not predicted better
+                  any more, at most 20 times; once, as they come, if there are fewer than 1,000 entries
+    time:         name of a column of X with the time of each entry, for `fit`: the first pass is in this
+                  order, and the slice is the latest. It is not a mode
     likelihood:   "gaussian" for continuous values; "count" for non-negative whole numbers, with a negative
                   binomial whose log rate is learned. With counts, predictions are rates, intervals have
                   whole ends, scaling must be None, node_noise has no effect, and clip limits large counts
-    scaling:      (shift, scale) of the values; by default the mean and standard deviation of the first
-                  `batch_size` values of the first call, which should therefore have more than a few entries
+    scaling:      (shift, scale) of the values; by default the mean and standard deviation of all values of
+                  `fit`, or of the first `batch_size` values of the first other call, which should therefore
+                  have more than a few entries
 
     Threads may share a model: calls run one at a time, so no call sees a half-finished one.
     """
