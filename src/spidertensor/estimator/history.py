@@ -133,7 +133,8 @@ def learn(
     walk = Passes(
         _models(fitted, once=most == 1), History(entries, order, fitted.params["batch_size"]), seed, folder
     )
-    found, best, why = [], None, f"passes is {passes}"
+    found, best = [], None
+    why = f"{most} passes are the most" if auto else f"passes is {passes}"
     for number in range(1, most + 1):
         at = 0
         for members, updates in walk.next(fitted.state.members):
