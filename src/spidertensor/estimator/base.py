@@ -381,7 +381,10 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             self._notes.names = columns.names
 
     def _start(self, columns: Columns, value: NDArray[np.float64], *, provisional: bool = False) -> Fitted:
-        """The model before its first entry, which is of these. provisional: its scale, so no warning about it"""
+        """The model before its first entry, which is of these.
+
+        provisional: its scale is replaced later, so nothing is said about it
+        """
         n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
