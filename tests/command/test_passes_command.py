@@ -54,6 +54,13 @@ def timed(rows) -> str:
     return "user,movie,rating,when\n" + "".join(f"{u},{m},{r},{when}\n" for when, (u, m, r) in rows)
 
 
+def passes(path="m.spider") -> list[float]:
+    """The error after each pass."""
+    history = spidertensor.load(path).history_
+    assert history is not None
+    return history["errors"]
+
+
 def predicted(path="m.spider") -> np.ndarray:
     return spidertensor.load(path).predict(PROBE)
 
@@ -138,21 +145,21 @@ def test_random_order(source, fit, fails):
         assert "--shuffle is one pass in random order" in fails("fit", source, *FIT, "--shuffle", *other)
 
 
-@pytest.mark.parametrize("passes", [("--passes", "1"), ()])
-def test_the_order_of_time(folder, fit, passes):
+@pytest.mark.parametrize("once", [("--passes", "1"), ()])
+def test_the_order_of_time(folder, fit, once):
     """However the rows stand in the file; and the latest of them are the judge."""
     rows = list(enumerate(table(N)))
     (folder / "sorted.csv").write_text(timed(rows))
     (folder / "mixed.csv").write_text(timed(mixed(rows)))
-    first = fit("sorted.csv", *ONE, "--time", "when", *passes)
+    first = fit("sorted.csv", *ONE, "--time", "when", *once)
     by_time = predicted()
-    second = fit("mixed.csv", *ONE, "--time", "when", *passes, "--force")
+    second = fit("mixed.csv", *ONE, "--time", "when", *once, "--force")
     np.testing.assert_allclose(predicted(), by_time, rtol=1e-9)
-    assert (first["history"] is None) == bool(passes)
-    if not passes:
+    assert (first["history"] is None) == bool(once)
+    if not once:
         assert first["history"]["judge"] == "latest"
         np.testing.assert_allclose(first["history"]["errors"], second["history"]["errors"], rtol=1e-9)
-    fit("mixed.csv", *ONE, *passes, "--force")
+    fit("mixed.csv", *ONE, *once, "--force")
     assert (predicted() != by_time).any()
 
 
@@ -267,9 +274,9 @@ def test_a_signal_in_a_later_pass_ends_with_a_sound_model(source, spider):
         running.send_signal(signal.SIGINT)
         said = running.stderr.read()
         assert running.wait(60) == 128 + signal.SIGINT
-    passes = len(spidertensor.load("m.spider").history_["errors"])
-    assert 2 <= passes < 2000
-    assert f"stopped by SIGINT after line 1,501 of {source}: saved m.spider after {passes} passes" in said
+    done = len(passes())
+    assert 2 <= done < 2000
+    assert f"stopped by SIGINT after line 1,501 of {source}: saved m.spider after {done} passes" in said
     facts = json.loads(spider("info", "m.spider", "--json")[1])
     assert (facts["entries"], facts["position"]["row"]) == (N, N + 1)
     assert facts["history"]["stopped"] == "stopped"
@@ -293,8 +300,7 @@ def test_a_signal_in_the_first_pass_waits_for_its_end(source, spider, monkeypatc
     assert code == 128 + signal.SIGTERM
     assert "finishing the first pass" in err
     assert "saved m.spider after 1 pass\n" in err
-    model = spidertensor.load("m.spider")
-    assert (model.n_entries_, len(model.history_["errors"])) == (N, 1)
+    assert (spidertensor.load("m.spider").n_entries_, len(passes())) == (N, 1)
     assert error() < 0.5 * truth().std()
 
 
