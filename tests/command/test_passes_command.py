@@ -82,7 +82,8 @@ def test_a_file_is_learned_in_several_passes(source, fit, spider):
     history = summary["history"]
     assert len(history["errors"]) > 1
     assert 1 <= history["chosen"] <= len(history["errors"]) <= 20
-    assert (history["judged"], history["judge"]) == (N // 20, "random")
+    assert 0 < history["judged"] < N / 2
+    assert history["judge"] == "random"
     assert summary["once"] is None
     # each row counts once, and the score is of all of them
     assert (summary["entries"], summary["entries_now"], summary["row"]) == (N, N, N + 1)
@@ -91,7 +92,8 @@ def test_a_file_is_learned_in_several_passes(source, fit, spider):
     said = " ".join(spider("fit", source, *ONE, "--force")[1].split())
     assert f"passes {len(history['errors'])}: {history['stopped']}" in said
     assert (
-        f"at rest RMSE {history['errors'][history['chosen'] - 1]:.4f} on random 75 entries held back" in said
+        f"at rest RMSE {history['errors'][history['chosen'] - 1]:.4f} on random {history['judged']} entries held back"
+        in said
     )
 
 
@@ -107,6 +109,7 @@ def test_so_many_passes(source, fit):
     history = fit(source, *ONE, "--passes", "3")["history"]
     assert len(history["errors"]) == 3
     assert history["stopped"] == "passes is 3"
+    assert len(fit(source, *FIT, "--paper", "--passes", "2", "--force")["history"]["errors"]) == 2
     summary = fit(source, *ONE, "--passes", "1", "--force")
     assert summary["history"] is None
     assert summary["once"] == "rows are learned once, in order, because passes is 1"

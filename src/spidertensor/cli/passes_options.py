@@ -34,16 +34,19 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
         estimator.passes = 1
     if time is not None:
         estimator.time = time
-    if once is None and passes == 1 and time is None:
+    if once is None and estimator.passes == 1 and time is None and not shuffle:
         once = "rows are learned once, in order, because passes is 1"
     run.once, run.collects = once, once is None
 
 
 def _once(run: Run, limits: Mapping[str, Any]) -> str | None:
-    """What is learned once, in order, whatever was asked for; None if that depends."""
+    """What is learned once, in order, whatever `passes` is; None if that depends."""
     if (what := _reason(run, limits)) is not None:
         return f"{what} is learned once, in order"
-    why = run.learner.estimator._once()
+    estimator = run.learner.estimator
+    passes, estimator.passes = estimator.passes, "auto"
+    why = estimator._once()
+    estimator.passes = passes
     return None if why is None else f"rows are learned once, in order, because {why}"
 
 
