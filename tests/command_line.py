@@ -14,6 +14,7 @@ import spidertensor
 from forked import Spider
 
 FIT = ("--modes", "user,movie", "--value", "rating", "--rank", "2", "--hidden", "4")
+ONCE = (*FIT, "--passes", "1")  # as rows come: a run that is stopped has learned the first of them
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
 
 

@@ -15,7 +15,7 @@ import pytest
 import forked
 import servers
 import spidertensor
-from command_line import FIT, eventually, n_entries, table
+from command_line import ONCE, eventually, n_entries, table
 from servers import NAMES, OPEN, in_order, records
 from spidertensor import sources
 from spidertensor.sources import SourceError, kafka_topic, nats_stream, open_stream, redis_stream
@@ -32,7 +32,7 @@ def content(path) -> bytes:
 def file_model(spider, rows: list[dict], *options) -> bytes:
     """The model that a file with these rows makes."""
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert spider("fit", "rows.jsonl", *FIT, *options, "--model", "file.spider", "--force", "-q")[0] == 0
+    assert spider("fit", "rows.jsonl", *ONCE, *options, "--model", "file.spider", "--force", "-q")[0] == 0
     return content("file.spider")
 
 
@@ -67,7 +67,7 @@ def test_messages_have_attributes(server, topic, spider):
         del row["liked"]
     server.put(topic, rows)
     named = ("--modes", "user+liked,movie", "--kind", "liked=value")
-    fit = ("fit", server.url(topic), *FIT, *named, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", server.url(topic), *ONCE, *named, "--model", "m.spider", "--until-end", "--quiet")
     assert spider(*fit)[0] == 0
     assert content("m.spider") == file_model(spider, in_order(server, rows), *named)
     (attribute,) = json.loads(spider("info", "m.spider", "--json")[1])["attributes"]
@@ -77,7 +77,7 @@ def test_messages_have_attributes(server, topic, spider):
 def test_a_stream_makes_the_model_that_a_file_makes(server, topic, spider):
     first, second = records(700), records(500, seed=1)
     server.put(topic, first)
-    fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end")
+    fit = ("fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end")
     code, out, _ = spider(*fit, "--quiet", "--json")
     facts = json.loads(out)
     assert (code, facts["entries"], facts["lag"], facts["reconnects"]) == (0, 700, 0, 0)
@@ -150,7 +150,7 @@ def test_entries_with_other_fields(running, topic):
 def test_kills_leave_no_trace(server, topic, spider):
     rows = records(8000)
     server.put(topic, rows)
-    fit = ("fit", server.url(topic), *FIT, "--until-end", "--quiet")
+    fit = ("fit", server.url(topic), *ONCE, "--until-end", "--quiet")
     assert forked.killed(*fit, model="m.spider", kills=5, seed=3) == 5
     assert 0 < n_entries("m.spider") < 8000
     for name in ("m.spider", "whole.spider"):
@@ -162,7 +162,7 @@ def test_kills_leave_no_trace(server, topic, spider):
 @pytest.mark.slow
 def test_a_stream_is_followed_through_a_restart_and_silence(server, topic):
     server.put(topic, records(300))
-    child = forked.start("fit", server.url(topic), *FIT, "--model", "m.spider", "--checkpoint-every", "0.1s")
+    child = forked.start("fit", server.url(topic), *ONCE, "--model", "m.spider", "--checkpoint-every", "0.1s")
     eventually(lambda: n_entries("m.spider") == 300)
     server.stop()
     time.sleep(1)
@@ -206,7 +206,7 @@ def test_waiting_for_a_server_gets_longer(server, topic, monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_messages_that_retention_took(server, topic, spider, fails):
-    fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     server.put(topic, records(200))
     assert spider(*fit)[0] == 0
     server.trim(topic, 200)
@@ -245,7 +245,7 @@ def test_messages_that_retention_took_while_reading(server, topic, monkeypatch, 
 
 
 def test_a_stream_that_was_made_anew(server, topic, spider, fails):
-    fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     server.put(topic, records(200))
     assert spider(*fit)[0] == 0
     server.delete(topic)
@@ -260,7 +260,7 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
     kafka = running("kafka")
     rows = records(100)
     kafka.put(topic, rows)
-    fit = ("fit", kafka.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", kafka.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     assert spider(*fit)[0] == 0
     assert spidertensor.load("m.spider").position_["stream"]["partitions"] == {"0": 50, "1": 50}
     kafka.delete(topic)
@@ -347,7 +347,7 @@ def test_bad_messages_in_between(server, running, topic, spider, fails, target):
     mixed = [good[0], *chain(*zip(good[1:], (bad for bad, _ in BAD), strict=False)), *good[10:]]
     server.put(topic, mixed)
     options = chain(*((f"--{name}", each) for name, each in extra.items()))
-    fit = ["fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet", *options]
+    fit = ["fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet", *options]
     assert f"{server.url(topic)} message " in fails(*fit)
     assert not Path("m.spider").exists()
     dead = f"dead{topic}"
@@ -370,7 +370,7 @@ def test_values_that_only_the_model_can_judge_have_a_place_too(server, topic, sp
     rows = records(600)
     rows[550]["rating"] = 1e300
     server.put(topic, rows)
-    fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     assert spider(*fit, "--on-bad", "file")[0] == 0
     (bad,) = [json.loads(line) for line in Path("m.rejects.jsonl").read_text().splitlines()]
     number = in_order(server, rows).index(rows[550]) + 1
@@ -402,18 +402,18 @@ def test_values_that_only_the_model_can_judge_have_a_place_too(server, topic, sp
     ],
 )
 def test_mistakes_are_told(fails, url, options, text):
-    found = fails("fit", url, *FIT, "--model", "m.spider", *options)
+    found = fails("fit", url, *ONCE, "--model", "m.spider", *options)
     assert text in found
     assert "secret" not in found
 
 
 def test_a_stream_that_is_not_there(running, topic, fails, spider):
     for name, text in (("nats", "stream not found"), ("kafka", "Unknown topic")):
-        assert text in fails("fit", running(name).url(topic), *FIT, "--model", "m.spider")
+        assert text in fails("fit", running(name).url(topic), *ONCE, "--model", "m.spider")
     running("redis").client.set(topic, "a text")
-    assert "WRONGTYPE" in fails("fit", running("redis").url(topic), *FIT, "--model", "m.spider")
+    assert "WRONGTYPE" in fails("fit", running("redis").url(topic), *ONCE, "--model", "m.spider")
     nothing = running("redis").url(f"{topic}x")  # one of Redis begins to exist with its first entry
-    assert "no rows to learn" in fails("fit", nothing, *FIT, "--model", "m.spider", "--until-end")
+    assert "no rows to learn" in fails("fit", nothing, *ONCE, "--model", "m.spider", "--until-end")
 
 
 def test_settings_from_a_file(topic, spider, fails):
@@ -421,7 +421,7 @@ def test_settings_from_a_file(topic, spider, fails):
     server.client.config_set("requirepass", "0012345678")
     try:
         server.put(topic, records(300))
-        fit = ("fit", server.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet", "--force")
+        fit = ("fit", server.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet", "--force")
         assert "uthentication" in fails(*fit)
         Path("redis.properties").write_text("# of the test\npassword = 0012345678\nsocket_timeout=5\n")
         Path("redis.toml").write_text('password = "0012345678"\n')
@@ -443,7 +443,7 @@ def test_settings_from_a_file(topic, spider, fails):
 def test_settings_of_kafka(running, topic, fails, spider):
     kafka = running("kafka")
     kafka.put(topic, records(300))
-    fit = ("fit", kafka.url(topic), *FIT, "--model", "m.spider", "--until-end", "--quiet")
+    fit = ("fit", kafka.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     Path("odd").write_text("no.such.setting=1")
     assert 'No such configuration property: "no.such.setting"' in fails(*fit, "--broker-config", "odd")
     Path("ours").write_text("auto.offset.reset=latest")
@@ -470,7 +470,7 @@ def test_positions_of_the_version_before(spider, fails):
     rows = records(400)
     whole = file_model(spider, rows)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:300]))
-    assert spider("fit", "rows.jsonl", *FIT, "--model", "m.spider", "-q")[0] == 0
+    assert spider("fit", "rows.jsonl", *ONCE, "--model", "m.spider", "-q")[0] == 0
     model = spidertensor.load("m.spider")
     old = {name: each for name, each in model.position_.items() if name not in ("version", "stream")}
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -487,7 +487,7 @@ def test_positions_of_the_version_before(spider, fails):
 def test_the_same_stream_on_another_host_is_noted(running, topic, spider):
     redis = running("redis")
     redis.put(topic, records(300))
-    assert spider("fit", redis.url(topic), *FIT, "--model", "m.spider", "--until-end", "-q")[0] == 0
+    assert spider("fit", redis.url(topic), *ONCE, "--model", "m.spider", "--until-end", "-q")[0] == 0
     other = redis.url(topic).replace("127.0.0.1", "localhost")
     _, _, err = spider("fit", other, "--model", "m.spider", "--until-end", "-q", "--resume")
     assert err == f"note: m.spider was learned from {redis.url(topic)} and continues with {other}\n"
@@ -515,6 +515,6 @@ def test_missing_ids_and_bins_are_those_of_a_file(running, topic, spider):
         row["movie"] = None
     running("nats").put(topic, rows)
     options = ("--missing-id", "own", "--bin", "user=quantiles:4")
-    fit = ("fit", running("nats").url(topic), *FIT, "--model", "m.spider", "--until-end", "-q")
+    fit = ("fit", running("nats").url(topic), *ONCE, "--model", "m.spider", "--until-end", "-q")
     assert spider(*fit, *options)[0] == 0
     assert content("m.spider") == file_model(spider, rows, *options)

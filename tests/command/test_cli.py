@@ -21,7 +21,7 @@ import pytest
 from pyarrow import parquet
 
 import spidertensor
-from command_line import FIT, csv_text, eventually, forked, process, started, table
+from command_line import FIT, ONCE, csv_text, eventually, forked, process, started, table
 from spidertensor import checkpoint, cli, sources
 from spidertensor.cli import fit_loop, options, output, run
 from spidertensor.cli.errors import CommandError
@@ -66,10 +66,10 @@ def test_fit_info_predict_as_processes(ratings, folder):
 
 def test_the_model_is_the_estimators(ratings, spider):
     """The command adds nothing of its own: same settings and entries, same model as in Python."""
-    code, out, _ = spider("fit", ratings, *FIT, "--model", "m.spider", "--json")
+    code, out, _ = spider("fit", ratings, *ONCE, "--model", "m.spider", "--json")
     summary = json.loads(out)
     rows = table()
-    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,))
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,), passes=1)
     value = np.array([row[2] for row in rows])
     update = model.learn([row[:2] for row in rows], value)
     loaded = spidertensor.load("m.spider")
@@ -126,8 +126,11 @@ def test_the_size_of_the_committee(ratings, spider):
         (("--committee", "1", "--clip", "none"), {"committee": 1, "inference__clip": None}),
         (("--clip", "2.5"), {"inference__clip": 2.5}),
     ]:
-        assert spider("fit", ratings, *FIT, *more, "--model", "m.spider", "--force")[0] == 0
-        model, rows = spidertensor.SpiderRegressor(rank=2, hidden=(4,)).set_params(**settings), table()
+        assert spider("fit", ratings, *ONCE, *more, "--model", "m.spider", "--force")[0] == 0
+        model, rows = (
+            spidertensor.SpiderRegressor(rank=2, hidden=(4,), passes=1).set_params(**settings),
+            table(),
+        )
         model.learn([row[:2] for row in rows], [row[2] for row in rows])
         loaded = spidertensor.load("m.spider")
         assert loaded.get_params() == model.get_params()
@@ -136,7 +139,7 @@ def test_the_size_of_the_committee(ratings, spider):
 
 def test_members(ratings, spider):
     """The first member is the model that would be there alone, and its evidence is that model's."""
-    fit = ("fit", ratings, *FIT)
+    fit = ("fit", ratings, *ONCE)
     _, shown, _ = spider(*fit, "--model", "m.spider")
     members = json.loads(spider("info", "m.spider", "--json")[1])["members"]
     assert len(members) == 4
@@ -360,7 +363,7 @@ def test_bad_rows_by_policy(folder, spider, fails, monkeypatch):
     assert records[1]["reason"] == "2 fields instead of 3"
     assert json.loads(out)["bad_rows"] == 3
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)  # now the first chunks are good
-    code, _, err = spider("fit", "bad.csv", *FIT, "--force")
+    code, _, err = spider("fit", "bad.csv", *ONCE, "--force")
     assert code == 2
     assert "saved bad.spider after line" in err
     assert spidertensor.load("bad.spider").n_entries_ < 300
@@ -542,7 +545,7 @@ def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, nu
 def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
     """What was learned after the last save is learned again, once; its bad rows are rejected again, once."""
     (folder / "a.csv").write_text(csv_text(table()).replace("m7", ""))
-    command = ("fit", "a.csv", *FIT, "--on-bad", "file", "--model", "m.spider", "--checkpoint-every", "0s")
+    command = ("fit", "a.csv", *ONCE, "--on-bad", "file", "--model", "m.spider", "--checkpoint-every", "0s")
     monkeypatch.setattr(lines, "BLOCK_BYTES", 900)
     assert spider(*command)[0] == 0
     whole = [(folder / name).read_bytes() for name in ("m.spider", "m.rejects.jsonl")]
@@ -568,8 +571,8 @@ def test_a_crash_after_unsaved_rows(folder, spider, monkeypatch):
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), MemoryError(), ZeroDivisionError()])
 def test_any_error_saves_what_was_learned(ratings, spider, monkeypatch, capsys, error):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
-    assert spider("fit", ratings, *FIT, "--model", "whole.spider")[0] == 0
-    command = ["fit", str(ratings), *FIT, "--model", "m.spider"]
+    assert spider("fit", ratings, *ONCE, "--model", "whole.spider")[0] == 0
+    command = ["fit", str(ratings), *ONCE, "--model", "m.spider"]
     add = Scores.add
     learn = spidertensor.SpiderRegressor._learn_numbered
     calls = []
@@ -602,7 +605,7 @@ def test_a_save_that_fails_on_the_way_out_does_not_hide_the_error(ratings, spide
         raise OSError(28, "No space left")
 
     monkeypatch.setattr(Run, "save", full)
-    code, _, err = spider("fit", ratings, *FIT, "--checkpoint-every", "never")
+    code, _, err = spider("fit", ratings, *ONCE, "--checkpoint-every", "never")
     assert code == 2
     assert "could not save ratings.spider: [Errno 28] No space left" in err
     assert "line 1202: 2 fields instead of 3" in err
@@ -663,7 +666,7 @@ def test_a_file_stopped_while_learning(folder, spider, monkeypatch, name):
             file.write(text.encode())
     monkeypatch.setattr(lines, "BLOCK_BYTES", 900)  # less than 256 rows: the first chunk is made of several
     monkeypatch.setattr(parquet_file, "BATCH_ROWS", 70)
-    command = ("fit", name, *FIT, "--on-bad", "file", "--model", "m.spider")
+    command = ("fit", name, *ONCE, "--on-bad", "file", "--model", "m.spider")
     assert spider(*command)[0] == 0
     model, rejects = (folder / "m.spider").read_bytes(), (folder / "m.rejects.jsonl").read_bytes()
     assert rejects.count(b"\n") == 2
@@ -706,11 +709,11 @@ def test_a_signal_before_anything_was_learned(spider, ratings, monkeypatch):
 def test_appended_rows_and_another_file(ratings, folder, spider, fails):
     whole = csv_text(table(2000))
     (folder / "whole.csv").write_text(whole)
-    spider("fit", "whole.csv", *FIT, "--model", "whole.spider")
+    spider("fit", "whole.csv", *ONCE, "--model", "whole.spider")
     cut = whole.index("\n", 5000) + 1
     grows = folder / "grows.csv"
     grows.write_text(whole[:cut])
-    spider("fit", grows, *FIT, "--model", "m.spider")
+    spider("fit", grows, *ONCE, "--model", "m.spider")
     with grows.open("a") as file:
         file.write(whole[cut:])
     code, out, _ = spider("fit", grows, "--model", "m.spider", "--resume", "--json")
@@ -988,9 +991,12 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
     fit = (*FIT[:6], "--batch-size", "64", "--quiet")
     network = ("--network", "my_networks:net")
     path = list(sys.path)
-    assert spider("fit", ratings, *fit, *network, "--model", "whole.spider")[0] == 0
+    several = json.loads(spider("fit", ratings, *fit, *network, "--model", "whole.spider", "--json")[1])
+    assert len(several["history"]["errors"]) > 1
     assert sys.path == path
     # 641 lines are 640 rows, ten whole batches: the cut of a call elsewhere would cut a batch
+    fit = (*fit, "--passes", "1")
+    assert spider("fit", ratings, *fit, *network, "--model", "whole.spider", "--force")[0] == 0
     (folder / "part.csv").write_text("".join(ratings.read_text().splitlines(keepends=True)[:641]))
     spider("fit", "part.csv", *fit, *network, "--model", "part.spider")
     os.replace(ratings, "part.csv")

@@ -34,7 +34,7 @@ def _run(run: Run, rejected: BadRows, *, every: float, quiet: bool, as_json: boo
         except Stopped:
             pass
         except Exception:
-            if run.entries:
+            if run.entries and not run.collects:  # of a pass that is not over, nothing could be resumed
                 _save_on_the_way_out(run)
             raise
         if run.entries or not run.new:

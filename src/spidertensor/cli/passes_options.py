@@ -21,28 +21,37 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
     estimator, (given, time, shuffle) = run.learner.estimator, asked.values()
     if shuffle and (given is not None or time is not None):
         raise CommandError("--shuffle is one pass in random order: leave out --passes and --time")
-    if given is not None:
-        estimator.passes = _passes(given)
-    reason = _reason(run, limits)
+    if time in run.learner.columns:
+        raise CommandError(f"--time {time}: name a column that is neither a mode nor the value")
+    passes = None if given is None else _passes(given)
+    once = _once(run, limits)
     used = [name for name, value in asked.items() if value is not None]
-    if reason is not None:
-        if used and given != "1":
-            raise CommandError(f"{used[0]}: {reason} is learned once, in order")
-        run.once = f"{reason} is learned once, in order"
-        return
-    if time is not None:
-        estimator.time = time
+    if once is not None and used and not (used == ["--passes"] and passes == 1):
+        raise CommandError(f"{used[-1]}: {once}")
+    if passes is not None:
+        estimator.passes = passes
     if shuffle:
         estimator.passes = 1
-    once = estimator._once()
-    if once is not None and not (shuffle or time):
-        run.once = f"rows are learned once, in order, because {once}"
-        return
-    run.collects = True
+    if time is not None:
+        estimator.time = time
+    if once is None and estimator.passes == 1 and time is None and not shuffle:
+        once = "rows are learned once, in order, because passes is 1"
+    run.once, run.collects = once, once is None
+
+
+def _once(run: Run, limits: Mapping[str, Any]) -> str | None:
+    """What is learned once, in order, whatever `passes` is; None if that depends."""
+    if (what := _reason(run, limits)) is not None:
+        return f"{what} is learned once, in order"
+    estimator = run.learner.estimator
+    passes, estimator.passes = estimator.passes, "auto"
+    why = estimator._once()
+    estimator.passes = passes
+    return None if why is None else f"rows are learned once, in order, because {why}"
 
 
 def _reason(run: Run, limits: Mapping[str, Any]) -> str | None:
-    """What is learned once, in order, whatever was asked for."""
+    """What it is that the model learns once, but for its own settings."""
     if not run.new:
         return "what a known model gets"
     if isinstance(run.source, Stream):

@@ -381,8 +381,11 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             self.feature_names_in_ = np.array(columns.names, dtype=object)
             self._notes.names = columns.names
 
-    def _start(self, columns: Columns, value: NDArray[np.float64], scaling: Scaling | None = None) -> Fitted:
-        """The model before its first entry, which is of these. scaling: None: a batch of them decides"""
+    def _start(self, columns: Columns, value: NDArray[np.float64], *, provisional: bool = False) -> Fitted:
+        """The model before its first entry, which is of these.
+
+        provisional: its scale is replaced later, so nothing is said about it
+        """
         n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
@@ -392,7 +395,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         check_alone(params)
         if attributes is not None:
             check_possible(attributes, params, model.rule)
-        scaling = scaling or self._first_scaling(value, self.batch_size)
+        scaling = self._first_scaling(value, self.batch_size, warns=not provisional)
         if not is_whole(params["random_state"]):
             from sklearn.utils import check_random_state  # imported here: slow, and not needed for an int
 
@@ -435,7 +438,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         """The parameters with modes given by number."""
         return params
 
-    def _first_scaling(self, value: NDArray[np.float64], n: int) -> Scaling:
+    def _first_scaling(self, value: NDArray[np.float64], n: int, *, warns: bool = True) -> Scaling:
         """The scaling for the first n values to decide."""
         return Scaling()
 

@@ -173,7 +173,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         fitted = self._fitted()
         return dict(zip(CHANGES, followed(fitted, fitted.leading).tolist(), strict=True))
 
-    def _first_scaling(self, value: NDArray[np.float64], n: int) -> Scaling:
+    def _first_scaling(self, value: NDArray[np.float64], n: int, *, warns: bool = True) -> Scaling:
         if not self._likelihood.scaled:
             return Scaling()
         if self.scaling is not None:
@@ -182,7 +182,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         large = too_large(value, n)
         refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
         first = value[:n]
-        if not spread(first):
+        if warns and not spread(first):
             how_many = "value does" if len(first) == 1 else f"{len(first)} values do"
             warning = SpiderWarning(
                 f"the first {how_many} not vary; using scale 1",

@@ -13,9 +13,8 @@ from spidertensor.estimator import history, times
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
 from spidertensor.estimator.history import Collected, Pass
-from spidertensor.estimator.inputs import Columns, refuse
+from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError
-from spidertensor.scaling import LARGEST, Scaling
 from spidertensor.spider.committee import deferred_interrupts
 
 
@@ -74,12 +73,8 @@ class LearnsHistory:
             return
         fitted = self._learned
         if fitted is None:
-            scaling = Scaling()
-            if self._likelihood.scaled:
-                large = np.abs(value) > LARGEST
-                refuse(value, large, "is too large", kind="too large", remedy="measure it in a larger unit")
-                scaling = Scaling.of(value)
-            fitted = self._start(columns, value, scaling)._replace(classes=classes)
+            # until all values decide: it refuses what is too far off, as it does for rows learned once
+            fitted = self._start(columns, value, provisional=True)._replace(classes=classes)
         with deferred_interrupts():
             scaled_values(value, fitted)  # refuses what is too far off
             fitted, (index, bags, segments) = with_room(fitted, columns)

@@ -7,9 +7,10 @@ entries stays that of the engine, whichever it is. `Passes` does so with all mem
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -77,8 +78,9 @@ class Visitor:
         self._network, self._prior, self._method, self._history = network, prior, method, history
         sizes = [network.factor_sizes[mode] for mode in network.table_modes]
         self._priors = [_node_prior(network, prior, table) for table in range(len(sizes))]
-        self._weights = [np.arange(outputs) for outputs, _ in network.layers]
-        sizes += [inputs for _, inputs in network.layers]
+        shapes = [_matrix_shape(layer) for layer in network.layers]
+        self._weights = [np.arange(outputs) for outputs, _ in shapes]
+        sizes += [inputs for _, inputs in shapes]
         self._sizes, self._ends = sizes, np.zeros((history.n_parts, len(sizes)), np.int64)
         at = 0
         for number in range(history.n_parts):
@@ -109,8 +111,9 @@ class Visitor:
 
     def _elements(self, state: State, batch: Batch, number: int) -> list[tuple[Any, ...]]:
         """For each table and layer, what `take_back` and `keep` need."""
-        priors = [*self._priors, *((site.precision, site.precision_mean) for site in state.sites)]
-        parts = [*state.posterior.factors, *state.posterior.weights]
+        sites = ((site.precision, site.precision_mean) for site in state.sites)
+        priors = [*self._priors, *map(_matrices, sites)]
+        parts = [*state.posterior.factors, *map(_matrices, state.posterior.weights)]
         start, found = int(self._ends[number - 1, -1]) if number else 0, []
         for table, rows in enumerate(self._rows(batch)):
             end, size = int(self._ends[number, table]), self._sizes[table]
@@ -196,6 +199,16 @@ class Passes:
             elif visitor is not None:
                 visitor.end_first_pass(state, had)
         self.done += 1
+
+
+def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a layer; weights of a custom network with other dimensions are one row."""
+    return (shape[0], shape[1]) if len(shape) == 2 else (1, math.prod(shape))
+
+
+def _matrices(arrays: Iterable[NDArray[np.floating]]) -> tuple[NDArray[np.floating], ...]:
+    """Views of what belongs to a layer, as matrices."""
+    return tuple(array.reshape(_matrix_shape(array.shape)) for array in arrays)
 
 
 def _copied(counts: Any) -> list[NDArray[Any]]:

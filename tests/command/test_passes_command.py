@@ -1,0 +1,362 @@
+"""`spider fit` learns a file in several passes, and everything else once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spidertensor
+from command_line import FIT, csv_text, started, table
+from spidertensor.cli.progress import Progress
+from spidertensor.cli.run import Run
+from spidertensor.sources import lines
+
+pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
+
+N = 1500
+ONE = (*FIT, "--committee", "1")  # for speed
+PROBE = [(user, f"m{movie}") for user in range(30) for movie in range(20)]
+SHOWN = """
+import sys
+from spidertensor import cli
+from spidertensor.cli import progress
+progress.LINE_EVERY_S = 0.0
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def source(folder) -> Path:
+    (folder / "a.csv").write_text(csv_text(table(N)))
+    return folder / "a.csv"
+
+
+@pytest.fixture
+def fit(spider):
+    """Call `spider fit`, which must succeed: its summary as JSON."""
+
+    def call(*arguments) -> dict:
+        code, out, err = spider("fit", *arguments, "--model", "m.spider", "--quiet", "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return call
+
+
+def timed(rows) -> str:
+    """A file with a time for each row, which is the place of the row among `rows`."""
+    return "user,movie,rating,when\n" + "".join(f"{u},{m},{r},{when}\n" for when, (u, m, r) in rows)
+
+
+def passes(path="m.spider") -> list[float]:
+    """The error after each pass."""
+    history = spidertensor.load(path).history_
+    assert history is not None
+    return history["errors"]
+
+
+def predicted(path="m.spider") -> np.ndarray:
+    return spidertensor.load(path).predict(PROBE)
+
+
+def truth() -> np.ndarray:
+    """What `table` draws its values around."""
+    return np.array([3 + np.sin(user) + np.cos(int(movie[1:])) for user, movie in PROBE])
+
+
+def error(path="m.spider") -> float:
+    return float(np.sqrt(np.mean((predicted(path) - truth()) ** 2)))
+
+
+# --- how often
+
+
+def test_a_file_is_learned_in_several_passes(source, fit, spider):
+    summary = fit(source, *ONE)
+    history = summary["history"]
+    assert len(history["errors"]) > 1
+    assert 1 <= history["chosen"] <= len(history["errors"]) <= 20
+    assert 0 < history["judged"] < N / 2
+    assert history["judge"] == "random"
+    assert summary["once"] is None
+    # each row counts once, and the score is of all of them
+    assert (summary["entries"], summary["entries_now"], summary["row"]) == (N, N, N + 1)
+    assert spidertensor.load("m.spider").n_entries_ == N
+    assert json.loads(spider("info", "m.spider", "--json")[1])["history"] == history
+    said = " ".join(spider("fit", source, *ONE, "--force")[1].split())
+    assert f"passes {len(history['errors'])}: {history['stopped']}" in said
+    error = f"RMSE {history['errors'][history['chosen'] - 1]:.4f}"
+    assert f"at rest {error} on random {history['judged']} entries held back" in said
+
+
+def test_the_model_is_that_of_the_estimators_fit(source, fit):
+    fit(source, *ONE)
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,), committee=1)
+    model.fit([row[:2] for row in table(N)], [row[2] for row in table(N)])
+    np.testing.assert_array_equal(predicted(), model.predict(PROBE))
+    assert spidertensor.load("m.spider").get_params() == model.get_params()
+
+
+def test_so_many_passes(source, fit):
+    history = fit(source, *ONE, "--passes", "3")["history"]
+    assert len(history["errors"]) == 3
+    assert history["stopped"] == "passes is 3"
+    assert len(fit(source, *FIT, "--paper", "--passes", "2", "--force")["history"]["errors"]) == 2
+    summary = fit(source, *ONE, "--passes", "1", "--force")
+    assert summary["history"] is None
+    assert summary["once"] == "rows are learned once, in order, because passes is 1"
+    model = spidertensor.SpiderRegressor(rank=2, hidden=(4,), committee=1)
+    model.partial_fit([row[:2] for row in table(N)], [row[2] for row in table(N)])
+    np.testing.assert_array_equal(predicted(), model.predict(PROBE))
+
+
+def test_few_rows_are_learned_once(folder, fit):
+    (folder / "few.csv").write_text(csv_text(table(999)))
+    assert fit("few.csv", *ONE)["history"] is None
+    auto = predicted()
+    fit("few.csv", *ONE, "--passes", "1", "--force")
+    np.testing.assert_array_equal(predicted(), auto)
+
+
+@pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "²", ""])
+def test_no_number_of_passes(source, fails, number):
+    assert f"--passes takes a whole number from 1 on, or auto, not {number!r}" in fails(
+        "fit", source, *FIT, f"--passes={number}"
+    )
+    assert not Path("a.spider").exists()
+
+
+# --- the order
+
+
+def test_random_order(source, fit, fails):
+    summary = fit(source, *ONE, "--shuffle")
+    assert summary["history"] is None
+    assert summary["entries"] == N
+    shuffled = predicted()
+    fit(source, *ONE, "--passes", "1", "--force")
+    assert (predicted() != shuffled).all()
+    for other in (("--passes", "2"), ("--passes", "1"), ("--time", "rating")):
+        assert "--shuffle is one pass in random order" in fails("fit", source, *FIT, "--shuffle", *other)
+
+
+@pytest.mark.parametrize("once", [("--passes", "1"), ()])
+def test_the_order_of_time(folder, fit, once):
+    """However the rows stand in the file; and the latest of them are the judge."""
+    rows = list(enumerate(table(N)))
+    (folder / "sorted.csv").write_text(timed(rows))
+    (folder / "mixed.csv").write_text(timed(mixed(rows)))
+    first = fit("sorted.csv", *ONE, "--time", "when", *once)
+    by_time = predicted()
+    second = fit("mixed.csv", *ONE, "--time", "when", *once, "--force")
+    np.testing.assert_allclose(predicted(), by_time, rtol=1e-9)
+    assert (first["history"] is None) == bool(once)
+    if not once:
+        assert first["history"]["judge"] == "latest"
+        np.testing.assert_allclose(first["history"]["errors"], second["history"]["errors"], rtol=1e-9)
+    fit("mixed.csv", *ONE, *once, "--force")
+    assert (predicted() != by_time).any()
+
+
+def mixed(rows: list) -> list:
+    """The last rows in another order; all ids are in the first, so that their numbers stay."""
+    head, tail = rows[:600], rows[600:]
+    assert {row[:2][n] for _, row in tail for n in (0, 1)} <= {row[:2][n] for _, row in head for n in (0, 1)}
+    return head + [tail[place] for place in np.random.default_rng(1).permutation(len(tail))]
+
+
+def test_a_time_is_needed_only_to_fit(folder, fit, spider):
+    rows = list(enumerate(table(N)))
+    (folder / "a.csv").write_text(timed(rows))
+    fit("a.csv", *ONE, "--time", "when")
+    (folder / "pairs.csv").write_text("user,movie\n1,m1\n")
+    code, out, _ = spider("predict", "m.spider", "pairs.csv")
+    assert (code, out.count("\n")) == (0, 2)
+    (folder / "more.csv").write_text(csv_text(table(20, seed=1)))
+    assert fit("more.csv", "--add")["entries"] == N + 20
+
+
+def test_wrong_times(source, folder, fails):
+    for column in ("user", "rating"):
+        said = fails("fit", source, *FIT, "--time", column)
+        assert f"--time {column}: name a column that is neither a mode nor the value" in said
+    assert "no column 'when' (there are: user, movie, rating)" in fails("fit", source, *FIT, "--time", "when")
+    rows = timed(enumerate(table(N))).splitlines(keepends=True)
+    rows[700] = "1,m1,2.5,\n"
+    (folder / "gap.csv").write_text("".join(rows))
+    said = fails("fit", "gap.csv", *FIT, "--time", "when")
+    assert "gap.csv line 701" in said
+    assert "time is missing" in said
+    assert not list(folder.glob("*.spider"))
+
+
+def test_a_file_sorted_by_a_mode_is_learned_like_a_shuffled_one(folder, fit):
+    (folder / "sorted.csv").write_text(csv_text(sorted(table(N))))
+    (folder / "mixed.csv").write_text(csv_text(table(N)))
+    for name in ("sorted", "mixed"):
+        fit(f"{name}.csv", *ONE)
+        Path("m.spider").rename(f"{name}.spider")
+    assert error("sorted.spider") < 1.5 * error("mixed.spider") < 0.5 * truth().std()
+
+
+# --- what is learned once
+
+
+def test_a_pipe_is_learned_once(source, spider, monkeypatch):
+    with source.open() as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        code, out, _ = spider("fit", "-", *ONE, "--model", "m.spider")
+    assert code == 0
+    assert "passes 1: a pipe is learned once, in order" in " ".join(out.split())
+    piped = predicted()
+    assert spider("fit", source, *ONE, "--passes", "1", "--model", "m.spider", "--force")[0] == 0
+    np.testing.assert_array_equal(predicted(), piped)
+
+
+def test_more_rows_of_a_known_model_are_learned_once(source, folder, fit, spider, fails):
+    history = fit(source, *ONE)["history"]
+    model, more = spidertensor.load("m.spider"), table(1200, seed=1)
+    with source.open("a") as file:
+        file.write(csv_text(more, header=""))
+    summary = fit(source, *ONE, "--resume")
+    assert (summary["entries"], summary["entries_now"]) == (N + 1200, 1200)
+    assert summary["once"] == "what a known model gets is learned once, in order"
+    assert summary["history"] == history  # of the first rows
+    model.partial_fit([row[:2] for row in more], [row[2] for row in more])
+    np.testing.assert_array_equal(predicted(), model.predict(PROBE))
+    (folder / "b.csv").write_text(csv_text(table(1100, seed=2)))
+    assert fit("b.csv", "--add")["once"] == "what a known model gets is learned once, in order"
+    for option in (("--passes", "2"), ("--passes", "auto"), ("--time", "when"), ("--shuffle",)):
+        said = fails("fit", source, "--model", "m.spider", "--add", "--again", *option)
+        assert f"{option[0]}: what a known model gets is learned once, in order" in said
+
+
+def test_rows_with_predictions_are_learned_once(source, fit, fails):
+    summary = fit(source, *ONE, "--predictions", "p.csv")
+    assert summary["once"] == "a file with --predictions is learned once, in order"
+    assert Path("p.csv").read_text().count("\n") == N + 1
+    assert "--passes: a file with --predictions" in fails(
+        "fit", source, *ONE, "--predictions", "q.csv", "--passes", "2"
+    )
+
+
+@pytest.mark.parametrize("limit", [("--max-nodes", "25"), ("--events", "--over", "movie")])
+def test_models_that_learn_once(source, fit, fails, limit):
+    how = tuple(each for each in ONE if limit[0] != "--events" or each not in ("--value", "rating"))
+    assert fit(source, *how, *limit)["once"].startswith("rows are learned once, in order, because ")
+    for option in (
+        ("--passes", "2"),
+        ("--time", "when"),
+        ("--passes", "1", "--time", "when"),
+        ("--shuffle",),
+    ):
+        said = fails("fit", source, *how, *limit, *option)
+        assert said.startswith(
+            f"spider: {option[-2] if len(option) > 1 else option[0]}: rows are learned once"
+        )
+
+
+# --- stopping
+
+
+def test_a_signal_in_a_later_pass_ends_with_a_sound_model(source, spider):
+    with started(
+        "fit", source, *ONE, "--model", "m.spider", "--passes", "2000", program=SHOWN, text=True
+    ) as running:
+        for line in running.stderr:
+            if "pass 3" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+        assert running.wait(60) == 128 + signal.SIGINT
+    done = len(passes())
+    assert 2 <= done < 2000
+    assert f"stopped by SIGINT after line 1,501 of {source}: saved m.spider after {done} passes" in said
+    facts = json.loads(spider("info", "m.spider", "--json")[1])
+    assert (facts["entries"], facts["position"]["row"]) == (N, N + 1)
+    assert facts["history"]["stopped"] == "stopped"
+    assert error() < 0.5 * truth().std()
+    code, out, _ = spider("fit", source, *ONE, "--model", "m.spider", "--resume")
+    assert code == 0
+    assert "nothing new to learn" in out
+
+
+def test_a_signal_in_the_first_pass_waits_for_its_end(source, spider, monkeypatch):
+    show, calls = Progress.show_pass, []
+
+    def stopping(self, number, over):
+        if not calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+        calls.append(number)
+        show(self, number, over)
+
+    monkeypatch.setattr(Progress, "show_pass", stopping)
+    code, _, err = spider("fit", source, *ONE, "--model", "m.spider", "--batch-size", "64")
+    assert code == 128 + signal.SIGTERM
+    assert "finishing the first pass" in err
+    assert "saved m.spider after 1 pass\n" in err
+    assert (spidertensor.load("m.spider").n_entries_, len(passes())) == (N, 1)
+    assert error() < 0.5 * truth().std()
+
+
+def test_a_signal_while_reading_saves_nothing(source, spider, monkeypatch):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
+    learn, calls = Run.learn, []
+
+    def stopping(self, chunk, rejected):
+        learn(self, chunk, rejected)
+        calls.append(chunk)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Run, "learn", stopping)
+    code, _, err = spider("fit", source, *ONE, "--model", "m.spider", "--checkpoint-every", "0s")
+    assert code == 128 + signal.SIGINT
+    assert "nothing learned yet" in err
+    assert not Path("m.spider").exists()
+
+
+@pytest.mark.parametrize("at", [1, 12])
+def test_an_error_in_a_pass_saves_nothing(source, spider, monkeypatch, at):
+    """A file that holds some of the rows would say that it holds all."""
+    show, calls = Progress.show_pass, []
+
+    def broken(self, number, over):
+        calls.append(number)
+        if len(calls) == at:
+            raise OSError(28, "No space left")
+        show(self, number, over)
+
+    monkeypatch.setattr(Progress, "show_pass", broken)
+    code, out, err = spider("fit", source, *ONE, "--model", "m.spider")
+    assert (code, out) == (2, "")
+    assert "No space left" in err
+    assert "saved" not in err
+    assert not Path("m.spider").exists()
+
+
+# --- values far off
+
+
+def test_a_value_far_off_is_refused_wherever_it_stands(folder, fit):
+    """Also where most values are equal, so that it would stand out little from the scale it makes."""
+    rows = [(u, m, 1.0 + (n % 4 == 0)) for n, (u, m, _) in enumerate(table(N))]
+    rows[1300] = (*rows[1300][:2], 1e30)
+    (folder / "far.csv").write_text(csv_text(rows))
+    for how in ((), ("--passes", "1")):
+        assert fit("far.csv", *ONE, "--on-bad", "skip", "--force", *how)["bad_rows"] == 1
+        assert np.abs(predicted()).max() < 10
+
+
+def test_a_scaling_that_is_given_counts(folder, spider):
+    rows = table(N)
+    rows[1300] = (*rows[1300][:2], 1e30)
+    (folder / "far.csv").write_text(csv_text(rows))
+    code, out, _ = spider("fit", "far.csv", *ONE, "--scaling", "0,1e25", "--json")
+    assert (code, json.loads(out)["entries"], json.loads(out)["bad_rows"]) == (0, N, 0)
