@@ -32,9 +32,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     """Streaming Bayesian deep tensor factorization of continuous values or counts.
 
     Each row of X has one id per mode (int, str, bytes, float, bool, or a tuple of these); y is the value.
-    `fit` learns a history several times and counts each entry once; everything else learns entries once, in
-    order. Unseen ids become new nodes. A value further than 1e12 scales from the shift is refused (1e6 scales
-    without clipping).
+    Each entry is learned once, in order; unseen ids become new nodes. A value further than 1e12 scales from
+    the shift is refused (1e6 scales without clipping).
 
     rank:         number of factors per node that enter the network; one number, or one per mode
     hidden:       widths of the hidden layers
@@ -64,16 +63,11 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   columns that describe the node. A Context has columns that describe the entry, and no id. X
                   is then a data frame or a dict of columns; other columns are ignored. See Value, Number,
                   Many, Calendar, Cross and Recent. None: every column of X is a mode
-    passes:       how often `fit` learns its entries. "auto": until entries held back are not predicted better
-                  any more, at most 20 times; once if there are fewer than 1,000, with max_nodes, and events
-    time:         name of a column that is the time of an entry. `fit` learns in this order and holds back the
-                  latest entries; it is not a mode. None: `fit` learns in random order, with passes=1 as given
     likelihood:   "gaussian" for continuous values; "count" for non-negative whole numbers, with a negative
                   binomial whose log rate is learned. With counts, predictions are rates, intervals have
                   whole ends, scaling must be None, node_noise has no effect, and clip limits large counts
     scaling:      (shift, scale) of the values; by default the mean and standard deviation of the first
-                  `batch_size` values of the first call, which should therefore have more than a few entries;
-                  with several passes, of all values of `fit`
+                  `batch_size` values of the first call, which should therefore have more than a few entries
 
     Threads may share a model: calls run one at a time, so no call sees a half-finished one.
     """
