@@ -629,6 +629,18 @@ def visit(model, state, sites, index, value, bags=None):
     return state, {place: keep(*views[place], *cavities[place]) for place in views}
 
 
+def without_share_of_noise(model, state, index, all_parts):
+    """Each node forgets the share of its log_noise that the part has among all entries of the node."""
+    state, v0 = copy.deepcopy(state), log_noise_var(model)
+    for k, (mean, v) in enumerate(state["log_noise"]):
+        for j in set(index[:, k].tolist()) - {-1}:
+            kept = 1 - (index[:, k] == j).sum() / sum((part[:, k] == j).sum() for part in all_parts)
+            t, h = kept * (1 / v[j] - 1 / v0), kept * (mean[j] - state["running"][k]) / v[j]
+            v[j] = 1 / (1 / v0 + t)
+            mean[j] = state["running"][k] + v[j] * h
+    return state
+
+
 def learn_passes(model, state, parts, orders, start):
     """The state after each pass. parts: [(index, value, bags), ...];  orders: which parts a pass visits
 
@@ -639,6 +651,8 @@ def learn_passes(model, state, parts, orders, start):
     for number, order in enumerate(orders):
         kept, state = {name: state[name] for name in counted}, state | {"entries": entries}
         for part in order:
+            if number > 0:
+                state = without_share_of_noise(model, state, parts[part][0], [each[0] for each in parts])
             state, new = visit(model, state, sites[part], *parts[part])
             sites = [{} for _ in parts] if new is None else [*sites[:part], new, *sites[part + 1 :]]
         if number > 0:

@@ -11,7 +11,7 @@ import pytest
 
 from model_files import file_bytes
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
-from spidertensor.estimator import history
+from spidertensor.estimator import history, times
 from spidertensor.estimator.columns import Context, Recent, Value
 from spidertensor.spider.passes import History
 
@@ -270,3 +270,25 @@ def test_described_ids_that_never_come_are_no_matter():
     model.fit(X[["user", "movie"]], grouped_values(X))
     said = model.predict({"user": ["later", "a stranger"], "movie": ["m1", "m1"]})
     assert said[0] > said[1] + 0.5
+
+
+def test_late_rows_are_all_named_before_anything_is_kept():
+    when = np.arange(N)
+    when[[700, 1100]] = 3
+    frame = {name: FRAME[name] for name in ("user", "movie")} | {"when": when}
+    modes = {"user": [Recent("movie", 5)], "movie": []}
+    model = SpiderRegressor(**SMALL, modes=modes, time="when")
+    with pytest.raises(EntryError, match="earlier than a row before") as caught:
+        model.fit(frame, Y)
+    assert caught.value.rows == (700, 1100)
+    assert model._collected is None
+    with pytest.raises(EntryError, match=f"{N} entries but 5 times"):
+        model.fit(frame | {"when": np.arange(5)}, Y)
+
+
+@pytest.mark.parametrize("cells", [["5", "10", "n/a", "7"], ["5", "", "7"], [1, 2, "x"], ["1", "nan", "3"]])
+def test_a_time_unlike_the_others_is_named(cells):
+    with pytest.raises(EntryError, match="unlike the others") as caught:
+        times.sortable(cells, "when")
+    (row,) = caught.value.rows
+    assert cells[row] in ("n/a", "", "x", "nan")

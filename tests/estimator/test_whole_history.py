@@ -244,10 +244,10 @@ def test_ctrl_c_leaves_the_model_as_it_was(after, monkeypatch):
     visit = passes.Visitor.visit
     calls = iter(range(10**6))
 
-    def stopped(self, state, number):
+    def stopped(self, state, number, **how):
         if next(calls) >= 10 * after:
             raise KeyboardInterrupt
-        return visit(self, state, number)
+        return visit(self, state, number, **how)
 
     for model in models:
         with monkeypatch.context() as patch:

@@ -127,6 +127,8 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             self._flat_params()  # refuses impossible ones
             when = None if self.time is None else times.sortable(times.apart(X, self.time)[1], self.time)
             columns = self._columns(X)
+            if when is not None and len(when) != columns.n_entries:
+                raise EntryError(f"{columns.n_entries} entries but {len(when)} times", column=self.time)
             if self._once(columns.n_entries) is None:
                 self._collect(X, y, when)
                 self._learn_all_collected()

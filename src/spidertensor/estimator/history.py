@@ -56,13 +56,20 @@ class Collected:
             self._time.append(time)
         self.n_entries += len(value)
 
-    def check_sorted(self, time: str) -> None:
-        """EntryError if the latest entries do not come in the order of their times."""
-        found = np.concatenate([each[-1:] for each in self._time[-2:-1]] + self._time[-1:])
-        if (late := found[1:] < found[:-1]).any():
-            row = int(late.argmax()) + 1 - (len(found) - len(self._time[-1]))
-            reason = "earlier than the row before, and Recent keeps the last nodes in the order of the rows"
-            raise EntryError(reason, max(row, 0), column=time, kind="time", remedy="sort the rows by time")
+    def check_sorted(self, when: NDArray[Any], time: str) -> None:
+        """EntryError if entries with these times would not come in the order of time."""
+        before = self._time[-1][-1:] if self._time else when[:1]
+        all_times = np.concatenate([before, when])
+        latest, order = 0, []
+        for row in range(1, len(all_times)):
+            if all_times[row] < all_times[latest]:
+                order.append(row - 1)
+            else:
+                latest = row
+        if order:
+            reason = "earlier than a row before, and Recent keeps the last nodes in the order of the rows"
+            remedy = "sort the rows by time"
+            raise EntryError(reason, order[0], column=time, kind="time", remedy=remedy, rows=tuple(order))
 
     def values(self) -> NDArray[np.float64]:
         self._value = [np.concatenate(self._value)]
@@ -130,9 +137,9 @@ def learn(
     most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
     order, held = np.split(order, [len(order) - n_judged])
     judge = _taken(entries, held)
-    walk = Passes(
-        _models(fitted, once=most == 1), History(entries, order, fitted.params["batch_size"]), seed, folder
-    )
+    models = _models(fitted, once=most == 1)
+    most = 1 if all(model.once for model in models) else most
+    walk = Passes(models, History(entries, order, fitted.params["batch_size"]), seed, folder)
     found, best = [], None
     why = f"{most} passes are the most" if auto else f"passes is {passes}"
     for number in range(1, most + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,9 +66,12 @@ def sortable(column: Column | None, name: str) -> NDArray[Any]:
             if stated.dtype.kind in "iuf":
                 return stated
             stated = stated.tolist() if stated.dtype.kind in "US" else stated
-        kinds = {_kind(cell) for cell in stated}
-        if len(kinds) > 1:
-            raise EntryError("times must be all numbers, all dates or all text", kind="time")
+        kinds = [_kind(cell) for cell in stated]
+        if len(set(kinds)) > 1:
+            usual = max(set(kinds), key=kinds.count)
+            rows = tuple(row for row, kind in enumerate(kinds) if kind != usual)
+            reason = "times must be all numbers, all dates or all text, and this one is unlike the others"
+            raise EntryError(reason, rows[0], kind="time", rows=rows, remedy="leave out the row")
         if "text" in kinds:
             return _of_texts(list(stated))
         return to_codes(stated) if "date" in kinds else np.asarray(stated)
@@ -82,11 +86,24 @@ def _kind(cell: Any) -> str:
 
 
 def _of_texts(cells: Sequence[str]) -> NDArray[Any]:
-    texts = np.array(cells)
+    numbers = [_number(text) for text in cells]
+    unlike = [row for row, number in enumerate(numbers) if number is None]
+    if len(unlike) > len(cells) / 2:
+        unlike = [row for row, number in enumerate(numbers) if number is not None]
+        if not unlike:
+            return np.array(cells)
+    if unlike:
+        reason = "some times are numbers and some are not, and this one is unlike the others"
+        raise EntryError(reason, unlike[0], kind="time", rows=tuple(unlike), remedy="leave out the row")
+    return np.array(numbers)
+
+
+def _number(text: str) -> float | None:
     try:
-        return texts.astype(np.float64)
+        number = float(text)
     except ValueError:
-        return texts
+        return None
+    return number if math.isfinite(number) else None
 
 
 def in_order(column: Any, order: NDArray[np.int64]) -> Any:

@@ -75,6 +75,9 @@ class LearnsHistory:
         if fitted is None:
             # until all values decide: it refuses what is too far off, as it does for rows learned once
             fitted = self._start(columns, value, provisional=True)._replace(classes=classes)
+        self._collected = self._collected or Collected()
+        if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
+            self._collected.check_sorted(when, self.time)
         with deferred_interrupts():
             scaled_values(value, fitted)  # refuses what is too far off
             fitted, (index, bags, segments) = with_room(fitted, columns)
@@ -85,10 +88,7 @@ class LearnsHistory:
                     remedy="pass passes=1, with which the values longest unseen make room",
                 )
             self._keep_learned(fitted, columns)
-            self._collected = self._collected or Collected()
             self._collected.add(index, value, bags, when)
-            if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
-                self._collected.check_sorted(self.time)
 
     def _learn_collected(
         self: Any, folder: str | None = None, stop: Callable[[], bool] = lambda: False
@@ -100,7 +100,7 @@ class LearnsHistory:
         stop:   asked between blocks of later passes whether these are enough
         """
         collected, self._collected = self._collected, None
-        if collected is None:
+        if collected is None or not collected.n_entries:
             return
         value = collected.values()
         n = self.batch_size if collected.are_few(self.passes) else len(value)

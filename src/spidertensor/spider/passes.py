@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,12 @@ class History:
         self._size = batch_size * max(1, -(-wanted // batch_size))
         self.n_entries = len(order)
         self.n_parts = -(-len(order) // self._size)
+
+    @cache  # noqa: B019 (a history lives as long as its passes)
+    def times(self, mode: int) -> NDArray[np.int64]:
+        """How often each node of a mode comes."""
+        nodes = self._entries.index[self._order, mode]
+        return np.bincount(nodes[nodes >= 0])
 
     def part(self, number: int) -> Batch:
         rows = self._order[number * self._size : (number + 1) * self._size]
@@ -94,12 +100,14 @@ class Visitor:
         tables += [np.empty(0, np.int64)] * (len(self._network.table_modes) - len(tables))
         return [*tables, *self._weights]
 
-    def visit(self, state: State, number: int) -> tuple[State, Update]:
+    def visit(self, state: State, number: int, *, again: bool) -> tuple[State, Update]:
         """Learn a part, again or for the first time. `Method.update` for a part of the history."""
         batch = self._history.part(number)
         elements = self._elements(state, batch, number)
         for part in elements:
             take_back(*part)
+        if again:
+            self._give_back_log_noise(state, batch)
         followed = int(state.stream.followed.sum())
         state, update = self._method.update(state, batch)
         if int(state.stream.followed.sum()) != followed:  # the model has started afresh: section 11
@@ -123,6 +131,23 @@ class Visitor:
                 found.append((*parts[table], rows, *priors[table], site, others))
             start = end
         return found
+
+    def _give_back_log_noise(self, state: State, batch: Batch) -> None:
+        """Each node forgets as large a share of what it knows about its noise as the part has of its entries.
+
+        Stochastic expectation propagation: one number per node is not worth sites. Its prior is the mean of
+        its mode (section 12).
+        """
+        prior_var = posterior.node_noise_var(self._network.n_modes)
+        for mode, (mean, var) in enumerate(state.posterior.log_noise):
+            rows, times = np.unique(batch.index[:, mode], return_counts=True)
+            rows, times = rows[rows >= 0], times[rows >= 0]
+            kept = 1 - times / self._history.times(mode)[rows]
+            centre = state.stream.log_noise[mode]
+            precision = kept * (1 / var[rows] - 1 / prior_var)
+            shift = kept * (mean[rows] - centre) / var[rows]
+            var[rows] = 1 / (1 / prior_var + precision)
+            mean[rows] = centre + var[rows] * shift
 
     def end_first_pass(self, state: State, known: NDArray[np.int64]) -> None:
         """Take the random start of the pairs out of the nodes that were new in this history.
@@ -180,7 +205,7 @@ class Passes:
             updates, state, visitor = [], states[m], self._visitors[m]
             for number in block:
                 if visitor is not None:
-                    state, update = visitor.visit(state, number)
+                    state, update = visitor.visit(state, number, again=not first)
                 elif first:
                     state, update = self._models[m].method.update(state, self._history.part(number))
                 else:
@@ -224,7 +249,12 @@ def _zeros(size: int, folder: str | None) -> NDArray[np.uint16]:
     """Memory for sites; a file without a name if they are many. OSError if the disk has no room for it."""
     if size * 2 <= IN_MEMORY:
         return np.zeros(size, np.uint16)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size * 2)
-        return np.memmap(file, np.uint16, "w+", shape=(size,))
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process later
+                os.posix_fallocate(file.fileno(), 0, size * 2)
+            return np.memmap(file, np.uint16, "w+", shape=(size,))
+    except OSError as error:
+        place = folder or tempfile.gettempdir()
+        reason = f"several passes need {size * 2 / 2**30:.1f} GiB in {place}, or passes=1: {error.strerror}"
+        raise OSError(error.errno, reason) from None
