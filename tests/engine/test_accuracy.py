@@ -34,7 +34,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 
 SEEDS = (0, 1, 2)
 NOISE = 0.3
-PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
+PRESETS = pytest.mark.parametrize("preset", [pytest.param("default", marks=pytest.mark.slow), "paper"])
 
 
 def build(kind, preset, seed):
