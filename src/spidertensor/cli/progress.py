@@ -21,6 +21,7 @@ class Progress:
         self.plain = shown and not sys.stderr.isatty()
         self.bar: Any = None
         self.judged = ""  # what the last pass came to
+        self.steps, self.steps_of_a_pass = 0, 1
         if shown and not self.plain:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
@@ -55,12 +56,15 @@ class Progress:
 
     def show_pass(self, number: int, over: Pass | None) -> None:
         """Show the work of a pass over the rows that were read, or its end."""
-        text = f"pass {number}: {self._text()}" if number == 1 else f"pass {number}: {self.judged}"
+        run, self.steps = self.run, self.steps + 1
+        share = run.entries / max(run.row, 1) if number == 1 else self.steps / self.steps_of_a_pass
+        text = f"pass {number}: {self._text()}" if number == 1 else f"pass {number}, after {self.judged}"
         if over is not None:
-            metric = output.METRICS[self.run.learner.scores.metric]
+            metric = output.METRICS[run.learner.scores.metric]
             self.judged = text = f"pass {number}: {metric} {over.error:.4f} on rows held back"
+            self.steps, self.steps_of_a_pass = 0, self.steps
         if self.bar:
-            self.bar.update(self.task, description=text, total=None)
+            self.bar.update(self.task, description=text, total=1.0, completed=min(share, 1.0))
             if over is not None:
                 self.bar.console.print(text)
         elif self.plain and perf_counter() - self.printed > LINE_EVERY_S:
