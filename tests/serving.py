@@ -155,3 +155,15 @@ def arrow(table: pa.Table, **options) -> bytes:
 def rejected(path: Path) -> list[tuple]:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     return [(each["row"], each["reason"]) for each in found]
+
+
+def as_learned(stream: list, requests: list[tuple[int, list]]) -> list:
+    """The rows of a stream and of requests in the order in which a server learned them.
+
+    requests: the number of entries after each of them, and its rows
+    """
+    order: list = [None] * (len(stream) + sum(len(sent) for _, sent in requests))
+    for end, sent in requests:
+        order[end - len(sent) : end] = sent
+    messages = iter(stream)
+    return [next(messages) if row is None else row for row in order]

@@ -16,7 +16,7 @@ import servers
 import spidertensor
 from command_line import eventually
 from servers import in_order
-from serving import PATIENCE, RATINGS, Server, assert_same, rejected, rows, serving, until
+from serving import PATIENCE, RATINGS, Server, as_learned, assert_same, rejected, rows, serving, until
 from spidertensor import SpiderRegressor
 
 pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
@@ -55,11 +55,7 @@ def test_a_kill_between_requests_and_messages_loses_nothing_and_repeats_nothing(
         expected = {"url": broker.url(topic), "lag": 0, "reconnects": 0, "connected": True, "bad": 18}
         assert told == expected
         assert server.stop() == 0
-    order: list = [None] * n
-    for end, sent in requests:
-        order[end - len(sent) : end] = sent
-    messages = iter(stream)
-    order = [next(messages) if row is None else row for row in order]
+    order = as_learned(stream, requests)
     model = SpiderRegressor(random_state=1, committee=2, scaling=(3.0, 1.0))
     model.partial_fit([(row["user"], row["movie"]) for row in order], [row["rating"] for row in order])
     assert_same(tmp_path / "m.spider", model)

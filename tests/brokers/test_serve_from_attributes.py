@@ -16,7 +16,7 @@ pytest.importorskip("starlette")
 
 import spidertensor
 from servers import in_order
-from serving import PATIENCE, assert_same, rejected, serving, until
+from serving import PATIENCE, as_learned, assert_same, rejected, serving, until
 from spidertensor import Calendar, Context, Many, Number, Recent, SpiderRegressor, Value
 
 pytestmark = [pytest.mark.usefixtures("folder", "warm_kernels"), pytest.mark.slow]
@@ -99,11 +99,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path, broker, topic, kind)
         told = until(server, entries=n, lag=0)
         assert (told["stream"]["bad"], told["attributes"]["genres"]) == (12, "many")
         assert server.stop() == 0
-    order: list = [None] * n
-    for end, sent in requests:
-        order[end - len(sent) : end] = sent
-    messages = iter(stream)
-    order = [next(messages) if row is None else row for row in order]
+    order = as_learned(stream, requests)
     assert_same(tmp_path / "m.spider", in_python(order))
     found = rejected(tmp_path / "m.rejects.jsonl")
     assert [row for row, _ in found] == [20 + 42 * part + place for part in range(6) for place in (21, 22)]

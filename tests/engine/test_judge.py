@@ -130,3 +130,10 @@ def test_counts_have_a_verdict():
     assert verdict.weights[0] > 0.9
     assert np.isfinite(verdict.log_score)
     assert np.isfinite(calibrated(count, verdict.mixture, value).mass).all()
+
+
+def test_values_that_are_absurd_to_all_members_leave_equal_weights():
+    predictions = [Prediction(np.zeros(3), np.ones(3), np.ones(3))] * 2
+    verdict = judged(GAUSSIAN, predictions, np.full(3, np.inf))
+    assert verdict.weights.tolist() == [0.5, 0.5]
+    assert verdict.log_score == -np.inf

@@ -61,7 +61,7 @@ def history_of(batch: Batch, batch_size: int = PART) -> Noted:
 
 def passed(walk: Passes, state: State) -> State:
     """The only member after one more pass."""
-    for states, _ in walk.next([state]):
+    for states, _ in walk.one_more([state]):
         (state,) = states
     return state
 
@@ -253,7 +253,7 @@ PAIRS = EQUAL[0]
 
 
 def test_the_random_start_goes_after_the_first_pass_of_a_new_model():
-    """Of a model that has learned before, the nodes it had keep theirs."""
+    """Nodes that a model had before the history keep theirs."""
     method, batch = PAIRS.method(16), stream(PAIRS, 64)
     inside = (batch.index < nodes_of(PAIRS)[:2] - 1).all(axis=1)
     batch = Batch(batch.index[inside], batch.value[inside])  # the last node of each mode is in no entry
@@ -286,7 +286,7 @@ def members(batch: Batch) -> tuple[Passes, list[State]]:
 def three_passes(batch: Batch) -> list[State]:
     walk, states = members(batch)
     for _ in range(3):
-        for found, _ in walk.next(states):
+        for found, _ in walk.one_more(states):
             states = found
     return states
 
@@ -299,7 +299,7 @@ def test_a_member_with_a_memory_learns_once_and_in_order():
     reported = []
     for _ in range(3):
         entries = 0
-        for found, updates in walk.next(states):
+        for found, updates in walk.one_more(states):
             states = found
             entries += len(updates[0].mean)
             reported.append(len(updates))

@@ -92,7 +92,7 @@ def test_a_described_value_starts_at_its_prior():
     model = SpiderRegressor(modes=MODES, **SMALL).fit(columns, y)
 
     def rows_of_city() -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each member: the row of the value longest unseen, and how it started."""
+        """The row of the value longest unseen in each member, and how it started."""
         found = []
         for member, own in zip(model._learned.model.members, model._learned.state.members, strict=True):
             start = posterior.start_rows(member.network, member.prior, int(own.seed), 3, row, row + 1)

@@ -229,14 +229,14 @@ def test_a_time_may_be_an_attribute_too(orders):
 
 def test_recent_nodes_are_those_of_the_first_pass(monkeypatch):
     """Every pass shows each entry the movies that its user had rated before it, in the order of the table."""
-    seen, taken = [], history.Passes.next
+    seen, taken = [], history.Passes.one_more
 
     def noted(self, states):
         learned = [self._history.part(number) for number in range(self._history.n_parts)]
         seen.append([(part.index, part.bags) for part in learned])
         yield from taken(self, states)
 
-    monkeypatch.setattr(history.Passes, "next", noted)
+    monkeypatch.setattr(history.Passes, "one_more", noted)
     modes = {"user": [Recent("movie", 3)], "movie": []}
     X = parts(TABLE, "user", "movie")
     model = SpiderRegressor(**SMALL, modes=modes, passes=3).fit(X, Y)

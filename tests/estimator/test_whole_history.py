@@ -159,13 +159,13 @@ def test_few_entries_are_learned_once():
 def test_so_many_passes_as_asked_for(monkeypatch):
     """Also of few entries, which have no judge; the members' counts are those of one pass."""
     done = []
-    ended = passes.Passes.next
+    ended = passes.Passes.one_more
 
     def counted(self, states):
         yield from ended(self, states)
         done.append(self.done)
 
-    monkeypatch.setattr(passes.Passes, "next", counted)
+    monkeypatch.setattr(passes.Passes, "one_more", counted)
     for n in (500, 1500):
         done.clear()
         model = SpiderRegressor(**SMALL, passes=4).fit(X[:n], Y[:n])

@@ -43,10 +43,7 @@ def _once(run: Run, limits: Mapping[str, Any]) -> str | None:
     """What is learned once, in order, whatever `passes` is; None if that depends."""
     if (what := _reason(run, limits)) is not None:
         return f"{what} is learned once, in order"
-    estimator = run.learner.estimator
-    passes, estimator.passes = estimator.passes, "auto"
-    why = estimator._once()
-    estimator.passes = passes
+    why = run.learner.estimator._only_once()
     return None if why is None else f"rows are learned once, in order, because {why}"
 
 

@@ -27,6 +27,7 @@ from spidertensor.estimator.fitted import (
     attributes_of,
     bags_of,
     check_possible,
+    copied,
     describe,
     followed,
     remembering,
@@ -59,7 +60,7 @@ from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import CommitteeState, deferred_interrupts
+from spidertensor.spider.committee import deferred_interrupts
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
@@ -88,10 +89,6 @@ def _as_given(params: dict[str, Any]) -> dict[str, Any]:
     if isinstance(params.get("committee"), list):
         given["committee"] = [_as_given(own) if isinstance(own, dict) else own for own in params["committee"]]
     return given
-
-
-def _copied(state: CommitteeState) -> CommitteeState:
-    return checkpoint.restore(state, checkpoint.flatten(state))
 
 
 def _warn_of_changes(counts: NDArray[np.int64]) -> None:
@@ -130,7 +127,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             if when is not None and len(when) != columns.n_entries:
                 raise EntryError(f"{columns.n_entries} entries but {len(when)} times", column=self.time)
             if self._once(columns.n_entries) is None:
-                self._collect(X, y, when)
+                self._collect(columns, y, when)
                 self._learn_all_collected()
             elif when is None:
                 self._advance(X, y)
@@ -517,7 +514,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             # Copied because pickle reads it after this call, when another thread may be learning, and because
             # the result of copy.copy must share neither state nor ids.
             nodes, pairs, columns = copy.deepcopy((fitted.nodes, fitted.pairs, fitted.columns))
-            own = {"state": _copied(fitted.state), "nodes": nodes, "pairs": pairs, "columns": columns}
+            own = {"state": copied(fitted.state), "nodes": nodes, "pairs": pairs, "columns": columns}
             state["_learned"] = fitted._replace(model=model, **own)
         return state
 
@@ -534,7 +531,7 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
                 attributes=attributes_of(fitted.columns),
             )
             # Copied because joblib may map a pickle read-only, and kernels write to the state.
-            self._learned = fitted._replace(model=model, state=_copied(fitted.state))
+            self._learned = fitted._replace(model=model, state=copied(fitted.state))
 
     @locked
     def __sklearn_is_fitted__(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor import checkpoint
 from spidertensor.estimator.columns import Checked, FittedColumns, Recent, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.eviction import BoundedIndex, Segment, segments
@@ -54,6 +55,10 @@ class Fitted(NamedTuple):
     @property
     def leader(self) -> State:
         return self.state.members[self.leading]
+
+
+def copied(state: CommitteeState) -> CommitteeState:
+    return checkpoint.restore(state, checkpoint.flatten(state))
 
 
 def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.float64]:

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor import checkpoint
-from spidertensor.estimator.fitted import Fitted
+from spidertensor.estimator.fitted import Fitted, copied
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Batch, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.bags import concatenated, taken
+from spidertensor.spider.bags import concatenated
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.judge import Verdict, calibrated, judged
-from spidertensor.spider.passes import History, Model, Passes
+from spidertensor.spider.passes import History, Model, Passes, entries_at
 from spidertensor.spider.stacking import update_of_members
 
 FEWEST = 1_000  # entries, below which there is no judge
@@ -136,7 +135,7 @@ def learn(
     n_judged = 0 if passes == 1 or len(order) < FEWEST else min(int(share * len(order)), MOST_JUDGED)
     most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
     order, held = np.split(order, [len(order) - n_judged])
-    judge = _taken(entries, held)
+    judge = entries_at(entries, held)
     models = _models(fitted, once=most == 1)
     most = 1 if all(model.once for model in models) else most
     walk = Passes(models, History(entries, order, fitted.params["batch_size"]), seed, folder)
@@ -144,7 +143,7 @@ def learn(
     why = f"{most} passes are the most" if auto else f"passes is {passes}"
     for number in range(1, most + 1):
         at = 0
-        for members, updates in walk.next(fitted.state.members):
+        for members, updates in walk.one_more(fitted.state.members):
             fitted = fitted._replace(state=fitted.state._replace(members=tuple(members)))
             step = None
             if number == 1:
@@ -162,7 +161,7 @@ def learn(
         verdict = _verdict(fitted, judge)
         found.append(Pass(number, verdict.log_score, _error(fitted, judge, verdict)))
         if best is None or verdict.log_score > best.log_score + GAIN:
-            best = _Best(number, verdict.log_score, _copied(fitted.state))
+            best = _Best(number, verdict.log_score, copied(fitted.state))
         yield fitted, found[-1]
         if auto and number - best.number == PATIENCE:
             why = f"no better for {PATIENCE} passes"
@@ -184,15 +183,6 @@ def _models(fitted: Fitted, *, once: bool) -> list[Model]:
         Model(network, prior, method, once=once or (fitted.params | own)["memory"] is not None)
         for own, network, prior, method in fitted.model.members
     ]
-
-
-def _taken(entries: Batch, rows: NDArray[np.int64]) -> Batch:
-    index, value, bags = entries
-    return Batch(index[rows].astype(np.int64), value[rows], None if bags is None else taken(bags, rows))
-
-
-def _copied(state: CommitteeState) -> CommitteeState:
-    return checkpoint.restore(state, checkpoint.flatten(state))
 
 
 def _learned(fitted: Fitted, entries: Batch, rows: NDArray[np.int64], updates: list[Update]) -> Learned:

@@ -46,13 +46,7 @@ class LearnsHistory:
         """
         if self.passes == 1:
             return "passes is 1"
-        reason = None
-        if self.max_nodes is not None:
-            reason = "max_nodes lets nodes go"
-        elif self.learns_events:
-            reason = "they are events"
-        elif self._placed is not None:
-            reason = "several workers learn them"
+        reason = self._only_once()
         if self.passes != "auto":
             if reason is not None:
                 raise ValueError(
@@ -61,6 +55,14 @@ class LearnsHistory:
             return None
         few = n_entries is not None and n_entries < history.FEWEST
         return reason or (f"there are fewer than {history.FEWEST:,}" if few else None)
+
+    def _only_once(self: Any) -> str | None:
+        """Why this model can learn entries only once, whatever `passes` is."""
+        if self.max_nodes is not None:
+            return "max_nodes lets nodes go"
+        if self.learns_events:
+            return "they are events"
+        return None if self._placed is None else "several workers learn them"
 
     def _collect(self: Any, X: Any, y: Any, when: NDArray[Any] | None = None, classes: Any = None) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.

@@ -6,6 +6,7 @@ the noise of each, and the calibration of intervals come from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,9 +39,11 @@ def judged(likelihood: Likelihood, predictions: Sequence[Prediction], value: NDA
     parts = [each._replace(noise=each.noise * f) for each, f in zip(predictions, factors, strict=True)]
     log_p = np.array([likelihood.log_evidence(value, *part) for part in parts])
     good = np.isfinite(log_p).all(axis=0)
+    weights = np.full(len(parts), 1 / len(parts))
+    if not good.any():  # values that are absurd to all members
+        return Verdict(weights, factors, mixed(likelihood, weights[:, None], parts), -math.inf)
     best = log_p[:, good].max(axis=0)
     p = np.exp(log_p[:, good] - best)
-    weights = np.full(len(parts), 1 / len(parts))
     for _ in range(ROUNDS):
         shares = weights[:, None] * p
         weights = (shares / shares.sum(axis=0)).mean(axis=1)

@@ -54,12 +54,14 @@ class History:
 
     def part(self, number: int) -> Batch:
         rows = self._order[number * self._size : (number + 1) * self._size]
-        bags = self._entries.bags
-        return Batch(
-            self._entries.index[rows].astype(np.int64),
-            self._entries.value[rows],
-            None if bags is None else taken(bags, np.asarray(rows, np.int64)),
-        )
+        return entries_at(self._entries, rows)
+
+
+def entries_at(entries: Batch, rows: NDArray[np.integer]) -> Batch:
+    """Some entries of a batch, which may have narrower integers than an engine takes."""
+    index, value, bags = entries
+    own = None if bags is None else taken(bags, np.asarray(rows, np.int64))
+    return Batch(index[rows].astype(np.int64), value[rows], own)
 
 
 def rows_of(network: Network, batch: Batch) -> list[NDArray[np.int64]]:
@@ -183,7 +185,7 @@ class Passes:
         self._visitors = [None if model.once else Visitor(*model[:3], history, folder) for model in models]
         self.done = 0
 
-    def next(self, states: Sequence[State]) -> Iterator[tuple[list[State], list[Update]]]:
+    def one_more(self, states: Sequence[State]) -> Iterator[tuple[list[State], list[Update]]]:
         """One more pass: the members after each block of parts, and what they reported about its entries.
 
         The first pass has the order of the history; later ones visit its parts in random order.
