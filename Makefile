@@ -33,9 +33,13 @@ bench: .venv/installed
 
 # Fails on a broken link or a missing anchor. To read it: python -m http.server -d build/docs/site
 # (the pages open as files too, but browsers allow the search only from a server).
+# The two pages about commands are replaced whole: tests may be reading them.
 docs: .venv/installed
-	$(BIN)/spider docs > docs/command.md
-	$(BIN)/spider-study docs > study/docs/command.md
+	mkdir -p build
+	$(BIN)/spider docs > build/command.md
+	mv build/command.md docs/command.md
+	$(BIN)/spider-study docs > build/command.md
+	mv build/command.md study/docs/command.md
 	$(BIN)/python docs/site/build.py
 
 # The demo needs the product with its pictures and the flights, everything else all extras and the study.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,6 +33,10 @@ settings.load_profile("repeatable")
 # Threads of OpenBLAS wait by spinning, and every core has a test process. Read when NumPy is imported, so
 # nothing above may import it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A hundred processes that tests start would compile the package's sources to bytecode, each for itself.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Test processes, and commands that tests start, compile the same programs: JAX finds what another has done.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "build" / "jax"))
@@ -95,9 +101,13 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test is marked with its room: `pytest -m service`."""
     for item in items:
-        for room, folder in ROOMS.items():
-            if item.path.is_relative_to(folder):
-                item.add_marker(room)
+        for room in rooms_of(item.path.parent):
+            item.add_marker(room)
+
+
+@cache
+def rooms_of(folder: Path) -> list[str]:
+    return [room for room, place in ROOMS.items() if folder.is_relative_to(place)]
 
 
 def pytest_collection_finish() -> None:

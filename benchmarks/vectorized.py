@@ -5,6 +5,7 @@
     python benchmarks/vectorized.py accuracy --data acc dblp --seeds 5
     python benchmarks/vectorized.py accuracy --engine sequential
     python benchmarks/vectorized.py speed --multilinear 32 --clip 4 --node-noise     # hybrid network, robust
+    python benchmarks/vectorized.py speed --columns 4       # with four attributes of 20 values for each mode
 
 speed:    microseconds per entry of MovieLens-1M, from NumPy arrays on the host to NumPy arrays on the host
 accuracy: one pass over the training entries, then the test set; means over the seeds
@@ -21,10 +22,10 @@ import jax
 import numpy as np
 
 from spidertensor.evaluation import metrics
-from spidertensor.method import Batch, Method, Prediction
+from spidertensor.method import Bags, Batch, Method, Prediction
 from spidertensor.spider import vectorized_updates
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
-from spidertensor.spider.network import Network
+from spidertensor.spider.network import Network, Table
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.vectorized import vectorized
 from spidertensor_study import datasets
@@ -51,7 +52,21 @@ def device() -> dict:
 
 
 def network(given: argparse.Namespace, n_modes: int, width: int) -> Network:
-    return Network((RANK,) * n_modes, (width,) * 2, bias=given.multilinear > 0, multilinear=given.multilinear)
+    tables = tuple(Table(mode, 0.3 / given.columns) for mode in range(n_modes) for _ in range(given.columns))
+    sizes = {"bias": given.multilinear > 0, "multilinear": given.multilinear, "tables": tables}
+    return Network((RANK,) * n_modes, (width,) * 2, **sizes)
+
+
+def with_attributes(batch: Batch, columns: int) -> Batch:
+    """The entries with this many attributes of each of their nodes, each one of 20 values."""
+    if not columns:
+        return batch
+    n, n_modes = batch.index.shape
+    node = np.repeat(batch.index, columns, axis=1)
+    table = np.tile(np.arange(n_modes * columns), (n, 1))
+    row = node * (2 * table + 3) // 7 % 20
+    start = np.arange(n + 1) * n_modes * columns
+    return batch._replace(bags=Bags(start, table.ravel(), row.ravel(), np.ones(table.size, np.float32)))
 
 
 def robust(given: argparse.Namespace) -> dict:
@@ -63,18 +78,23 @@ def speed(given: argparse.Namespace, width: int, batch_size: int) -> dict:
     train, test = data.split(0)
     train = Batch(train.index[: given.entries], train.value[: given.entries])
     train, shift, scale = scaled(train, GAUSSIAN)
-    method = vectorized(network(given, 2, width), GAUSSIAN, batch_size=batch_size, **robust(given))
+    train, test = (with_attributes(each, given.columns) for each in (train, test))
+    made = sequential if given.engine == "sequential" else vectorized
+    size = {} if given.engine == "sequential" else {"batch_size": batch_size}
+    method = made(network(given, 2, width), GAUSSIAN, **size, **robust(given))
     compiling = seconds(lambda: method.update(method.init(0), train))
     times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(given.repeats)]
     state, update = method.update(method.init(0), train)
-    mean = shift + scale * method.predict(state, test.index).mean
-    asking = seconds(lambda: method.predict(state, test.index))
-    few = Batch(train.index[:batch_size], train.value[:batch_size])
+    mean = shift + scale * method.predict(state, test.index, test.bags).mean
+    asking = seconds(lambda: method.predict(state, test.index, test.bags))
+    few = with_attributes(Batch(train.index[:batch_size], train.value[:batch_size]), given.columns)
     method.update(state, few)
     calls = [seconds(lambda: method.update(state, few)) for _ in range(20)]
     memory = jax.devices()[0].memory_stats() or {}
     n = len(train.value)
     return {
+        "engine": given.engine,
+        "columns": given.columns,
         "width": width,
         "batch_size": batch_size,
         "multilinear": given.multilinear,
@@ -146,6 +166,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float)
     parser.add_argument("--node-noise", action="store_true")
     parser.add_argument("--memory", type=float)
+    parser.add_argument("--columns", type=int, default=0, help="speed: attributes of each mode")
     given = parser.parse_args()
     vectorized_updates.GRADIENTS_AT_ONCE = given.limit
     for batch_size in given.batch_size:

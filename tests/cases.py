@@ -111,6 +111,10 @@ CASES = [
     Case((3, 4), (50, 33, 7), "sigmoid", "gaussian", curvature=True, noise_memory=50.0),
     Case((2, 5), (7, 16, 50), "relu", "probit", bias=True, multilinear=2),
     Case((6, 1), (16, 5, 33), "gelu", "gaussian", curvature=True, bias=True, multilinear=4),
+    # no network: a constant, biases and pairs
+    Case((0, 0), (), "relu", "gaussian", bias=True, noise_memory=50.0, clip=0.7, node_noise=True),
+    Case((0, 0, 0), (), "relu", "gaussian", True, True, 3, 50.0, False, 0.7, True, 20.0),
+    Case((0, 0), (), "relu", "probit", bias=True, multilinear=3),
     Case((2, 3, 1, 4), (33,), "tanh", "gaussian", bias=True, multilinear=2, noise_memory=50.0),
     Case((1, 2, 3, 1), (7,), "relu", "probit", curvature=True, multilinear=3),
     Case((2, 1, 2, 3), (50,), "sigmoid", "probit", curvature=True),
@@ -230,7 +234,8 @@ def to_oracle(state: posterior.State) -> dict:
         "refused": int(state.counts.refused),
         "clipped": int(state.counts.clipped),
         "log_noise": [list(parts) for parts in state.posterior.log_noise],
-        "running": state.stream.log_noise.tolist(),
+        "squares": dict(zip(("n", "mean"), state.stream.squares.tolist(), strict=True)),
+        "level_noise": [state.stream.level_noise, state.stream.level_noise_var],
         "shift": float(state.stream.shift),
         "scale": float(state.stream.scale),
         "values": {
@@ -281,10 +286,11 @@ def assert_same_state(case: Case, state: posterior.State, wanted: dict, rtol: fl
     numbers = (
         "a",
         "b",
-        "running",
+        "level_noise",
         "shift",
         "scale",
         *(f"values {each}" for each in ("n", "mean", "var")),
+        *(f"squares {each}" for each in ("n", "mean")),
     )
     for name_ in numbers:
         head, _, tail = name_.partition(" ")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
-from cases import Case, stream
+import naive
+from cases import Case, nodes_of, stream, to_oracle
 from naive import as_float64
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
+from spidertensor.spider.follow import WINDOW_ENTRIES
 from spidertensor.spider.posterior import Prior
 
 # Slab only: refining is the identity then, and its float32 logarithm is not in the way.
@@ -47,3 +51,18 @@ def case_of(name: str, change: str) -> Case:
 def changed(case: Case, change: str, n: int = 900, at: int = 260) -> Batch:
     batch = stream(case, n)
     return Batch(batch.index, CHANGES[change](batch.value, at))
+
+
+def grown(case: Case, state: posterior.State) -> posterior.State:
+    """With rows for all nodes."""
+    return posterior.grow(state, case.network, PRIOR, nodes_of(case))
+
+
+@cache
+def by_the_oracle(name: str, change: str) -> tuple[dict, np.ndarray]:
+    """The state after the changed stream, and what was said on the way; both engines are compared with it."""
+    case = case_of(name, change)
+    batch, fresh = changed(case, change), posterior.init(case.network, PRIOR, 3, node_noise=case.node_noise)
+    oracle = to_oracle(grown(case, begin(case, change)))
+    oracle |= {"fresh": to_oracle(grown(case, as_float64(fresh)))}
+    return naive.learn(case.oracle(WINDOW_ENTRIES, PRIOR), oracle, batch.index, batch.value)

@@ -33,12 +33,19 @@ def start(*arguments: str, most: int = 8192, kill: tuple[int, float] | None = No
     return _begin(_run, arguments, os.getcwd(), most, kill)
 
 
-def _begin(target: Any, *arguments: Any) -> Any:
-    """The first time, this starts the process that all others are forked from."""
+def context() -> Any:
+    """A context of multiprocessing whose processes start at once.
+
+    The first time, this starts the process that all others are forked from.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(SRC)]))
         forkserver.ensure_running()
-    process = _context.Process(target=target, args=arguments)
+    return _context
+
+
+def _begin(target: Any, *arguments: Any) -> Any:
+    process = context().Process(target=target, args=arguments)
     process.start()
     return process
 

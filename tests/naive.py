@@ -18,7 +18,9 @@ and a state is a dict
     weights   [[mean, var], ...]  one per layer, (V_m, V_{m-1} + 1)
     sites     [{"precision", "precision_mean", "log_odds"}, ...]  one per layer
     a, b      of the noise
-    log_noise [[mean, var], ...]  one per mode, (nodes,);  running: its running mean, one per mode
+    log_noise [[mean, var], ...]  one per mode, (nodes,)
+    squares   {"n", "mean"}     of residuals in units of their noise, a running mean
+    level_noise [mean, var]       of the nine knots
     shift, scale                  the model sees (value - shift) / scale
     values    {"n", "mean", "var"}  running moments of the values, as the model sees them; of counts, mean and
                                     variance of the level
@@ -299,17 +301,14 @@ def at(model, state, index, bag, counts, memory=None):
 
 
 def log_noise_var(model):
-    """h0: a node that no entry has touched has exactly this"""
+    """h0, the prior variance of a node's log noise; its prior mean is 0"""
     return np.float64(np.float32(0.1 if len(model["ranks"]) < 3 else 0.3 / len(model["ranks"])))
 
 
-def log_noise_of(model, state, index, nodes):
-    """l^k of the entry's nodes; of a node that no entry has touched, the running mean of its mode"""
-    found = []
-    for (mean, var), running, row, n in zip(state["log_noise"], state["running"], index, nodes, strict=False):
-        touched = 0 <= row < n and var[row] < log_noise_var(model)
-        found.append(mean[row] if touched else running)
-    return found
+def log_noise_of(state, index, nodes):
+    """l^k of the entry's nodes; 0 of an unseen one"""
+    places = zip(state["log_noise"], index, nodes, strict=False)
+    return [mean[row] if 0 <= row < n else 0.0 for (mean, _), row, n in places]
 
 
 def noise_var(model, state, index, nodes):
@@ -320,8 +319,28 @@ def noise_var(model, state, index, nodes):
     if model["likelihood"] == "count":
         return np.clip(noise, 1e-4, 1e2)
     if model["node_noise"]:
-        noise = noise * np.exp(sum(log_noise_of(model, state, index, nodes)))
+        noise = noise * np.exp(sum(log_noise_of(state, index, nodes)))
     return noise if model["clip"] is None else max(noise, 1e-6 * state["values"]["var"])
+
+
+def hats(alpha):
+    """Section 23: {knot: weight}: nine knots from -3 to 3, and alpha between two of them"""
+    place = np.clip((alpha + 3) / 0.75, 0, 8)
+    return {j: 1 - abs(place - j) for j in range(9) if abs(place - j) < 1}
+
+
+def level_factor(model, state, alpha):
+    """Section 23: the factor of the noise for values of this level; 1 without node_noise"""
+    if not model["node_noise"] or model["likelihood"] != "gaussian":
+        return 1.0
+    return np.exp(sum(w * state["level_noise"][0][j] for j, w in hats(alpha).items()))
+
+
+def told_noise(model, state, noise, alpha):
+    """The noise that is reported and learned from; `noise` is that of the step of the mean"""
+    told = noise * level_factor(model, state, alpha)
+    robust = model["likelihood"] == "gaussian" and model["clip"] is not None
+    return max(told, 1e-6 * state["values"]["var"]) if robust else told
 
 
 def widened(var, prior_var, memory):
@@ -347,9 +366,10 @@ def learn_entry(model, state, index, value, bag=()):
     if model["likelihood"] == "count":
         level = state["values"]["mean"], state["values"]["var"]
         alpha, beta_ = alpha + level[0], beta_ + level[1]
+    told = told_noise(model, state, noise, alpha)
     with np.errstate(invalid="ignore", over="ignore"):
-        log_z_, da, db = evidence(model, y, alpha, beta_, noise)
-    out = shift + scale * alpha, scale**2 * beta_, scale**2 * noise, log_z_ - np.log(scale)
+        log_z_, da, db = evidence(model, y, alpha, beta_, told)
+    out = shift + scale * alpha, scale**2 * beta_, scale**2 * told, log_z_ - np.log(scale)
     if not np.isfinite([log_z_, da, db]).all():
         state["refused"] += 1
         state["rejected"] += sum(np.size(v) for v in var["weights"])
@@ -368,7 +388,7 @@ def learn_entry(model, state, index, value, bag=()):
 
     state["log_evidence"] += out[3]
     if robust:
-        note_value(state, y, y_c != y, alpha, beta_ + noise, model["clip"])
+        note_value(state, y, y_c != y, alpha, beta_ + told, model["clip"])
     if state["watching"]:
         return out  # looked at, not learned
 
@@ -382,7 +402,7 @@ def learn_entry(model, state, index, value, bag=()):
 
     if model["likelihood"] == "gaussian":
         y_noise = y_c if robust and abs(y) >= 20 else y
-        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, noise)
+        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, told)
     if model["likelihood"] == "count":
         learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
     return out
@@ -420,22 +440,31 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     if model["noise_memory"] is None:  # the paper: alpha and beta from before the entry
         after_mean, after_var = alpha, beta_
     misfit = (y - after_mean) ** 2 + after_var
-    log_noise = log_noise_of(model, state, index, nodes) if model["node_noise"] else []
+    log_noise = log_noise_of(state, index, nodes) if model["node_noise"] else []
+    own = np.exp(sum(log_noise)) * level_factor(model, state, alpha)
     state["a"] = lam * state["a"] + 1 / 2
-    state["b"] = lam * state["b"] + misfit / np.exp(sum(log_noise)) / 2
+    state["b"] = lam * state["b"] + misfit / own / 2
 
-    # Section 12: v = 1 / (1/var + k²/2),  l += v (z2 - 1) / 2,  k = noise / (beta + noise), with its guards
-    z2 = min(misfit / noise, 16)
+    if not model["node_noise"]:
+        return
+    # Section 12: z2 = min(r²/s, 16 zbar) moves its running mean zbar, then every node:
+    # v = 1 / (1/var + k²/2),  l += v k (z2 / zbar - 1) / 2,  k = noise / (beta + noise)
+    k_, squares = noise / s, state["squares"]
+    squares["n"] = min(squares["n"] + 1, 1000)
+    z2 = min((y - alpha) ** 2 / s, 16 * squares["mean"])
+    squares["mean"] = max(squares["mean"] + k_ * (z2 - squares["mean"]) / squares["n"], 1e-6)
+    score = k_ * (z2 / squares["mean"] - 1) / 2
     memory = None if model["memory"] is None else max(model["memory"], 1000)
     for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
         if k in model["without_id"]:
             continue
         mean, var = state["log_noise"][k]
         var[row] = 1 / (1 / widened(var[row], log_noise_var(model), memory) + (noise / s) ** 2 / 2)
-        mean[row] = np.clip(before + var[row] * (z2 - 1) / 2, -6, 6)
-        common = (mean[row] - state["running"][k]) / 1000
-        state["running"][k] += common
-        state["b"] *= np.exp(-common)
+        mean[row] = np.clip(before + var[row] * score, -6, 6)
+    mean, var = state["level_noise"]
+    for j, w in hats(alpha).items():
+        var[j] = 1 / (1 / widened(var[j], 0.1, 10_000) + (w * noise / s) ** 2 / 2)
+        mean[j] = np.clip(mean[j] + var[j] * w * score, -1, 1)
 
 
 # --- section 11: the level and the scale of the values -----------------------------------------------
@@ -494,7 +523,8 @@ def start_afresh(state, keep_means=False):
         for new, old in zip(fresh[part], state[part], strict=True):
             new[0] = old[0]
     state |= {part: fresh[part] for part in ("factors", "weights", "sites", "a", "b", "log_noise")}
-    state["running"] = [0.0] * len(state["running"])
+    state["squares"] = {"n": 100, "mean": 1.0}
+    state["level_noise"] = [np.zeros(9), np.full(9, 0.1)]
 
 
 # --- section 4: refine ----------------------------------------------------------------------------
@@ -563,6 +593,7 @@ def predict(model, state, index, nodes, bags=None):
         params, var = at(model, state, rows, bag, nodes)
         noise = noise_var(model, state, rows, nodes)
         mean, var = f(model, params), beta(model, params, var)
+        noise = told_noise(model, state, noise, mean)
         if model["likelihood"] == "count":
             mean, var = mean + state["values"]["mean"], var + state["values"]["var"]
         shift, scale = state["shift"], state["scale"]
@@ -589,6 +620,10 @@ def touched(model, state, index, bags):
             found[table, node] = mean[node], v[node], P, np.zeros_like(P)
     for layer, ((mean, v), site) in enumerate(zip(state["weights"], state["sites"], strict=True)):
         found["layer", layer] = mean, v, site["precision"], site["precision_mean"]
+    if model["likelihood"] == "count":  # section 17: the level, whose prior variance is 4
+        level = state["values"]
+        level |= {name: np.array(float(level[name])) for name in ("mean", "var")}  # changed in place
+        found["level"] = level["mean"], level["var"], np.array(1 / 4), np.array(0.0)
     return found
 
 
@@ -614,19 +649,27 @@ def keep(mean, v, P, H, t, h, sits, old):
     return np.where(sits, old[2], T), np.where(sits, old[3], J)
 
 
-def visit(model, state, sites, index, value, bags=None):
-    """Learn a part once more: the new state and the new sites {place: (T, J)}, None if it started afresh."""
+def visit(model, state, sites, index, value, bags=None, last=None):
+    """Learn a part once more: the new state and the new sites {place: (T, J)}, None if it started afresh.
+
+    last: index and bags of its last visit, if it had other negatives"""
     state, bags = copy.deepcopy(state), bags or [()] * len(value)
+    before = {} if last is None else touched(model, state, last[0], last[1] or [()] * len(last[0]))
     cavities = {
         place: take_back(*views, *sites.get(place, np.zeros((2, *views[0].shape))))
-        for place, views in touched(model, state, index, bags).items()
+        for place, views in (before | touched(model, state, index, bags)).items()
     }
     followed = list(state["followed"])
     state, _ = learn(model, state, index, value, bags)
     if state["followed"] != followed:
         return state, None
     views = touched(model, state, index, bags)
-    return state, {place: keep(*views[place], *cavities[place]) for place in views}
+    gone = {  # taken back for good, but for elements that sat this visit out
+        place: (np.where(sits, old[2], 0), np.where(sits, old[3], 0))
+        for place, (_, _, sits, old) in cavities.items()
+        if place not in views
+    }
+    return state, gone | {place: keep(*views[place], *cavities[place]) for place in views}
 
 
 def without_share_of_noise(model, state, index, all_parts):
@@ -635,25 +678,29 @@ def without_share_of_noise(model, state, index, all_parts):
     for k, (mean, v) in enumerate(state["log_noise"]):
         for j in set(index[:, k].tolist()) - {-1}:
             kept = 1 - (index[:, k] == j).sum() / sum((part[:, k] == j).sum() for part in all_parts)
-            t, h = kept * (1 / v[j] - 1 / v0), kept * (mean[j] - state["running"][k]) / v[j]
+            t, h = kept * (1 / v[j] - 1 / v0), kept * mean[j] / v[j]
             v[j] = 1 / (1 / v0 + t)
-            mean[j] = state["running"][k] + v[j] * h
+            mean[j] = v[j] * h
     return state
 
 
-def learn_passes(model, state, parts, orders, start):
+def learn_passes(model, state, parts, orders, start, redrawn=None):
     """The state after each pass. parts: [(index, value, bags), ...];  orders: which parts a pass visits
 
     start: [[mean, var], ...] of the nodes before any entry, whose random means go after the first pass
+    redrawn: of events the parts of each pass, with their negatives
     """
     sites, states, entries = [{} for _ in parts], [], state["entries"]
+    last = [None] * len(parts)
     counted = ("entries", "rejected", "refused", "clipped", "log_evidence")
     for number, order in enumerate(orders):
         kept, state = {name: state[name] for name in counted}, state | {"entries": entries}
         for part in order:
             if number > 0:
                 state = without_share_of_noise(model, state, parts[part][0], [each[0] for each in parts])
-            state, new = visit(model, state, sites[part], *parts[part])
+            now = parts[part] if redrawn is None else redrawn[number][part]
+            state, new = visit(model, state, sites[part], *now, last=last[part])
+            last[part] = now[0], now[2]
             sites = [{} for _ in parts] if new is None else [*sites[:part], new, *sites[part + 1 :]]
         if number > 0:
             state = state | kept  # each entry counts once
@@ -664,7 +711,7 @@ def learn_passes(model, state, parts, orders, start):
     return states
 
 
-# --- a committee and its intervals: sections 14 and 15 ---------------------------------------------
+# --- a committee, its intervals and its forecasts: sections 14, 15 and 21 -------------------------
 
 
 def stacked(weights, log_p, entries, least=0.001):
@@ -682,6 +729,20 @@ def stacked(weights, log_p, entries, least=0.001):
     new = [w if m not in p else (1 - rate) * w + rate * w * p[m] / total for m, w in enumerate(weights)]
     new = [max(w, least) if m in p else w for m, w in enumerate(new)]
     return [w / sum(new) for w in new], largest + math.log(total)
+
+
+def scored_forecast(weights, said, value, entries):
+    """The weights after an entry that comes with a forecast, the log evidence of the mixture as it was said,
+    and its residual.
+
+    said: [(weight then, mean, var + noise), ...] of each member
+    """
+    log_p = [norm.logpdf(value, mean, math.sqrt(var)) for _, mean, var in said]
+    new, _ = stacked(weights, log_p, entries)
+    mixture = sum(weight * math.exp(each) for (weight, _, _), each in zip(said, log_p, strict=True))
+    mean = sum(weight * mean for weight, mean, _ in said)
+    var = sum(weight * (var + (own - mean) ** 2) for weight, own, var in said)
+    return new, math.log(mixture), (value - mean) / math.sqrt(var)
 
 
 def residual_histogram(edges, residuals, memory=1000, start=100):
@@ -718,22 +779,39 @@ def keyed_uniform(key, number, draw):
     return (word >> 11) / 2**53
 
 
-def with_negatives(events, over, negatives, power, key):
-    """[(nodes, value), ...]: each event and behind it its negatives. over: the modes, which take turns."""
+def drawn(u, others, counts, power):
+    """The node that u in [0, 1) stands for. Weights are whole numbers, in units of 2**-20; all 1 without a
+    power"""
+    weights = [int(2**20 * counts[node] ** power) if power else 1 for node in others]
+    place = int(u * sum(weights))
+    return next(node for node, upto in zip(others, np.cumsum(weights), strict=True) if place < upto)
+
+
+def with_negatives(events, over, negatives, power, key, visit=0):
+    """[[(nodes, value), ...], ...]: each event and behind it its negatives. over: the modes, which take turns
+
+    visit: how often the events were learned before. The first time each draws from the nodes up to the
+    highest so far (with a power those that have events), later from all nodes of the events"""
     entries, times = [], [{} for _ in over]
+    for event in events if visit else ():
+        count(event, over, times)
     for number, event in enumerate(events):
-        entries.append((tuple(event), 1.0))
-        for mode, counts in zip(over, times, strict=True):
-            counts[event[mode]] = counts.get(event[mode], 0) + 1
+        entries.append([(tuple(event), 1.0)])
+        if not visit:
+            count(event, over, times)
         for draw in range(negatives):
             turn = (number * negatives + draw) % len(over)
             mode, counts = over[turn], times[turn]
-            others = [node for node in range(max(counts) + 1) if node != event[mode]]
-            # weights are whole numbers, in units of 2**-20; all 1 without a power
-            weights = [int(2**20 * counts[n] ** power) if power else 1 for n in others]
+            known = sorted(counts) if visit or power else range(max(counts) + 1)
+            others = [node for node in known if node != event[mode]]
             if not others:
                 continue
-            place = int(keyed_uniform(key, number, draw) * sum(weights))
-            node = next(n for n, upto in zip(others, np.cumsum(weights), strict=True) if place < upto)
-            entries.append((tuple(node if k == mode else old for k, old in enumerate(event)), 0.0))
+            node = drawn(keyed_uniform(key, number, visit * negatives + draw), others, counts, power)
+            entries[-1].append((tuple(node if k == mode else old for k, old in enumerate(event)), 0.0))
     return entries
+
+
+def count(event, over, times):
+    """One event more, in the counts of each mode"""
+    for mode, counts in zip(over, times, strict=True):
+        counts[event[mode]] = counts.get(event[mode], 0) + 1

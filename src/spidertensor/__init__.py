@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import Inference, Prior, SpiderClassifier, SpiderRegressor, load
     from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
+    from spidertensor.estimator.forecast import Forecast
     from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
@@ -36,6 +37,7 @@ __all__ = [
     "Cross",
     "CustomNetwork",
     "EntryError",
+    "Forecast",
     "Inference",
     "Many",
     "Method",
@@ -59,6 +61,7 @@ _HOME = {
     "Cross": "estimator.columns",
     "CustomNetwork": "spider.custom_network",
     "EntryError": "faults",
+    "Forecast": "estimator.forecast",
     "Inference": "estimator",
     "Many": "estimator.columns",
     "Method": "method",

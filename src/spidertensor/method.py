@@ -83,6 +83,8 @@ class Prediction(NamedTuple):
 class Update(NamedTuple):
     """Predictions made before learning each entry, their log evidence, and counts of what was not learned.
 
+    For an entry learned with its forecast, mean to log_evidence and below are those of the forecast.
+
     mean, var, noise: (n,), as in a Prediction; the noise changes with every entry
     log_evidence:     (n,), of the entry's value under that prediction
     rejected:         elements (a mean with its variance) not updated, because the result would not be
@@ -136,8 +138,8 @@ class PredictFunction(Protocol):
 
 
 class QuantileFunction(Protocol):
-    def __call__(self, state: Any, probability: float, /) -> float:
-        """A quantile of the residuals (Likelihood.residual), calibrated on the entries so far."""
+    def __call__(self, state: Any, probability: Any, /) -> Any:
+        """A quantile of the residuals (Likelihood.residual), calibrated on the entries so far; or several."""
         ...
 
 

@@ -13,9 +13,9 @@ comes last.
 
 Columns: "ids", or "attributes", which are ids with age, gender and occupation of the user, and year and
 genres of the movie. Streaming models see the training entries once. Nothing is chosen on what is scored:
-settings are chosen by the last tenth of the training part (streaming: of its first TUNED_ON entries), and in
-time order by the first tenth of the stream. The best rates of a part may not be those of the whole: River
-changes most, so river_grids.jsonl keeps every run of it with the rates that were tried.
+settings are chosen by the last tenth of the training part (streaming: of its first TUNED_ON entries; River,
+which is slow: of its first tenth), and in time order by the first tenth of the stream. The best rates of a
+part may not be those of the whole: River changes most, and river_grids.jsonl has what was tried before.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def streamed(
     if test is None:
         settings, skipped = tuned_at_start(model, described, columns, train)
     else:
-        part, skipped = Batch(train.index[:TUNED_ON], train.value[:TUNED_ON]), 0
+        n, skipped = min(int(model.share * len(train.value)), TUNED_ON), 0
+        part = Batch(train.index[:n], train.value[:n])
         settings = tuned(model, described, columns, part, int(0.9 * len(part.value)))
     more = {"random_state": seed} if model.seeded else {}
     ready = process_time()

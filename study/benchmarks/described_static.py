@@ -128,11 +128,11 @@ def catboost(described: Described, columns: str, train: Batch, seed: int) -> Fit
 
     def fit(part: Batch, n_trees: int, judge: Batch | None) -> Any:
         model = CatBoostRegressor(
-            iterations=n_trees, learning_rate=0.1, random_seed=seed, thread_count=2, verbose=False,
+            iterations=n_trees, learning_rate=0.1, random_seed=seed, thread_count=1, verbose=False,
             allow_writing_files=False,
         )  # fmt: skip
-        judging = {"eval_set": pool(*judge), "early_stopping_rounds": PATIENCE} if judge else {}
-        return model.fit(pool(*part), **judging)
+        judging = {"eval_set": pool(*judge[:2]), "early_stopping_rounds": PATIENCE} if judge else {}
+        return model.fit(pool(*part[:2]), **judging)
 
     inner, judge = _cut(train)
     n_trees = int(fit(inner, TREES // 2, judge).get_best_iteration()) + 1

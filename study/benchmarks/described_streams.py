@@ -29,7 +29,7 @@ class Stream(NamedTuple):
 
 class Streaming(NamedTuple):
     """package: what is imported; start: settings; axes: what is tried for each of them, in turn.
-    seeded: takes `random_state`"""
+    seeded: takes `random_state`; share: of the training entries by which settings are chosen, held out"""
 
     package: str
     make: Callable[..., Stream]
@@ -37,6 +37,7 @@ class Streaming(NamedTuple):
     axes: dict[str, tuple[Any, ...]]
     columns: tuple[str, ...] = ("ids", "attributes")
     seeded: bool = False
+    share: float = 1.0
 
 
 def biases(described: Described, columns: str, first: Floats) -> Stream:
@@ -141,14 +142,19 @@ def ours(described: Described, columns: str, first: Floats, **settings: Any) -> 
 
 
 # the rate of the factors first: too large a one diverges with any other rate
-_RIVER = {"latent_rate": (0.001, 0.003, 0.01, 0.02, 0.05, 0.1), "rate": (0.005, 0.01, 0.02, 0.05, 0.1)}
+_RIVER = {
+    "latent_rate": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2),
+    "rate": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2),
+}
 _PAIRS = ("", "-q ab", "--lrq ab10")
 _RATES = (0.1, 0.2, 0.5, 1.0)
 
 STREAMING = {
     "online biases": Streaming("spidertensor", biases, {}, {}, ("ids",)),
     "spidertensor": Streaming("spidertensor", ours, {}, {}, seeded=True),
-    "River FM": Streaming("river", river_fm, {"rate": 0.02, "latent_rate": 0.02, "n_factors": 10}, _RIVER),
+    "River FM": Streaming(
+        "river", river_fm, {"rate": 0.02, "latent_rate": 0.02, "n_factors": 10}, _RIVER, share=0.1
+    ),
     "Vowpal Wabbit": Streaming(
         "vowpalwabbit",
         vowpal_wabbit,

@@ -153,12 +153,12 @@ def test_the_kaggle_file(folder):
 
 def test_a_flights_file_is_sorted_clipped_and_rid_of_cancelled_flights(folder):
     rows = [
-        "year,month,day,sched_dep_time,arr_delay,carrier,origin,dest,tailnum,hour,other",
-        "2013,2,1,600,500,AA,JFK,LAX,N1,6,x",
-        "2013,1,2,1700,-90,UA,LGA,BOS,N2,17,x",
-        "2013,1,2,600,7,AA,LGA,BOS,N2,6,x",
-        "2013,1,2,600,8,UA,LGA,BOS,N3,6,x",
-        "2013,1,1,100,NA,UA,LGA,BOS,NA,1,x",
+        "year,month,day,sched_dep_time,arr_delay,carrier,origin,dest,tailnum,hour,dep_delay,air_time",
+        "2013,2,1,600,500,AA,JFK,LAX,N1,6,5,300",
+        "2013,1,2,1700,-90,UA,LGA,BOS,N2,17,-2,40",
+        "2013,1,2,600,7,AA,LGA,BOS,N2,6,0,50",
+        "2013,1,2,600,8,UA,LGA,BOS,N3,6,1,50",
+        "2013,1,1,100,NA,UA,LGA,BOS,NA,1,NA,NA",
     ]
     write_zip(folder / "flights.csv.zip", "flights.csv", "\n".join(rows))
     dataset = datasets.load("flights")

@@ -10,13 +10,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import forked
 import spidertensor
 from spidertensor import SpiderRegressor
 from spidertensor.evaluation import protocols
@@ -465,6 +466,13 @@ def test_a_file_that_is_no_results_says_where(tmp_path, name, content, reason):
 # --- many runs, and the command
 
 
+@pytest.fixture
+def forked_pool(monkeypatch):
+    """Processes of a pool start at once; `test_the_command_runs_a_grid` starts them as users do."""
+    monkeypatch.setattr(grid, "get_context", lambda _: forked.context())
+
+
+@pytest.mark.usefixtures("forked_pool")
 def test_a_run_whose_process_dies_is_a_row_and_the_others_go_on():
     runs = [settings(seed=seed) for seed in range(3)] + [settings(data="deadly")]
     rows = list(grid.run_all([*runs[:1], runs[3], *runs[1:3]], jobs=2, run=_deadly))
@@ -474,6 +482,7 @@ def test_a_run_whose_process_dies_is_a_row_and_the_others_go_on():
     ]
 
 
+@pytest.mark.usefixtures("forked_pool")
 def test_a_process_that_dies_between_two_runs_ends_nothing():
     running = grid.run_all([settings(seed=seed) for seed in range(4)], jobs=2)
     rows = [next(running)]
@@ -483,8 +492,9 @@ def test_a_process_that_dies_between_two_runs_ends_nothing():
     assert sorted((each["settings"]["seed"], each["error"]) for each in rows) == [(n, None) for n in range(4)]
 
 
+@pytest.mark.usefixtures("forked_pool")
 def test_processes_of_others_are_left_alone():
-    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other = forked.context().Process(target=time.sleep, args=(60,))
     other.start()
     assert list(grid.run_all([settings()], 1))
     assert other.is_alive()
@@ -528,6 +538,7 @@ def test_the_command_runs_a_grid_goes_on_and_reports(spider, file, tmp_path):
     assert "online biases" in (tmp_path / "page" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("forked_pool")
 def test_failures_are_counted_and_tried_again_on_request(spider, file, tmp_path):
     path = file('[[grid]]\nmethod = "mean"\ndata = "synthetic"\nprotocol = "weights"\n')
     code, out, err = spider("experiment", path)
@@ -551,13 +562,23 @@ def test_errors_of_the_command_are_one_line(spider, file, tmp_path):
         assert reason in err
 
 
+# Forked from a process that has imported everything, and so are the processes of its pool.
+COMMAND = """
+import multiprocessing, sys
+from spidertensor_study import cli, grid
+grid.get_context = lambda _: multiprocessing.get_context("fork")
+cli.main(sys.argv[1:])
+"""
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_path, how):
     path = file(TINY.replace("[0, 1]", str(list(range(30)))))
     out = tmp_path / "runs" / "tiny.jsonl"
-    command = [sys.executable, "-m", "spidertensor_study", "experiment", str(path), "--out", str(out.parent)]
-    command += ["--jobs", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = partial(
+        forked.Spider, "experiment", path, "--out", out.parent, "--jobs", 2, program=COMMAND, text=True
+    )
+    process = command()
     while process.poll() is None and (not out.exists() or out.read_text().count("\n") < 2):
         time.sleep(0.02)
     process.send_signal(how)
@@ -566,10 +587,12 @@ def test_stopped_at_any_moment_it_loses_nothing_and_repeats_nothing(file, tmp_pa
     assert how == signal.SIGKILL or "the same command continues" in said
     kept = lines(out)
     assert 2 <= len(kept) < 60
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    again = command()
+    _, said = again.communicate()
+    assert again.returncode == 0, said
     rows = lines(out)
     assert rows[: len(kept)] == kept
-    assert len({identity(each["settings"]) for each in rows}) == len(rows) == 60, done.stderr
+    assert len({identity(each["settings"]) for each in rows}) == len(rows) == 60, said
 
 
 def test_results_of_an_experiment_that_cannot_be_written_are_named():

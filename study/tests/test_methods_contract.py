@@ -1,7 +1,7 @@
-"""What every Method promises (spidertensor.testing), checked on every competitor and variant of the registry.
+"""What every Method promises (spidertensor.testing), checked on every competitor of the registry.
 
 All are checked with every likelihood they have: a new one needs no line here. What a method does not promise
-is said below. The library's own methods have the same checks in its tests.
+is said below. The library's own methods, and the variants of SPIDER here, have the same checks in its tests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from spidertensor.testing import Case, Traits, checks_of
 from spidertensor_study.registry import METHODS
 
 BATCH = 16
-NODES_START_AT_RANDOM = ("spider-single", "post", "cp-wopt", "cp-wopt-early", "costco")
+NODES_START_AT_RANDOM = ("post", "cp-wopt", "cp-wopt-early", "costco")
 # as another method, with one setting changed
-SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh", "spider-paper-tanh")
+SAME_CODE = ("cp-wopt-1000", "svb-dtf-tanh")
+# the settings of each, checked in tests/engine/test_contract.py
+OF_SPIDER = {
+    "spider-paper": {"paper": True},
+    "spider-paper-tanh": {"paper": True, "activation": "tanh"},
+    "spider-single": {"committee": 1},
+    "spider-plain": {"bias": False, "multilinear": 0, "clip": None, "node_noise": False, "committee": 1},
+}
 SLOW = ("pbp", "post")
 
 
@@ -27,7 +34,9 @@ def cases() -> dict[str, Case]:
     found = {}
     for likelihood in LIKELIHOODS.values():
         for name, entry in METHODS.items():
-            if name in methods.METHODS or name in SAME_CODE or (likelihood is COUNT and not entry.counts):
+            if name in (*methods.METHODS, *SAME_CODE, *OF_SPIDER) or (
+                likelihood is COUNT and not entry.counts
+            ):
                 continue
             found[f"{name}-{likelihood.name}"] = Case(
                 partial(entry.build, 2, 3, likelihood, BATCH, **QUICK.get(name, {})),
@@ -44,6 +53,13 @@ def cases() -> dict[str, Case]:
 CHECKS = {
     f"{name}-{promise}": check for name, case in cases().items() for promise, check in checks_of(case).items()
 }
+
+
+def test_variants_of_spider_are_settings_of_it():
+    for name, settings in OF_SPIDER.items():
+        build = METHODS[name].build
+        assert isinstance(build, partial)
+        assert (build.func, build.args, build.keywords) == (methods.spider, (), settings)
 
 
 @pytest.mark.parametrize("name", CHECKS)

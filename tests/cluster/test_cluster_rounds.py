@@ -274,12 +274,12 @@ def test_a_memory_is_stable_with_many_workers(memory):
     assert np.sqrt(np.mean((update.mean - train.value)[4000:] ** 2)) < 0.4  # the noise is 0.3
 
 
-def test_log_noise_of_a_new_node_starts_at_the_running_mean_and_has_a_bound():
+def test_log_noise_of_a_new_node_starts_at_0_and_has_a_bound():
     prior = posterior.node_noise_var(3)
     rows = Gaussian(np.zeros(2, np.float32), np.full(2, prior, np.float32))
     own = Gaussian(np.full(2, 5.9, np.float32), np.full(2, prior / 2, np.float32))
-    assert merge_log_noise(rows, [(np.arange(2), own)] * 2, prior, running=2.0) == 0
-    # two workers, each as sure of 9.8 as the prior is of 2: (2 + 9.8 + 9.8) / 3
+    assert merge_log_noise(rows, [(np.arange(2), own)] * 2, prior) == 0
+    # two workers, each as sure of 11.8 as the prior is of 0: 2 * 11.8 / 3
     np.testing.assert_allclose(rows.mean, 6.0)
     np.testing.assert_allclose(rows.var, prior / 3, rtol=1e-5)
 
@@ -302,7 +302,7 @@ def test_a_shard_refuses_a_round_that_is_not_the_next():
     shard = machines.shards[0]
     nothing = [np.empty(0, np.int64)] * 3
     empty = shard.fetch(np.full(3, 4), nothing, 0)
-    about = {"touched": [Touched(nothing, nothing, empty)], "running": np.zeros(3)}
+    about = {"touched": [Touched(nothing, nothing, empty)]}
     shard.merge(start=0, end=100, **about)
     with pytest.raises(OutOfStep, match="has learned 100 entries received 300 to 400"):
         shard.merge(start=300, end=400, **about)

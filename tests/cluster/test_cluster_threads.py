@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 
 import streams
 from command_line import forked
-from spidertensor import SpiderRegressor, cluster, load
+from spidertensor import Context, Number, SpiderRegressor, Value, cluster, load
 from spidertensor.cluster import rounds
 from spidertensor.cluster.fit import elsewhere
 from spidertensor.estimator import fitted_file
@@ -33,6 +33,19 @@ def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     X, y = entries(2000)
     model = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=3)
     same(model, SpiderRegressor(committee=2, passes=1, **SMALL).fit(X, y))
+
+
+def test_attributes_are_learned_by_one_thread_per_member_bit_for_bit():
+    X, y = entries(600)
+    table = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "kind": (X[:, 0] % 3).tolist(), "at": y.tolist()}
+    modes = {"a": [Value("kind")], "b": [], "when": Context(Number("at"))}
+    settings = {"committee": 2, "modes": modes, **SMALL}
+    model = cluster.fit(SpiderRegressor(**settings), table, y, workers=2)
+    same(model, SpiderRegressor(passes=1, **settings).fit(table, y))
+    with pytest.raises(ValueError, match="one worker per member: at most 2"):
+        cluster.fit(SpiderRegressor(**settings), table, y, workers=4)
+    with pytest.raises(ValueError, match="attributes do not work on a cluster"):
+        cluster.fit(SpiderRegressor(**settings), table, y, workers=2, address="local")
 
 
 def test_calls_that_end_where_rounds_do_and_a_save_between_them_change_nothing(tmp_path):

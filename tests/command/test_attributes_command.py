@@ -220,6 +220,21 @@ def test_recommendations_take_the_situation(folder, model, spider):
     assert [line["movie"] for line in lines] == best
 
 
+def test_candidates_have_attributes_of_their_own(folder, model, spider, fails):
+    (folder / "new.csv").write_text("movie,genres,title\nm1,comedy,a\nnew,drama|war,b\nother,,c\n")
+    ask = ("recommend", model, "--given", "user=1", "--over", "movie", "--candidates", "new.csv")
+    code, out, _ = spider(*ask, "--json")
+    assert code == 0
+    candidates = {"movie": ["m1", "new", "other"], "genres": ["comedy", "drama|war", None]}
+    wanted = spidertensor.load(model).recommend({"user": 1}, "movie", candidates=candidates)
+    found = json.loads(out)["nodes"]
+    assert [each["id"] for each in found] == [each.id for each in wanted]
+    assert [each["mean"] for each in found] == pytest.approx([each.mean for each in wanted], rel=1e-6)
+    (folder / "hours.csv").write_text("movie,hour\nm1,3\n")
+    ask = ("recommend", model, "--given", "user=1", "--given", "hour=4", "--over", "movie")
+    assert "hour is in --candidates and in --given" in fails(*ask, "--candidates", "hours.csv")
+
+
 def test_recommendations_refuse_strange_situations(model, fails):
     assert "no mode 'color'" in fails("recommend", model, "--given", "color=1", "--over", "movie")
     assert "is an attribute" in fails("recommend", model, "--given", "user=1", "--over", "hour")
@@ -415,5 +430,7 @@ def test_wrong_options_are_refused(folder, source, fails, spider):
     assert "no mode 'when' with ids" in fails("fit", source, *FIT, "--attributes", "when=movies.csv")
     plain = ("--modes", "user,movie", *value)
     assert "needs a model with attributes" in fails("fit", source, *plain, "--attributes", "movie=movies.csv")
-    assert "do not work with workers" in fails("fit", source, *FIT, "--workers", "2")
+    assert "one worker per member: at most 1" in fails("fit", source, *FIT, "--workers", "2")
+    on_ray = ("--workers", "1", "--cluster", "local")
+    assert "attributes do not work on a cluster" in fails("fit", source, *FIT, *on_ray)
     assert "named twice" in fails("fit", source, "--modes", "user+rating,movie", *value)

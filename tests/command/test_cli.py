@@ -1080,7 +1080,7 @@ def test_mistakes_are_one_line(ratings, folder, spider, fails):
         (("fit", ratings, "--value", "rating"), "a new model needs --modes and --value"),
         (("fit", ratings, "--modes", "user,film", "--value", "rating"), "no column 'film' (there are: user"),
         (("fit", ratings, *FIT, "--activation", "cubic"), "cubic"),
-        (("fit", ratings, *FIT, "--rank", "0"), "rank"),
+        (("fit", ratings, *FIT, "--rank", "0,8"), "rank"),
         (("fit", ratings, *FIT, "--rank", "1,2,3"), "rank"),
         (("fit", ratings, *FIT, "--rank", "two"), "--rank takes numbers"),
         (("fit", ratings, *FIT, "--checkpoint-every", "soon"), "a time looks like 30s"),
@@ -1209,6 +1209,7 @@ def test_evaluate_shows_calibrated_coverage_beside_the_plain_one(spider, monkeyp
     assert "worst windows" not in out
 
 
+@pytest.mark.slow
 def test_demo():
     done = forked("demo", "--entries", "2000", "--out", "shown")
     assert done.returncode == 0, done.stderr

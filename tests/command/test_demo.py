@@ -8,6 +8,7 @@ import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import spidertensor
-from spidertensor.demo import load
+from spidertensor.demo import described_flights, flights, load
 from spidertensor.demo import race as demo
 from spidertensor.estimator import Prior, SpiderRegressor
 from spidertensor.evaluation.dataset import Dataset, DatasetError
@@ -30,12 +31,58 @@ def printed(out: Path, entries: int, **settings) -> str:
     return console.file.getvalue()
 
 
-def raw_stream(dataset: Dataset, entries: int) -> tuple[pa.Table, np.ndarray]:
+class ByHand(NamedTuple):
+    """What the demo should come to: its model, and what was said about each entry. asked: first of them"""
+
+    model: SpiderRegressor
+    ids: pa.Table
+    value: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    inside: dict[float, np.ndarray]
+
+
+def by_hand(dataset: Dataset, entries: int) -> ByHand:
+    """The race of the first method, written out: learn what is known, forecast what comes in this tick."""
     index, value, _ = dataset.in_time_order()
-    index, value = index[:entries], value[:entries]
     labels = dataset.labels or tuple(map(np.arange, dataset.shape))
-    columns = {mode: labels[k][index[:, k]] for k, mode in enumerate(dataset.modes)}
-    return pa.table(columns), value
+    table = {mode: labels[k][index[:entries, k]] for k, mode in enumerate(dataset.modes)}
+    ids, value, modes = pa.table(table), value[:entries], {mode: [] for mode in dataset.modes}
+    tick_asked, tick_known = np.arange(entries) // 10, (np.arange(entries) + 100) // 10
+    if dataset.known is not None and dataset.times is not None:
+        hours = (dataset.times[:entries] - dataset.times[0]) // 3600
+        tick_asked, tick_known = hours, (dataset.known[:entries] - dataset.times[0]) // 3600
+        known = dataset.known[:entries]
+        table, modes = (
+            {name: each[:entries] for name, each in described_flights().items()},
+            flights.ATTRIBUTES,
+        )
+    else:
+        known = np.arange(entries) + 100
+    order, model, learned, said = (
+        np.argsort(known, kind="stable"),
+        SpiderRegressor(modes=modes, committee=6),
+        0,
+        {},
+    )
+    mean, std = np.full((2, entries), np.nan)
+    inside = {level: np.zeros(entries, bool) for level in (0.5, 0.9)}
+    for tick in np.unique(tick_asked):
+        now = int(np.searchsorted(tick_known[order], tick))
+        if now >= 256 and now > learned:
+            rows = order[learned:now]
+            forecast = None if not learned else [said.get(row) for row in rows.tolist()]
+            model.learn({name: each[rows] for name, each in table.items()}, value[rows], forecast=forecast)
+            learned = now
+        if learned:
+            rows = np.flatnonzero(tick_asked == tick)
+            forecast = model.forecast({name: each[rows] for name, each in table.items()})
+            said |= dict(zip(rows.tolist(), forecast, strict=True))
+            mean[rows], std[rows] = forecast.mean, forecast.std
+            for level, hits in inside.items():
+                low, high = model.predict_interval(forecast, coverage=level)
+                hits[rows] = (low <= value[rows]) & (value[rows] <= high)
+    return ByHand(model, ids, value, mean, std, inside)
 
 
 def cells(text: str, name: str, last: int = 1) -> list[str]:
@@ -44,47 +91,31 @@ def cells(text: str, name: str, last: int = 1) -> list[str]:
     return re.split(r"\s{2,}", rows[-last])
 
 
-def check_scores(text: str, dataset: Dataset, entries: int) -> None:
-    ids, value = raw_stream(dataset, entries)
-    scored = slice(int(SKIPPED * entries), None)
-    update = SpiderRegressor().learn(ids, value)
-    error = (value - update.mean)[scored]
-    spider = cells(text, "SPIDER")
+def check_scores(text: str, hand: ByHand) -> None:
+    scored = slice(int(SKIPPED * len(hand.value)), None)
+    error, spider = (hand.value - hand.mean)[scored], cells(text, "SPIDER")
     assert spider[0] == f"{np.sqrt(np.mean(error**2)):.4g}"
-    assert spider[2] == f"{update.log_evidence[scored].mean():.4g}"
-    widths = np.sqrt(update.var + update.noise)[scored]
     for cell, quantile in zip(spider[3:], (0.6744897501960817, 1.6448536269514722), strict=True):
-        assert cell == f"{100 * np.mean(np.abs(error) <= quantile * widths):.1f} %"
-    assert update.below is not None
-    inside = np.abs(update.below[scored] - 0.5)
-    shares = [100 * np.mean(inside <= level / 2) for level in (0.5, 0.9)]
-    described = dataset.name == "flights"  # learned once more, with attributes
-    assert cells(text, "  calibrated", 1 + described) == [f"{share:.1f} %" for share in shares]
-    if described:
-        assert f"is {float(cells(text, 'with attributes')[0]):.4g}" in " ".join(text.split())
-    before = np.cumsum(value)[:-1] / np.arange(1, entries)  # the mean of all values before each one
-    floor = np.sqrt(np.mean((value[1:] - before)[scored.start - 1 :] ** 2))
-    assert cells(text, "mean")[0] == f"{floor:.4g}"
-    assert float(spider[0]) < float(cells(text, "online biases")[0]) < floor
+        assert cell == f"{100 * np.mean(np.abs(error) <= quantile * hand.std[scored]):.1f} %"
+    shares = [float(cell[:-2]) for cell in cells(text, "  calibrated", 1 + ("ids only" in text))]
+    for share, hits in zip(shares, hand.inside.values(), strict=True):
+        assert share == pytest.approx(100 * hits[scored].mean(), abs=0.2)  # the demo rounds quantiles
 
 
-def check_model(out: Path, dataset: Dataset, entries: int) -> SpiderRegressor:
+def check_model(out: Path, dataset: Dataset, hand: ByHand) -> SpiderRegressor:
     model = spidertensor.load(out / f"{dataset.name}.spider")
-    ids, value = raw_stream(dataset, entries)
     assert isinstance(model, SpiderRegressor)
-    assert model.n_entries_ == entries
-    assert tuple(model.feature_names_in_) == dataset.modes
-    at_once = SpiderRegressor(passes=1).fit(ids, value)
-    np.testing.assert_array_equal(model.predict(ids[:50]), at_once.predict(ids[:50]))
+    assert model.n_entries_ == hand.model.n_entries_ < len(hand.value)
+    np.testing.assert_array_equal(model.factors_[0].mean, hand.model.factors_[0].mean)
     return model
 
 
-def check_extremes(text: str, model: SpiderRegressor, ids: pa.Table) -> None:
-    mean, var, noise = model.predict_parts(ids)
-    for entry in (np.argmax(var), np.argmin(var)):
-        row = " +".join(map(str, ids.slice(int(entry), 1).to_pylist()[0].values()))
-        expected = re.escape(f"{mean[entry]:.2f} ± {np.sqrt(var[entry]):.2f}")
-        assert re.search(rf"{row} +{expected} +± {np.sqrt(var[entry] + noise[entry]):.2f}", text)
+def check_extremes(text: str, dataset: Dataset) -> None:
+    """Three wide and three narrow predictions of entries of the stream, widest first."""
+    rows = re.findall(r"^ *(.*?)  +(-?[0-9.]+) ± ([0-9.]+) +± ([0-9.]+) *$", text, re.MULTILINE)
+    assert len(rows) == 6
+    assert float(rows[0][2]) >= float(rows[2][2]) > float(rows[5][2]) >= float(rows[3][2])
+    assert all(len(row[0].split()) == len(dataset.modes) for row in rows)
 
 
 def check_leader(text: str, model: SpiderRegressor) -> None:
@@ -94,7 +125,7 @@ def check_leader(text: str, model: SpiderRegressor) -> None:
     own = Prior().get_params() | leader.own
     words = [f"bias var {own['bias_var']:g}", f"pair var {own['multilinear_var']:g}"]
     words += [f"memory {own['memory']:,}"] if own.get("memory") else []
-    assert said[0].split(", ") == words
+    assert set(words) <= set(said[0].split(", "))
 
 
 def test_every_member_is_named_by_what_it_has_of_its_own():
@@ -111,19 +142,21 @@ def test_every_member_is_named_by_what_it_has_of_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")  # many planes are new at first
 def test_flights(tmp_path):
     try:
         dataset = load("flights")
     except DatasetError:
         pytest.skip("the flights are not here")
-    n = 20_000
+    n = 8_000
     text = printed(tmp_path, n)
-    check_scores(text, dataset, n)
-    model = check_model(tmp_path, dataset, n)
-    check_extremes(text, model, raw_stream(dataset, n)[0])
+    hand = by_hand(dataset, n)
+    check_scores(text, hand)
+    model = check_model(tmp_path, dataset, hand)
+    check_extremes(text, dataset)
     check_leader(text, model)
-    assert "2,000 flights, is not scored" in text
-    assert "although that plane may not have landed yet" in " ".join(text.split())
+    assert "800 flights, is not scored" in text
+    assert "A delay is learned when the plane has landed" in " ".join(text.split())
     assert "synthetic" not in text
     assert {"UA", "AA"} <= set(model.factors_[0].ids)
     assert all(isinstance(hour, int) for hour in model.factors_[4].ids)
@@ -141,14 +174,15 @@ def no_flights(monkeypatch):
 
 @pytest.mark.usefixtures("no_flights")
 def test_without_the_flights_a_synthetic_stream(tmp_path):
-    n = 10_000
+    n = 5_000
     text = printed(tmp_path, n)
     dataset = load("synthetic")
     assert "this is a synthetic stream" in text.splitlines()[0]
     assert "minutes" not in text
-    check_scores(text, dataset, n)
-    model = check_model(tmp_path, dataset, n)
-    check_extremes(text, model, raw_stream(dataset, n)[0])
+    hand = by_hand(dataset, n)
+    check_scores(text, hand)
+    model = check_model(tmp_path, dataset, hand)
+    check_extremes(text, dataset)
     check_leader(text, model)
 
 
@@ -205,6 +239,5 @@ def test_tables_fit_an_ordinary_terminal(tmp_path):
 
 @pytest.mark.usefixtures("no_flights")
 def test_a_stream_of_a_few_entries(tmp_path):
-    text = printed(tmp_path, 5)
-    assert "5 of 5 entries" in text
-    assert spidertensor.load(tmp_path / "synthetic.spider").n_entries_ == 5
+    with pytest.raises(DatasetError, match="fewer than 256 values are known"):
+        printed(tmp_path, 5)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from spidertensor import Many, SpiderClassifier, cli
+from spidertensor.estimator import event_rule
 from spidertensor.estimator.columns import Context, Schema, Value
 from spidertensor.evaluation.last_out import last_out, split_last
 from spidertensor.evaluation.with_attributes import of_events
 from spidertensor.method import Batch
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
+PREQUENTIAL = ("--protocol", "prequential")
 
 
 @pytest.fixture
@@ -45,23 +47,57 @@ def plays(tmp_path):
 
 def test_events_of_a_file_are_ranked(spider, plays):
     file = (plays, "--modes", "user,song", "--events", "--over", "song")
-    code, out, err = spider(*file, "--on-bad", "skip", "--time", "when", "--json")
+    once = ("--on-bad", "skip", "--passes", "1")
+    code, out, err = spider(*file, *once, "--time", "when", "--json")
     assert code == 0, err
     record = json.loads(out)
-    assert (record["protocol"], record["over"]) == ("last-out", "song")
+    assert (record["protocol"], record["over"], record["passes"]) == ("last-out", "song", 1)
     assert record["n_entries"] + record["n_scored"] == 3000
     own, floor = (record["ranks"][name]["full"] for name in ("spider", "popularity"))
     assert own["mrr"] > 1.2 * floor["mrr"]
-    by_rows = json.loads(spider(*file, "--on-bad", "skip", "--json")[1])
+    by_rows = json.loads(spider(*file, *once, "--json")[1])
     assert by_rows["ranks"]["popularity"] != record["ranks"]["popularity"]  # other events are the last
     ranked = spider(*file, "--on-bad", "skip", "--protocol", "prequential")[1]
     assert "first tenth" in " ".join(ranked.split())
     assert "song is missing" in " ".join(spider(*file)[2].split())
 
 
+@pytest.mark.parametrize("time", [(), ("--time", "when")])
+def test_events_are_ranked_after_several_passes(spider, plays, time, monkeypatch):
+    """As `spider fit` learns them, but for the last event of each user."""
+    monkeypatch.setattr(event_rule, "FIT_NEGATIVES", 4)
+    file = (plays, "--modes", "user,song", "--events", "--over", "song", "--on-bad", "skip", *time)
+    code, out, err = spider(*file, "--passes", "2", "--rank", "2", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["passes"] == 2
+    assert record["n_entries"] + record["n_scored"] == 3000
+    own, floor = (record["ranks"][name]["full"] for name in ("spider", "popularity"))
+    assert own["mrr"] > 1.2 * floor["mrr"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (
+            ("--modes", "user,song", "--events", "--over", "song", "--passes", "x"),
+            "--passes takes a whole number",
+        ),
+        (
+            (
+                "--modes",
+                "user,song",
+                "--events",
+                "--over",
+                "song",
+                "--protocol",
+                "prequential",
+                "--passes",
+                "3",
+            ),
+            "--passes: --protocol prequential is one pass",
+        ),
+        (("--modes", "user,song", "--value", "when", "--passes", "3"), "--passes is for events"),
         (("--modes", "user,song", "--events"), "--events needs --over"),
         (("--modes", "user,song", "--value", "when", "--over", "song"), "--over needs --events"),
         (
@@ -164,6 +200,7 @@ def test_attributes_rank_as_recommend_does():
     assert full["hr_10"] == np.mean(np.array(ranks) <= 10)
 
 
+@pytest.mark.slow
 def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
     """Popularity learns from ids alone, and so is what it is without attributes."""
     table = log(4000, users=400, songs=600)
@@ -173,7 +210,7 @@ def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
     described = ("user+taste,song+genres,when=hour", "--kind", "genres=many:|")
     for name, modes in {"ids": ("user,song",), "attributes": described}.items():
         file = (str(tmp_path / "plays.csv"), "--modes", *modes, "--events", "--over", "song", "--json")
-        code, out, err = spider(*file)
+        code, out, err = spider(*file, "--passes", "1")
         assert code == 0, err
         found[name] = json.loads(out)
     own = {name: record["ranks"]["spider"]["full"]["mrr"] for name, record in found.items()}
@@ -184,6 +221,7 @@ def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
     assert json.loads(ranked)["ranks"]["spider"]["full"]["mrr"] > 0
 
 
+@pytest.mark.slow
 def test_attributes_of_a_file_are_those_of_the_ranked_nodes(spider, tmp_path):
     table = log(4000, users=400, songs=600)
     rows = zip(table["user"], table["taste"], table["song"], strict=True)
@@ -195,7 +233,7 @@ def test_attributes_of_a_file_are_those_of_the_ranked_nodes(spider, tmp_path):
     own = []
     of_file = ("--kind", "genres=many:|", "--attributes", f"song={tmp_path / 'songs.csv'}")
     for modes in (("user,song",), ("user+taste,song+genres", *of_file)):
-        code, out, err = spider(*file, *modes)
+        code, out, err = spider(*file, *modes, "--passes", "1")
         assert code == 0, err
         own.append(json.loads(out)["ranks"]["spider"]["full"]["mrr"])
     assert own[1] > 1.3 * own[0]
@@ -206,3 +244,17 @@ def test_what_events_do_not_allow_is_an_error(spider, plays):
     code, _, err = spider(*file, "--modes", "user,song+recent(user,3)")
     assert code != 0
     assert "'recent(user)' is kept for nodes that are drawn" in " ".join(err.split())
+
+
+@pytest.mark.slow
+def test_attributes_of_events_are_learned_in_passes(spider, tmp_path, monkeypatch):
+    monkeypatch.setattr(event_rule, "FIT_NEGATIVES", 4)
+    table = log(2000, users=200, songs=300)
+    lines = [",".join(map(str, row)) for row in zip(*(table[name] for name in HAD), strict=True)]
+    (tmp_path / "plays.csv").write_text("\n".join([",".join(HAD), *lines]))
+    modes = ("--modes", "user+taste,song+genres,when=hour", "--kind", "genres=many:|")
+    file = (str(tmp_path / "plays.csv"), *modes, "--events", "--over", "song", "--json", "--rank", "2")
+    code, out, err = spider(*file, "--passes", "2")
+    assert code == 0, err
+    ranks = json.loads(out)["ranks"]
+    assert ranks["spider"]["full"]["mrr"] > 1.2 * ranks["popularity"]["full"]["mrr"]

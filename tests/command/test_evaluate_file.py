@@ -282,3 +282,71 @@ def test_how_a_file_is_written_missing_ids_and_bins(spider, tmp_path):
     binned = record_of(spider("r.csv", *COLUMNS, *FAST, "--bin", "user=width:5", "--json"))
     assert binned["nodes"]["user"] == 4
     assert "bins need a mode" in spider("r.csv", *COLUMNS, "--bin", "rating=width:5")[2]
+
+
+# --- the honest clock, and models that rest
+
+
+def with_times(columns: dict[str, list], minutes_late: int) -> dict[str, list]:
+    start = [START + timedelta(minutes=minute) for minute in range(len(columns["user"]))]
+    end = [each + timedelta(minutes=minutes_late) for each in start]
+    return columns | {
+        "start": [each.isoformat() for each in start],
+        "end": [each.isoformat() for each in end],
+    }
+
+
+def test_values_known_later_are_learned_later(spider, tmp_path):
+    (tmp_path / "r.csv").write_text(csv_text(shuffled(with_times(table(), 60))))
+    clock = ("--time", "start", "--known-at", "end")
+    late = record_of(spider("r.csv", *COLUMNS, *FAST, *clock, "--json"))
+    assert late["case"] == "values known after 60 minutes (median)"
+    assert late["protocol"] == "clock"
+    same = record_of(spider("r.csv", *COLUMNS, *FAST, "--time", "start", "--delay", "1h", "--json"))
+    assert same["score"] == late["score"]
+    entries = record_of(spider("r.csv", *COLUMNS, *FAST, "--time", "start", "--delay", "60", "--json"))
+    np.testing.assert_allclose(entries["score"], late["score"])  # one row a minute
+    at_once = record_of(spider("r.csv", *COLUMNS, *FAST, "--time", "start", "--json"))
+    assert at_once["case"] == "next entry"
+    assert late["score"] > at_once["score"]
+
+
+def test_a_value_known_before_it_is_asked_for_makes_a_bad_row(spider, tmp_path):
+    columns = with_times(table(), 60)
+    columns["end"][7] = (START - timedelta(days=1)).isoformat()
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    clock = ("--time", "start", "--known-at", "end")
+    code, _, err = spider("r.csv", *COLUMNS, *FAST, *clock)
+    assert code == 2
+    assert "line 9" in err
+    assert "earlier than start" in err
+    record = record_of(spider("r.csv", *COLUMNS, *FAST, *clock, "--on-bad", "skip", "--json"))
+    assert record["bad_rows"] == 1
+
+
+def test_a_model_that_rests_is_fitted_three_times(spider, tmp_path):
+    (tmp_path / "r.csv").write_text(csv_text(with_times(table(1500), 60)))
+    record = record_of(spider("r.csv", *COLUMNS, "--time", "start", "--rest", "0.1", "--json"))
+    assert (record["protocol"], record["case"], record["n_scored"]) == ("rest", "at rest", 450)
+    assert set(record["floors"]) == {"mean", "biases", "static-biases"}
+    assert record["score"] < record["floors"]["mean"]["score"]  # values grow, so neither is good
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--known-at", "end"), "--known-at needs --time"),
+        (("--time", "start", "--known-at", "end", "--delay", "1h"), "only one of --known-at and --delay"),
+        (("--delay", "soon"), "30m, 3h or 2d"),
+        (("--delay", "1h"), "--time"),
+        (("--rest", "0.5"), "a share up to 0.25"),
+        (("--rest", "0.1", "--protocol", "prequential"), "--rest is for --protocol rest"),
+        (("--protocol", "clock"), "--known-at, or a --delay"),
+    ],
+)
+def test_options_of_time_that_do_not_fit_are_one_clear_line(spider, tmp_path, arguments, part):
+    (tmp_path / "r.csv").write_text(csv_text(with_times(table(), 60)))
+    code, out, err = spider("r.csv", *COLUMNS, *FAST, *arguments)
+    assert (code, out) == (2, "")
+    assert part in err
+    assert err.count("\n") == 1

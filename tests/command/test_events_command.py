@@ -14,7 +14,8 @@ from spidertensor import SpiderClassifier
 
 pytestmark = pytest.mark.usefixtures("folder")
 
-SMALL = ("--committee", "2", "--rank", "2", "--hidden", "4", "--batch-size", "32", "--seed", "7")
+OF_MODEL = ("--committee", "2", "--rank", "2", "--hidden", "4", "--batch-size", "32", "--seed", "7")
+SMALL = (*OF_MODEL, "--negatives", "8")
 EVENTS = ("--modes", "user,song", "--events", "--over", "song")
 
 
@@ -23,6 +24,10 @@ def plays(n: int = 400, seed: int = 0) -> list[tuple[str, str]]:
     rng = np.random.default_rng(seed)
     user, song = rng.integers(0, 20, n), np.minimum(rng.geometric(0.2, n), 10)
     return [(f"u{u}", f"s{u % 2}-{s}") for u, s in zip(user.tolist(), song.tolist(), strict=True)]
+
+
+def many_songs(n: int) -> list[tuple[str, str]]:
+    return [(user, f"{song}-{place % 3}") for place, (user, song) in enumerate(plays(n))]
 
 
 def written(path, rows):
@@ -50,13 +55,37 @@ def test_the_model_is_the_estimators(folder, spider):
 def test_floors_learn_the_same_events(folder, spider):
     """Popularity alone is a floor of events, a constant rate is another, and neither is a loss of 0."""
     written(folder / "plays.csv", plays(3000))
-    told = json.loads(spider("fit", "plays.csv", *EVENTS, "--json", "--committee", "1")[1])
+    how = ("--json", "--committee", "1", "--negatives", "8", "--passes", "2")
+    told = json.loads(spider("fit", "plays.csv", *EVENTS, *how)[1])
     rate = 1 / 9
     constant = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
     assert told["metric"] == "log_loss"
     assert told["floors"]["mean"] == pytest.approx(constant, abs=0.02)
     assert told["score"] < told["floors"]["biases"] < told["floors"]["mean"]
     assert told["notes"] == []
+
+
+def test_a_file_is_learned_in_several_passes(folder, spider):
+    """With more negatives than a stream, unless their number is given. What comes later is learned once."""
+    rows = many_songs(1600)
+    path = written(folder / "plays.csv", rows[:1500])
+    how = (*EVENTS, *OF_MODEL, "--passes", "3", "--json")
+    told = json.loads(spider("fit", path, *how)[1])
+    assert len(told["history"]["errors"]) == 3
+    assert told["entries"] == 1500
+    model = spidertensor.load(folder / "plays.spider")
+    assert model.get_params()["negatives"] == 32
+    own = {"committee": 2, "rank": 2, "hidden": (4,), "batch_size": 32, "random_state": 7, "passes": 3}
+    SpiderClassifier(**own, negatives=32, negatives_over=1).fit(rows[:1500]).save(folder / "own.spider")
+    assert same(arrays(folder / "plays.spider"), arrays(folder / "own.spider"))
+    written(folder / "plays.csv", rows)
+    spider("fit", path, "--resume")
+    assert spidertensor.load(folder / "plays.spider").n_entries_ == 1600
+    spider("fit", path, *how, "--negatives", "5", "--force")
+    assert spidertensor.load(folder / "plays.spider").get_params()["negatives"] == 5
+    once = json.loads(spider("fit", path, *EVENTS, *OF_MODEL, "--passes", "1", "--json", "--force")[1])
+    assert once["once"] == "rows are learned once, in order, because passes is 1"
+    assert spidertensor.load(folder / "plays.spider").get_params()["negatives"] == 8
 
 
 def test_resume_and_add_need_no_options(folder, spider, fails):

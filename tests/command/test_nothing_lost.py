@@ -56,6 +56,7 @@ def test_a_second_writer_is_told_who_the_first_is(ratings, folder, spider, fails
     assert files_in(folder) == {"ratings.csv", "m.spider", "link.spider"}
 
 
+@pytest.mark.slow
 def test_a_new_model_has_one_writer_too(ratings, folder, fails):
     first = started("fit", "-", *FIT, "--model", "new.spider")
     eventually((folder / ".new.spider.lock").exists)

@@ -13,9 +13,12 @@ import pytest
 
 import spidertensor
 from command_line import FIT, csv_text, started, table
+from spidertensor.cli import progress
 from spidertensor.cli.progress import Progress
 from spidertensor.cli.run import Run
+from spidertensor.estimator import arranged, collected
 from spidertensor.sources import lines
+from spidertensor.spider import site_store
 
 pytestmark = pytest.mark.usefixtures("folder", "warm_kernels")
 
@@ -146,29 +149,30 @@ def test_random_order(source, fit, fails):
         assert "--shuffle is one pass in random order" in fails("fit", source, *FIT, "--shuffle", *other)
 
 
+@pytest.mark.parametrize("in_memory", [0, 2**26], ids=["in a file", "in memory"])
 @pytest.mark.parametrize("once", [("--passes", "1"), ()])
-def test_the_order_of_time(folder, fit, once):
-    """However the rows stand in the file; and the latest of them are the judge."""
+def test_the_order_of_time(folder, fit, once, in_memory, monkeypatch):
+    """However the rows stand in the file, bit for bit; and the latest of them are the judge."""
+    monkeypatch.setattr(collected, "IN_MEMORY", in_memory)
     rows = list(enumerate(table(N)))
     (folder / "sorted.csv").write_text(timed(rows))
     (folder / "mixed.csv").write_text(timed(mixed(rows)))
     first = fit("sorted.csv", *ONE, "--time", "when", *once)
-    by_time = predicted()
+    by_time, nodes = predicted(), spidertensor.load("m.spider").factors_
     second = fit("mixed.csv", *ONE, "--time", "when", *once, "--force")
-    np.testing.assert_allclose(predicted(), by_time, rtol=1e-9)
+    np.testing.assert_array_equal(predicted(), by_time)
+    for one, other in zip(nodes, spidertensor.load("m.spider").factors_, strict=True):
+        assert one.ids == other.ids
     assert (first["history"] is None) == bool(once)
     if not once:
         assert first["history"]["judge"] == "latest"
-        np.testing.assert_allclose(first["history"]["errors"], second["history"]["errors"], rtol=1e-9)
+        assert first["history"] == second["history"]
     fit("mixed.csv", *ONE, *once, "--force")
     assert (predicted() != by_time).any()
 
 
 def mixed(rows: list) -> list:
-    """The last rows in another order; all ids are in the first, so that their numbers stay."""
-    head, tail = rows[:600], rows[600:]
-    assert {row[:2][n] for _, row in tail for n in (0, 1)} <= {row[:2][n] for _, row in head for n in (0, 1)}
-    return head + [tail[place] for place in np.random.default_rng(1).permutation(len(tail))]
+    return [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
 
 
 def test_a_time_is_needed_only_to_fit(folder, fit, spider):
@@ -203,6 +207,26 @@ def test_a_file_sorted_by_a_mode_is_learned_like_a_shuffled_one(folder, fit):
         fit(f"{name}.csv", *ONE)
         Path("m.spider").rename(f"{name}.spider")
     assert error("sorted.spider") < 1.5 * error("mixed.spider") < 0.5 * truth().std()
+
+
+# --- a file larger than memory
+
+
+def test_a_file_larger_than_memory(source, folder, fit, spider, monkeypatch):
+    """It is learned as well, and no file but the model is left."""
+    fit(source, *ONE, "--passes", "4")
+    in_memory = error()
+    monkeypatch.setattr(collected, "IN_MEMORY", 0)
+    monkeypatch.setattr(arranged, "BUCKET_BYTES", 4_000)
+    monkeypatch.setattr(site_store, "IN_MEMORY", 0)
+    summary = fit(source, *ONE, "--passes", "4", "--force")
+    assert error() == pytest.approx(in_memory, rel=0.3)
+    assert summary["entries"] == N
+    assert "in a file" in summary["history"]["sites"]
+    assert {path.name for path in folder.iterdir()} <= {"a.csv", "m.spider", "m.spider.lock"}
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    _, _, err = spider("fit", source, *ONE, "--passes", "2", "--model", "m.spider", "--force")
+    assert "on rows held back (sites of " in err
 
 
 # --- what is learned once
@@ -246,9 +270,8 @@ def test_rows_with_predictions_are_learned_once(source, fit, fails):
     )
 
 
-@pytest.mark.parametrize("limit", [("--max-nodes", "25"), ("--events", "--over", "movie")])
-def test_models_that_learn_once(source, fit, fails, limit):
-    how = tuple(each for each in ONE if limit[0] != "--events" or each not in ("--value", "rating"))
+def test_models_that_learn_once(source, fit, fails):
+    how, limit = ONE, ("--max-nodes", "25")
     assert fit(source, *how, *limit)["once"].startswith("rows are learned once, in order, because ")
     for option in (
         ("--passes", "2"),

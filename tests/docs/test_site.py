@@ -60,11 +60,21 @@ class Addresses(HTMLParser):
                 self.fetched.append(value or "")
 
 
-@pytest.mark.slow
-def test_the_site(copy):
+@pytest.fixture(scope="module")
+def site(copy, tmp_path_factory) -> Path:
+    """The site, with a link to a folder and one to a file more than the pages have."""
+    page = copy / "docs/method.md"
+    text = page.read_text(encoding="utf-8")
+    links = "[a](../study/experiments) [b](../study/results/grid.jsonl.gz)"
+    page.write_text(f"{text}\n{links}\n", encoding="utf-8")
     done = build(copy)
+    page.write_text(text, encoding="utf-8")
     assert done.returncode == 0, done.stderr + done.stdout
-    site = copy / "build/docs/site"
+    return (copy / "build/docs/site").rename(tmp_path_factory.mktemp("site") / "site")
+
+
+@pytest.mark.slow
+def test_the_site(site):
     pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("study/docs/*.md")]:
         assert str(page.relative_to(ROOT).with_suffix(".html")) in pages
@@ -100,18 +110,7 @@ def test_broken_links_stop_the_build(copy, links):
 
 
 @pytest.mark.slow
-def test_links_to_folders_and_files_of_the_repository(copy):
-    page = copy / "docs/method.md"
-    text = page.read_text(encoding="utf-8")
-    try:
-        page.write_text(
-            f"{text}\n[a](../study/experiments) [b](../study/results/grid.jsonl.gz)\n", encoding="utf-8"
-        )
-        done = build(copy)
-    finally:
-        page.write_text(text, encoding="utf-8")
-    assert done.returncode == 0, done.stderr + done.stdout
-    site = copy / "build/docs/site"
+def test_links_to_folders_and_files_of_the_repository(site):
     assert 'href="grid.toml"' in (site / "study/experiments/index.html").read_text(encoding="utf-8")
     assert (site / "study/experiments/grid.toml").is_file()
     assert (site / "study/results/grid.jsonl.gz").read_bytes() == (

@@ -218,7 +218,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(
-    ("promise", "change"), [(promise, change) for promise, changes in BROKEN.items() for change in changes]
+    ("promise", "change"),
+    [
+        pytest.param(promise, change, marks=pytest.mark.slow if promise.startswith("memory") else ())
+        for promise, changes in BROKEN.items()
+        for change in changes
+    ],
 )
 def test_a_broken_promise_is_named(promise, change):
     case = Case(lambda: replace(GOOD, **change), GAUSSIAN, traits=TRAITS._replace(calls=30))

@@ -91,6 +91,7 @@ def test_the_level_is_learned_whatever_it_is_and_followed():
     assert abs(np.mean(update.mean[-1000:] - np.log(100 * rate[-1000:]))) < 0.3
 
 
+@pytest.mark.slow
 def test_one_absurd_count_does_not_wreck_the_model():
     X, y, _ = counts(6000)
     spoiled = y.copy()
@@ -336,6 +337,7 @@ def test_the_command_refuses(file):
     assert "2.5 is not a whole number from 0 on" in error("fit", file, *columns, "--counts")
 
 
+@pytest.mark.slow
 def test_the_service(tmp_path):
     pytest.importorskip("starlette")
     from serving import serving

@@ -66,6 +66,7 @@ def test_an_unknown_engine_is_refused():
         SpiderRegressor(engine="steam").fit([(1, 2)], [1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"paper": True}], ids=["default", "paper"])
 def test_what_evaluate_builds_runs_on_both_engines(settings):
     """And learns: nearly the same, exactly so but for rounding where both go entry by entry."""
@@ -159,6 +160,7 @@ def test_etiquette_of_scikit_learn_with_a_network():
     assert model.set_params(network=None).network is None
 
 
+@pytest.mark.slow
 def test_curvature_with_a_network_of_ones_own():
     """Entry by entry; the built-in network written as a function is the built-in network."""
 

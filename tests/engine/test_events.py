@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -62,10 +63,11 @@ def _rule(request) -> dict:
 def test_it_learns_the_entries_of_the_oracle_bit_for_bit(rule, tmp_path):
     over = rule["negatives_over"]
     X = numbered_events(150)
-    made = naive.with_negatives(
+    each = naive.with_negatives(
         X, over if isinstance(over, tuple) else (over,), rule["negatives"],
         rule.get("negatives_power", 0.0), SMALL["random_state"],
     )  # fmt: skip
+    made = list(chain(*each))
     alone = SpiderClassifier(**SMALL, **rule).fit(X)
     told = SpiderClassifier(**SMALL)
     update = told.learn([entry for entry, _ in made], [value for _, value in made])
@@ -120,7 +122,7 @@ def test_the_vectorized_engine_learns_the_same_entries():
     X = numbered_events(100)
     settings = {**SMALL, "engine": "vectorized", "committee": 1, "random_state": 7}
     alone = SpiderClassifier(**settings, negatives=3, negatives_over=1).fit(X)
-    made = naive.with_negatives(X, (1,), 3, 0.0, 7)
+    made = list(chain(*naive.with_negatives(X, (1,), 3, 0.0, 7)))
     told = SpiderClassifier(**settings).fit([entry for entry, _ in made], [value for _, value in made])
     for one, other in zip(alone.factors_, told.factors_, strict=True):
         assert np.array_equal(one.mean, other.mean)
@@ -130,7 +132,7 @@ def test_draws_are_spread_as_they_should_be():
     """40 nodes, 20,000 draws; each node within 5 standard errors of its share."""
     nodes = np.concatenate([np.arange(40), np.full(5000, 3)])
     drawn = np.empty((len(nodes), 4), np.int64)
-    events.draw_alike(11, 0, nodes, 0, np.ones(drawn.shape, bool), drawn)
+    events.draw_alike(11, 0, nodes, 0, np.ones(drawn.shape, bool), drawn, 0)
     counts = np.bincount(drawn[40:].ravel(), minlength=40)
     assert counts[3] == 0  # never the event itself
     expected = 20_000 / 39
@@ -145,7 +147,7 @@ def test_popular_nodes_are_drawn_more_often():
     of = popularity.from_times(times, 0.5)
     drawn = np.empty((5000, 4), np.int64)
     is_on = np.ones(drawn.shape, bool)
-    events.draw_by_popularity(5, 0, np.zeros(5000, np.int64), *of, 0.5, is_on, drawn)
+    events.draw_by_popularity(5, 0, np.zeros(5000, np.int64), *of, 0.5, is_on, drawn, 0)
     assert np.array_equal(of.times, times)  # they count when they are learned
     counts = np.bincount(drawn.ravel(), minlength=5)
     shares = np.array([0, 2, 3, 0, 10]) / 15

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import softmax
+from scipy.special import log_ndtr, logsumexp, softmax
 from scipy.stats import norm
 
 from spidertensor.method import Prediction
 from spidertensor.spider import calibration
-from spidertensor.spider.judge import LARGEST_SQUARE, calibrated, judged
+from spidertensor.spider.judge import LARGEST_SQUARE, calibrated, judged, judged_events
 from spidertensor.spider.likelihoods import GAUSSIAN, likelihood_by_name
 from spidertensor.spider.likelihoods.probit import PROBIT
 from spidertensor.spider.stacking import LEAST_WEIGHT
@@ -137,3 +137,23 @@ def test_values_that_are_absurd_to_all_members_leave_equal_weights():
     verdict = judged(GAUSSIAN, predictions, np.full(3, np.inf))
     assert verdict.weights.tolist() == [0.5, 0.5]
     assert verdict.log_score == -np.inf
+
+
+def test_events_are_judged_by_their_place_among_their_negatives():
+    """One member ranks well, the other at random."""
+    rng = np.random.default_rng(0)
+    n, negatives = 400, 4
+    value = np.tile([1.0, *[0.0] * negatives], n)
+    good = value + 0.5 * rng.normal(size=len(value))
+    log_odds = log_ndtr(good) - log_ndtr(-good)
+    random = rng.normal(size=len(value))
+    members = [Prediction(mean, np.zeros_like(mean), np.ones_like(mean)) for mean in (good, random)]
+    verdict = judged_events(PROBIT, members, value)
+    assert verdict.weights[0] > 0.95
+    groups = log_odds.reshape(n, -1)
+    wanted = (groups[:, 0] - logsumexp(groups, axis=1)).mean()
+    alone = judged_events(PROBIT, members[:1], value)
+    assert alone.log_score == pytest.approx(wanted)
+    assert verdict.log_score >= alone.log_score - 1e-3
+    nobody = judged_events(PROBIT, members[1:], value)
+    assert nobody.log_score < -np.log(1 + negatives)

@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import following  # noqa: E402
 import naive  # noqa: E402
-from cases import PRIOR, assert_healthy, assert_same_state, learn_in_pieces, nodes_of, stream, to_oracle  # noqa: E402
+from cases import PRIOR, assert_healthy, assert_same_state, learn_in_pieces, nodes_of, stream  # noqa: E402
 from exact import algorithm, linear, regression  # noqa: E402
 from naive import as_float64  # noqa: E402
 from spidertensor.evaluation import metrics  # noqa: E402
@@ -70,13 +70,8 @@ def test_follows_as_the_oracle_does(name, change):
     batch = following.changed(case, change)
     with algorithm():
         method = build(case, batch_size=1)
-        state = posterior.grow(following.begin(case, change), case.network, following.PRIOR, nodes_of(case))
-        fresh = as_float64(posterior.init(case.network, following.PRIOR, 3, node_noise=case.node_noise))
-        fresh = to_oracle(posterior.grow(fresh, case.network, following.PRIOR, nodes_of(case)))
-        oracle = to_oracle(state) | {"fresh": fresh}
-        wanted, said = naive.learn(
-            case.oracle(WINDOW_ENTRIES, following.PRIOR), oracle, batch.index, batch.value
-        )
+        state = following.grown(case, following.begin(case, change))
+        wanted, said = following.by_the_oracle(name, change)
         for cuts in ((0,), (0, 300, 511, 512, 513, 800)):
             got, update, _ = learn_in_pieces(method, copy.deepcopy(state), batch, cuts)
             assert got.stream.followed.sum() == 1
@@ -139,9 +134,9 @@ def test_moments_of_values_are_those_of_one_after_the_other():
             state = {"values": values, "clipped": 0, "window": [], "watching": False}
             y, good = 3 + rng.normal(size=50), rng.random(50) < 0.8
             y[~good] = np.nan
-            sums = Pair(jnp.array([1.0, 1.0, n, 0.5, 2.0, 0.0, 0.0]), jnp.zeros(7))
+            sums = Pair(jnp.array([1.0, 1.0, n, 0.5, 2.0, *[0.0] * 20]), jnp.zeros(25))
             after = sums_after(
-                settings, np.log(0.9), sums, jnp.asarray(good), jnp.asarray(y), jnp.ones(50), None
+                settings, np.log(0.9), sums, jnp.asarray(good), jnp.asarray(y), jnp.ones(50), jnp.zeros(20)
             )
             for each in y[good]:
                 naive.note_value(state, each, each, 0.0, 1.0, 4.0)
@@ -154,20 +149,16 @@ def test_moments_of_values_are_those_of_one_after_the_other():
 
 def test_each_entry_has_its_own_noise():
     """f linear in the weights: a batch is Bayesian regression with a noise for each entry, and b learns by
-    misfits without the entries' own parts, and loses what all nodes gain."""
+    misfits without the entries' own parts. Nodes learn relative to the mean square after the batch."""
     with algorithm():
         state, batch, G, mean, var = linear("weights")
         batch.value[5] += 8  # a square beyond the largest that counts
         rng = np.random.default_rng(1)
         noise = [posterior.Gaussian(rng.normal(size=n), np.full(n, 0.05)) for n in state.counts.nodes]
-        noise[0].var[2] = node_noise_var(
-            2
-        )  # untouched: its mean does not count, its mode's running mean does
-        state.stream.log_noise[:] = (0.7, -0.2)
+        state.stream.squares[:] = (990, 1.5)
         state = state._replace(posterior=state.posterior._replace(log_noise=tuple(noise)))
         state.posterior.noise.shape[()], state.posterior.noise.rate[()] = 2.0, 0.6
         before = [posterior.Gaussian(*map(np.copy, each)) for each in noise]
-        before[0].mean[2] = 0.7
         method = vectorized(
             Network((3, 5), ()), GAUSSIAN, noise_memory=20.0, refine_every=64, node_noise=True
         )
@@ -183,10 +174,16 @@ def test_each_entry_has_its_own_noise():
     fading = 0.95 ** np.arange(39, -1, -1)
     rate = 0.95**40 * 0.6 + fading @ (misfit / own) / 2
 
-    assert (misfit / (0.3 * own)).max() > 20
-    K = G @ np.diag(var) @ G.T
-    share = 0.3 * own * np.diag(np.linalg.inv(K + np.diag(0.3 * own)))  # of one entry: noise / (beta + noise)
-    score = (np.minimum(misfit / (0.3 * own), 16) - 1) / 2
+    S_inv = np.linalg.inv(G @ np.diag(var) @ G.T + np.diag(0.3 * own))
+    share = 0.3 * own * np.diag(S_inv)  # of one entry: noise / (beta + noise)
+    # of one entry: the squared residual over beta + noise
+    square = (S_inv @ (batch.value - G @ mean)) ** 2 / np.diag(S_inv)
+    assert square.max() > 16 * 1.5
+    square, mean_square = np.minimum(square, 16 * 1.5), 1.5
+    for i, each in enumerate(square):
+        mean_square += share[i] * (each - mean_square) / min(991 + i, 1000)
+    np.testing.assert_allclose(state.stream.squares, (1000, mean_square), rtol=1e-10)
+    score = share * (square / mean_square - 1) / 2
     for k, (old, new) in enumerate(zip(before, state.posterior.log_noise, strict=True)):
         for node in range(len(old.mean)):
             here = batch.index[:, k] == node
@@ -194,11 +191,12 @@ def test_each_entry_has_its_own_noise():
             step = np.clip(v * score[here].sum(), -1, 1)
             np.testing.assert_allclose(new.mean[node], old.mean[node] + step, rtol=1e-8)
             np.testing.assert_allclose(new.var[node], v, rtol=1e-10)
-        running, moved = (0.7, -0.2)[k], new.mean[batch.index[:, k]].mean()
-        running += (1 - (1 - 1 / 1000) ** 40) * (moved - running)
-        np.testing.assert_allclose(state.stream.log_noise[k], running, rtol=1e-9)
-        rate /= np.exp(running - (0.7, -0.2)[k])  # what all nodes have gained is not theirs
+    w = np.array([[naive.hats(alpha).get(knot, 0.0) for knot in range(9)] for alpha in G @ mean])
+    v = 1 / (1 / 0.1 + share**2 / 2 @ w**2)
+    level = np.clip(v * (score @ w), -1, 1)
+    np.testing.assert_allclose(state.stream.level_noise, level, rtol=1e-8)
     np.testing.assert_allclose(state.posterior.noise.rate, rate, rtol=1e-9)
+    np.testing.assert_allclose(state.stream.level_noise_var, v, rtol=1e-10)
 
 
 def test_a_node_moves_its_noise_by_at_most_1_in_a_batch():
@@ -212,6 +210,7 @@ def test_a_node_moves_its_noise_by_at_most_1_in_a_batch():
                 )
             )
         )
+        state.stream.squares[:] = (1000, 1)
         state, _ = method.update(state, Batch(batch.index, 100 * batch.value))
     moved = np.concatenate([each.mean for each in state.posterior.log_noise])
     assert moved.max() == 1.0

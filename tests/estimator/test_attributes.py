@@ -14,6 +14,7 @@ import pytest
 from sklearn.base import clone
 
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor, load
+from spidertensor.estimator import fitted_file
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
 from spidertensor.spider import posterior
 from spidertensor.spider.event_bags import EventBags
@@ -250,8 +251,8 @@ def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
     with pytest.MonkeyPatch.context() as patch:
         made = EventBags.made
 
-        def record(self, bags, event, replaced, index):
-            found = made(self, bags, event, replaced, index)
+        def record(self, bags, event, replaced, index, first):
+            found = made(self, bags, event, replaced, index, first)
             learned.append((event, replaced, index, found))
             return found
 
@@ -275,6 +276,35 @@ def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
             number += 1
     assert number == 120 + 238
     assert len(model.recommend({"user": 1, "hour": 3}, over="movie", n=3)) == 3
+
+
+@pytest.mark.parametrize("kind", [Value("kind"), Number("kind"), Many("kind"), Calendar("kind")], ids=str)
+def test_events_whose_attributes_change_may_be_cut_anywhere(kind):
+    rng = np.random.default_rng(0)
+    n = 400  # the grid of numbers is ready on the way
+    cells = {
+        "value": lambda: f"v{rng.integers(5)}",
+        "number": lambda: float(rng.normal()),
+        "many": lambda: [f"v{each}" for each in rng.integers(5, size=rng.integers(3))],
+        "calendar": lambda: datetime(2024, 1, 1) + timedelta(hours=int(rng.integers(5000))),
+    }[kind.kind]
+    columns = {
+        "user": rng.integers(12, size=n).tolist(),
+        "movie": rng.integers(9, size=n).tolist(),
+        "kind": [None if rng.random() < 0.3 else cells() for _ in range(n)],
+    }
+    settings = {"modes": {"user": [], "movie": [kind]}, "negatives": 2, "negatives_over": "movie", **SMALL}
+    start = SpiderClassifier(**settings).partial_fit(part(columns, 0, 20), None)
+    whole, cut = copy.deepcopy(start), copy.deepcopy(start)
+    whole.partial_fit(part(columns, 20), None)
+    at = 20
+    while at < n:
+        size = int(rng.integers(1, 40))
+        cut.partial_fit(part(columns, at, at + size), None)
+        at += size
+    found, expected = (fitted_file.to_arrays(each._learned) for each in (cut, whole))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_events_with_attributes_cannot_be_limited():
@@ -405,19 +435,19 @@ def test_scikit_learn_copies_the_parameter(learned):
 
 def test_twenty_irrelevant_columns_cost_next_to_nothing():
     """Section 19: the prior falls with the number of columns, or they would drown the rest."""
-    rng = np.random.default_rng(3)
-    n = 3000
-    user, movie = rng.integers(60, size=n), rng.integers(40, size=n)
-    truth = rng.normal(size=60)[user] + rng.normal(size=40)[movie]
-    y = truth + 0.5 * rng.normal(size=n)
-    errors = []
-    for junk in (0, 20):
-        columns = {f"junk{j}": rng.integers(10, size=60)[user] for j in range(junk)}
-        modes = {"user": [Value(name) for name in columns], "movie": []}
-        model = SpiderRegressor(modes=modes, committee=1, passes=1)
-        X = {"user": user, "movie": movie} | columns
-        model.fit(X, y)
-        errors.append(np.sqrt(np.mean((model.predict(X) - truth) ** 2)))
+    n, errors = 3000, np.zeros(2)
+    for seed in (3, 4, 5):
+        rng = np.random.default_rng(seed)
+        user, movie = rng.integers(60, size=n), rng.integers(40, size=n)
+        truth = rng.normal(size=60)[user] + rng.normal(size=40)[movie]
+        y = truth + 0.5 * rng.normal(size=n)
+        for place, junk in enumerate((0, 20)):
+            columns = {f"junk{j}": rng.integers(10, size=60)[user] for j in range(junk)}
+            modes = {"user": [Value(name) for name in columns], "movie": []}
+            model = SpiderRegressor(modes=modes, committee=1, passes=1)
+            X = {"user": user, "movie": movie} | columns
+            model.fit(X, y)
+            errors[place] += np.sqrt(np.mean((model.predict(X) - truth) ** 2))
     assert errors[1] < 1.1 * errors[0]
 
 

@@ -13,7 +13,7 @@ from model_files import file_bytes
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator import history, times
 from spidertensor.estimator.columns import Context, Recent, Value
-from spidertensor.spider.passes import History
+from spidertensor.spider.parts import History
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 64, "committee": 1}
 N = 1_500
@@ -44,23 +44,26 @@ IN_TIME = np.argsort(TABLE["when"])
 
 @pytest.fixture
 def orders(monkeypatch) -> list[np.ndarray]:
-    """The order of the first pass of every history that is learned from here on."""
-    found = []
-    start = History.__init__
+    """The rows of Y in the order of the first pass, of every history that is learned from here on. For
+    models with scaling=(0, 1), whose values are Y."""
+    found, start, row_of = [], History.__init__, {value: row for row, value in enumerate(Y)}
 
-    def noted(self, entries, order, batch_size):
-        found.append(np.array(order))
-        start(self, entries, order, batch_size)
+    def noted(self, read, n_entries, *others):
+        found.append(np.array([row_of[value] for value in read(0, n_entries).value]))
+        start(self, read, n_entries, *others)
 
     monkeypatch.setattr(History, "__init__", noted)
     return found
+
+
+PLAIN = SMALL | {"scaling": (0.0, 1.0), "passes": 2}
 
 
 # --- the column time ------------------------------------------------------------------------------
 
 
 def test_entries_are_learned_in_time_and_judged_by_the_latest(orders):
-    model = SpiderRegressor(**SMALL, time="when", passes=2).fit(FRAME, Y)
+    model = SpiderRegressor(**PLAIN, time="when").fit(FRAME, Y)
     judged = model.history_["judged"]
     assert 0.05 * N <= judged <= 0.2 * N
     np.testing.assert_array_equal(orders[0], IN_TIME[: N - judged])
@@ -72,7 +75,7 @@ def test_entries_are_learned_in_time_and_judged_by_the_latest(orders):
 def test_without_a_time_the_order_is_random_and_by_seed(orders):
     X = FRAME[["user", "movie"]]
     for seed in (0, 0, 1):
-        SpiderRegressor(**SMALL, passes=2, random_state=seed).fit(X, Y)
+        SpiderRegressor(**PLAIN, random_state=seed).fit(X, Y)
     np.testing.assert_array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], orders[2])
     assert not np.array_equal(orders[0], np.sort(orders[0]))
@@ -182,7 +185,7 @@ def test_as_many_values_as_entries():
 
 
 def test_events_are_learned_once_in_time():
-    settings = SMALL | {"negatives": 2, "negatives_over": "movie", "time": "when"}
+    settings = SMALL | {"negatives": 2, "negatives_over": "movie", "time": "when", "passes": 1}
     got = SpiderClassifier(**settings).fit(FRAME)
     once = SpiderClassifier(**settings).partial_fit(FRAME.iloc[IN_TIME])
     assert file_bytes(got) == file_bytes(once)
@@ -221,7 +224,7 @@ def test_attributes_are_learned_in_passes():
 def test_a_time_may_be_an_attribute_too(orders):
     modes = {"user": [], "movie": [], "day": Context(Value("when"))}
     data = FRAME.assign(when=FRAME.when % 7)
-    model = SpiderRegressor(**SMALL, modes=modes, time="when", passes=2).fit(data, Y)
+    model = SpiderRegressor(**PLAIN, modes=modes, time="when").fit(data, Y)
     assert model.n_entries_ == N
     np.testing.assert_array_equal(orders[0], np.argsort(FRAME.when % 7, kind="stable")[: len(orders[0])])
     assert np.isfinite(model.predict(FRAME.assign(when=3))).all()
@@ -233,7 +236,7 @@ def test_recent_nodes_are_those_of_the_first_pass(monkeypatch):
 
     def noted(self, states):
         learned = [self._history.part(number) for number in range(self._history.n_parts)]
-        seen.append([(part.index, part.bags) for part in learned])
+        seen.append([(part.batch.index, part.batch.bags) for part in learned])
         yield from taken(self, states)
 
     monkeypatch.setattr(history.Passes, "one_more", noted)
@@ -272,18 +275,35 @@ def test_described_ids_that_never_come_are_no_matter():
     assert said[0] > said[1] + 0.5
 
 
+RECENT = {"user": [Recent("movie", 5)], "movie": ["kind"]}
+
+
+@pytest.mark.parametrize("modes", [None, RECENT], ids=["ids", "attributes and recent nodes"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_order_of_the_rows_is_no_matter_if_they_have_a_time(modes, passes):
+    """Bit for bit; rows with the same time keep their order."""
+    data = FRAME.assign(when=FRAME.when // 3)
+    if modes is not None:
+        data = data.assign(kind=[f"k{int(movie[1:]) % 4}" for movie in FRAME.movie])
+    settings = SMALL | {"passes": passes, "modes": modes, "time": "when"}
+    order = np.argsort(data.when.to_numpy(), kind="stable")
+    as_they_are = SpiderRegressor(**settings).fit(data, Y)
+    in_time = SpiderRegressor(**settings).fit(data.iloc[order], Y[order])
+    assert file_bytes(as_they_are) == file_bytes(in_time)
+
+
 def test_late_rows_are_all_named_before_anything_is_kept():
+    """Of a history that comes in chunks, which cannot be sorted before recent nodes are read off."""
     when = np.arange(N)
     when[[700, 1100]] = 3
-    frame = {name: FRAME[name] for name in ("user", "movie")} | {"when": when}
     modes = {"user": [Recent("movie", 5)], "movie": []}
     model = SpiderRegressor(**SMALL, modes=modes, time="when")
     with pytest.raises(EntryError, match="earlier than a row before") as caught:
-        model.fit(frame, Y)
+        model._collect(FRAME, Y, when)
     assert caught.value.rows == (700, 1100)
-    assert model._collected is None
+    assert model._collected.n_entries == 0
     with pytest.raises(EntryError, match=f"{N} entries but 5 times"):
-        model.fit(frame | {"when": np.arange(5)}, Y)
+        model.fit({name: FRAME[name] for name in ("user", "movie")} | {"when": np.arange(5)}, Y)
 
 
 @pytest.mark.parametrize("cells", [["5", "10", "n/a", "7"], ["5", "", "7"], [1, 2, "x"], ["1", "nan", "3"]])

@@ -44,7 +44,7 @@ def test_quick_scores_are_in_the_units_that_the_members_have_followed():
     index = rng.integers((5, 20), size=(3000, 2))
     value = np.sin(index[:, 0] * index[:, 1]) + 0.1 * rng.normal(size=3000)
     value[1000:] = 500 + 40 * value[1000:]
-    with pytest.warns(SpiderWarning, match="nothing to do with those before"):
+    with pytest.warns(SpiderWarning, match="the scale of the values has changed"):
         model = SpiderRegressor(**SMALL, committee=2, passes=1).fit(index, value)._fitted()
     streams = [member.stream for member in model.state.members]
     assert all(stream.scale > 2 and stream.shift > 2 for stream in streams)

@@ -33,6 +33,7 @@ def readers(model, X) -> dict:
     """A call of every method and attribute that reads what was learned."""
     methods = {
         "predict": (X[:50],), "predict_parts": (X[:50],), "predict_one": (X[0],), "seen": (X[:50],),
+        "forecast": (X[:50],),
         "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1),
         "_parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
         "attribute_factors": (0,),
@@ -57,7 +58,7 @@ def readers(model, X) -> dict:
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
         "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper", "set_attributes",
-        "get_params", "set_params", "get_metadata_routing", "position_",
+        "add_columns", "get_params", "set_params", "get_metadata_routing", "position_",
         *(["classes_"] if "classes_" in left else []),
     }  # fmt: skip
     return calls | {"pickle": lambda: pickle.dumps(model), "copy": lambda: copy.copy(model)}

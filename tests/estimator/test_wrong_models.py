@@ -158,6 +158,9 @@ WRONG = {
     "an average noise that is huge": (
         array(M + "stream/log_noise", 1.01 * LARGEST_LOG_NOISE, 1), "the noise of a node",
     ),
+    "noise by level that is huge": (array("noise/0/level_noise", 1.01, 3), "the noise of a level"),
+    "noise by level that is uncertain": (array("noise/0/level_noise_var", 0.11, 3), "the noise of a level"),
+    "squares below 0": (array("noise/0/squares", -1.0, 1), "is negative"),
     "rejected below 0": (array(M + "counts/rejected", -1), "a count is negative, or the seed"),
     "refused below 0": (array(M + "counts/refused", -1), "a count is negative, or the seed"),
     "clipped below 0": (array(M + "counts/clipped", -1), "a count is negative, or the seed"),

@@ -149,6 +149,7 @@ MODES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.tuples(st.sampled_from(["learn", "skip", "user", "movie"]), st.lists(row, max_size=4)))

@@ -85,6 +85,22 @@ def test_numbers_move_while_a_client_learns(page, server):
     assert re.search(r"model [\d.]+, mean so far [\d.]+, one bias per node [\d.]+", told or "")
 
 
+@pytest.mark.slow
+def test_forecasts_are_shown_beside_the_next_entry(browser, server):
+    for size in ((1280, 900), (360, 740)):
+        page = opened(browser, server, viewport={"width": size[0], "height": size[1]})
+        part = rows(40, seed=5)
+        said = server.predict(part, query="?remember=1h")["predictions"]
+        server.learn([row | {"_forecast": each["forecast"]} for row, each in zip(part, said, strict=True)])
+        expect(page.locator("#chart-error .visually-hidden")).to_contain_text("forecasts", timeout=10_000)
+        assert float(tile(page, "error of forecasts")) > 0
+        assert tile(page, "forecasts in 90").endswith("%")
+        assert re.fullmatch(r"\d+ s", tile(page, "values come after"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert page.problems == []
+        page.context.close()
+
+
 def test_a_prediction_is_the_one_of_the_interface(page, server):
     row = rows(1)[0]
     [expected] = server.predict([row], query="?interval=0.9")["predictions"]

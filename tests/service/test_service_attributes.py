@@ -303,3 +303,54 @@ def test_described_nodes_are_in_the_saved_file(folder):
         assert server.get("/v1/model")["nodes"]["movie"] == 509
         assert server.stop() == 0
     assert "d499" in spidertensor.load(folder / "m.spider").factors_[1].ids
+
+
+def test_files_of_attributes_are_read_at_each_start_and_survive_a_kill(tmp_path):
+    new = ("--model", "m.spider", "--value", "rating", "--modes", "user+age,movie+genres+year+made")
+    kinds = ("--kind", "genres=many:|")
+    movies = [("m0", "war|drama", 1990), ("new", "war", 1991), ("other", "", 1992)]
+    text = "movie,genres,year,made,unused\n" + "".join(
+        f"{movie},{genres},{year},{year}-05-31 12:00,\n" for movie, genres, year in movies
+    )
+    (tmp_path / "movies.csv").write_text(text)
+    asked = [{"user": 1, "movie": "new"}, {"user": 2, "movie": "other"}]
+    options = (*new, *kinds, "--seed", "1", "--attributes", "movie=movies.csv")
+    with serving(tmp_path, *options) as server:
+        server.learn(rows(40))
+        expected = means(server.predict(asked))
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, *options) as server:  # described twice is described
+        assert means(server.predict(asked)) == expected
+        assert server.get("/v1/model")["attributes"]["made"] == "calendar"
+        describe(server, "movie", [{"movie": "new", "genres": "comedy"}])
+        changed = means(server.predict(asked))
+        assert changed != expected
+        assert server.stop() == 0
+    with serving(tmp_path, *options[:-2]) as server:
+        assert means(server.predict(asked)) == changed
+        assert server.stop() == 0
+    python = spidertensor.load(tmp_path / "m.spider")
+    assert python.predict({"user": [1, 2], "movie": ["new", "other"]}).tolist() == changed
+    with serving(tmp_path, *options) as server:  # the file goes before what was there
+        assert means(server.predict(asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("movie,genres\nm0,war\nm0,war\n", "movies.csv line 3: a second row for the same movie"),
+        ("movie,genre\nm0,war\n", "movies.csv: none of the columns genres"),
+        (
+            f"movie,genres\nm0,{'|'.join(map(str, range(2000)))}\n",
+            "line 2: column genres: 2000 values in one cell",
+        ),
+    ],
+)
+def test_a_bad_file_of_attributes_stops_the_start_and_changes_nothing(
+    folder, monkeypatch, fails, text, reason
+):
+    monkeypatch.chdir(folder)
+    (folder / "movies.csv").write_text(text)
+    assert reason in fails("serve", *MODEL, "--port", "0", "--attributes", "movie=movies.csv")
+    assert spidertensor.load("m.spider").n_nodes_ == fitted().n_nodes_
+    assert not (folder / "m.spider.journal").exists()

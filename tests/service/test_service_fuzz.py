@@ -90,6 +90,7 @@ def test_rows_of_any_kind(http, rows, path, query, by_line):
     check(http, "POST", path + query, content=body, headers={"Content-Type": NDJSON if by_line else JSON})
 
 
+@pytest.mark.slow
 @FUZZ
 @given(question)
 def test_recommendations_of_any_kind(http, body):
@@ -117,6 +118,7 @@ def test_any_request(http, path, method, query, body, kind, headers):
     check(http, method, path + query, content=body, headers={**headers, "Content-Type": kind})
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.data())
 def test_damaged_arrow_streams(http, data):

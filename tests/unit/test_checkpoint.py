@@ -137,6 +137,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.slow
 @FEW
 @given(TREES, st.dictionaries(TEXT, JSON, max_size=3), JSON)
 def test_round_trip(tmp_path, state, config, position):
@@ -350,7 +351,8 @@ def test_sections_of_later_versions(file):
     records = (record(name="journal/marks"), record(offset=64))
     content = pack(header(*records, sections=later), bytes(72))
     message = (
-        r"newer version .*'journal'.*this one reads classes, columns, committee, history, model, position"
+        r"newer version .*'journal'.*this one reads calibration, classes, columns, committee, history, "
+        "model, noise, position"
     )
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=message):

@@ -50,6 +50,7 @@ def test_a_flight_has_its_plane_and_the_weather_of_its_hour(path):
     assert not {"dep_delay", "air_time", "time_hour"} & set(found)
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_read():
     path = installed_file(flights.INFO)
     if path is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,18 +23,46 @@ if TYPE_CHECKING:
     from spidertensor.sources import Chunk, Source
 
 
+class AttributeFile(NamedTuple):
+    """What a file says about the nodes of a mode.
+
+    rows:  the numbers of its rows
+    table: its columns by name: the ids, and the attributes that are there
+    """
+
+    mode: str
+    source: Source
+    rows: NDArray[np.int64]
+    table: dict[str, Any]
+
+    def refused(self, error: EntryError) -> CommandError:
+        """The error for a table that the model refuses."""
+        place = "" if error.row is None else f" {self.source.format.unit} {self.rows[error.row]}"
+        return CommandError(f"{self.source.name}{place}: {worded(error.but(row=None))}")
+
+
 def set_all(estimator: Estimator, texts: list[str] | None) -> frozenset[str]:
     """Describe nodes as the files of --attributes say; returns the columns that they have."""
     found: set[str] = set()
+    for each in read_all(estimator, texts):
+        try:
+            estimator.set_attributes(each.mode, each.table)
+        except EntryError as error:
+            raise each.refused(error) from None
+        found |= each.table.keys() - {each.mode}
+    return frozenset(found)
+
+
+def read_all(estimator: Estimator, texts: list[str] | None) -> Iterator[AttributeFile]:
+    """Read the files of --attributes one by one: what one says may decide how the next is read."""
     for text in texts or ():
         mode, equals, name = text.partition("=")
         if not equals or not name:
             raise CommandError(f"--attributes takes MODE=FILE, such as movie=movies.csv, not {text!r}")
-        found |= _set(estimator, mode, name)
-    return frozenset(found)
+        yield _read(estimator, mode, name)
 
 
-def _set(estimator: Estimator, mode: str, name: str) -> set[str]:
+def _read(estimator: Estimator, mode: str, name: str) -> AttributeFile:
     schema = schema_of(estimator)
     if schema is None:
         raise CommandError(
@@ -51,12 +80,7 @@ def _set(estimator: Estimator, mode: str, name: str) -> set[str]:
     rows, table = _table(estimator, source, mode, number, wanted)
     if not table.keys() & set(wanted):
         raise CommandError(f"{name}: none of the columns {', '.join(wanted)}")
-    try:
-        estimator.set_attributes(mode, table)
-    except EntryError as error:
-        place = "" if error.row is None else f" {source.format.unit} {rows[error.row]}"
-        raise CommandError(f"{source.name}{place}: {worded(error.but(row=None))}") from None
-    return table.keys() - {mode}
+    return AttributeFile(mode, source, rows, table)
 
 
 def _table(

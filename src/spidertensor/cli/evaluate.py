@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spidertensor.cli import bad_rows, evaluated, files, options, output, program, ranked_events
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.evaluate_run import Protocol, Timing, plan_of, rows_of
 
 if TYPE_CHECKING:
     from spidertensor.estimator.columns import Schema
     from spidertensor.evaluation.dataset import Dataset
     from spidertensor.evaluation.methods import Entry
-    from spidertensor.method import Batch, Method
     from spidertensor.sources import Source
 
 Data = Annotated[
@@ -32,30 +30,6 @@ Data = Annotated[
     ),
 ]
 PICTURES = (".png", ".svg", ".pdf")
-POINTS = {"prequential": 60, "held-out": 20}  # per curve of the plot; each held-out point is a full test
-POINT_BATCHES = 4  # minimum per point, so that a short last batch does not stand out
-
-
-class Protocol(StrEnum):
-    HELD_OUT = "held-out"
-    PREQUENTIAL = "prequential"
-    LAST_OUT = "last-out"
-
-
-class Plan(NamedTuple):
-    """How to evaluate.
-
-    test:    name of a published test set
-    share:   otherwise, the share of entries to test: drawn at random or, if in_time, the last ones
-    points:  maximum number of curve points; 1 if nothing is drawn
-    """
-
-    protocol: Protocol
-    test: str
-    share: float | None
-    in_time: bool
-    points: int
-    settings: dict[str, Any]
 
 
 def evaluate(
@@ -82,12 +56,36 @@ def evaluate(
             help="Sort rows by this column (numbers or ISO timestamps). By default, keep the file order.",
         ),
     ] = None,
+    known_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --time: the column that says when a value is known. Each row is predicted at its time "
+            "with what was known then.",
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|TIME",
+            help="Values are known so much later: 3h, or 1000 entries.",
+        ),
+    ] = None,
+    rest: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Score a model that rests: fit, then predict this share without learning; three times, "
+            "further along the stream each time.",
+        ),
+    ] = None,
     protocol: Annotated[
         Protocol | None,
         typer.Option(
-            metavar="prequential|held-out|last-out",
+            metavar="prequential|held-out|clock|rest|last-out",
             help="Predict each entry before learning it (default for files); learn, then test (default for "
-            "data sets); or, for events, hold out and rank each user's last one.",
+            "data sets); learn values when they are known (--known-at, --delay); --rest; or, for events, "
+            "hold out and rank each user's last one.",
         ),
     ] = None,
     test: Annotated[
@@ -106,6 +104,12 @@ def evaluate(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Seed for the split, the order and the initial weights.")
     ] = 0,
+    passes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="For last-out: how often to learn the events. [default: as spider fit does]"
+        ),
+    ] = None,
     engine: Annotated[
         options.Engine,
         typer.Option(
@@ -143,6 +147,8 @@ def evaluate(
     \b
     spider evaluate ratings.csv --modes user,movie --value rating
     spider evaluate ratings.csv --modes user,movie --value rating --time when
+    spider evaluate t.csv --modes driver,road --value min --time go --known-at end
+    spider evaluate r.csv --modes user,movie --value rating --time when --rest 0.1
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2
     spider evaluate flights --protocol prequential --plot flights.png
     spider evaluate plays.csv --modes user,song --events --over song --time when
@@ -173,7 +179,11 @@ def evaluate(
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
     if binary and counts:
         raise CommandError("use only one of --binary and --counts")
+    timing = Timing(time, known_at, delay, rest)
     settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
+    is_events = events or (not own and catalogue.describe(data).events_over)
+    if passes is not None and not is_events:
+        raise CommandError("--passes is for events: values are scored in one pass")
     _check_events(data, events, over, value, own=own, values=binary or counts)
     names, schema = options.modes_and_schema(modes, kind)
     _check_attributes(schema, attributes, own=own, method=method)
@@ -182,19 +192,24 @@ def evaluate(
     def own_file() -> tuple[Dataset, dict[str, Any]]:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
         return _own_file(
-            source, BadRows(source, on_bad, rejects), names, value, time, over,
+            source, BadRows(source, on_bad, rejects), names, value, timing, over,
             schema=schema, attributes=attributes, binary=binary or events, counts=counts,
             missing=missing_id.value, rules=bin,
         )  # fmt: skip
 
-    if events or (not own and catalogue.describe(data).events_over):
+    if is_events:
         files_only = {"modes": modes, "value": value, "time": time, "format": format, "columns": columns}
         if not own:
             _check_no_columns(data, **files_only, delimiter=delimiter, encoding=encoding, decimal=decimal)
-        if test is not None or plot is not None:
-            raise CommandError(
-                f"--{'plot' if test is None else 'test'} does not apply to the events of {data}"
-            )
+        not_for_events = {
+            "--plot": plot,
+            "--test": test,
+            "--known-at": known_at,
+            "--delay": delay,
+            "--rest": rest,
+        }
+        if given := [name for name, each in not_for_events.items() if each is not None]:
+            raise CommandError(f"{given[0]} does not apply to the events of {data}")
         _check_files(None, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
         record = ranked_events.evaluate_events(
             data,
@@ -202,13 +217,13 @@ def evaluate(
             methods,
             method,
             protocol and protocol.value,
-            settings,
+            settings | {"passes": passes},
             engine,
             partial(_describe, attributes),
         )
         (output.print_json if as_json else ranked_events.show)(record)
         return
-    plan = _plan(protocol, test, own=own, in_time=time is not None, drawn=plot is not None, settings=settings)
+    plan = plan_of(protocol, test, timing, own=own, drawn=plot is not None, settings=settings)
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
     about: dict[str, Any] = {}
     if own:
@@ -229,12 +244,12 @@ def evaluate(
         "test": tested,
     }
     describe = partial(_describe, attributes)
-    rows = {method: _rows(loaded, methods[method], plan, engine, describe)}
+    rows = {method: rows_of(loaded, methods[method], plan, engine, describe)}
     for name in catalogue.floors:
-        static = plan.protocol == Protocol.PREQUENTIAL and methods[name].unit == "all"
+        static = plan.protocol in (Protocol.PREQUENTIAL, Protocol.CLOCK) and methods[name].unit == "all"
         able = methods[name].counts or not loaded.likelihood.counts
         if name not in rows and able and not static:  # static floors have no prequential score
-            rows[name] = _rows(loaded, methods[name], plan)
+            rows[name] = rows_of(loaded, methods[name], plan)
     last = {name: each[-1] for name, each in rows.items()}
     shown = ("score", "log_density")
     floors = {name: {key: last[name][key] for key in shown} for name in catalogue.floors if name in last}
@@ -245,37 +260,6 @@ def evaluate(
     (output.print_json if as_json else evaluated.show)(record)
     if plot is not None:
         output.note(f"picture: {plot}")
-
-
-def _plan(
-    protocol: Protocol | None,
-    test: str | None,
-    *,
-    own: bool,
-    in_time: bool,
-    drawn: bool,
-    settings: dict[str, Any],
-) -> Plan:
-    share = None
-    if test not in (None, "paper", "clean"):
-        try:
-            share = float(test)
-        except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
-            raise CommandError(
-                f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
-            )
-    if protocol == Protocol.LAST_OUT:
-        raise CommandError(
-            "--protocol last-out is for events: --events, or a data set whose name ends in -events"
-        )
-    if protocol is None:
-        protocol = Protocol.PREQUENTIAL if own and test is None else Protocol.HELD_OUT
-    if share is not None and protocol == Protocol.PREQUENTIAL:
-        raise CommandError("--test is for --protocol held-out; with prequential, every entry is a test")
-    points = POINTS[protocol.value] if drawn else 1
-    return Plan(protocol, "paper" if share or not test else test, share, in_time, points, settings)
 
 
 def _check_no_columns(data: str, **given: str | None) -> None:
@@ -330,7 +314,7 @@ def _own_file(
     rejected: BadRows,
     names: list[str] | None,
     value: str | None,
-    time: str | None,
+    timing: Timing,
     over: str | None,
     *,
     schema: Schema | None,
@@ -364,84 +348,19 @@ def _own_file(
     likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
     with output.bar(f"reading {source.name}") as progress:
         loaded = load_file(
-            source, names, value, likelihood, time=time, on_bad=rejected.take, progress=progress,
-            missing=missing, bins=bins, events_over=over, schema=schema, described=described,
+            source, names, value, likelihood, time=timing.time, known_at=timing.known_at,
+            on_bad=rejected.take, progress=progress, missing=missing, bins=bins, events_over=over,
+            schema=schema, described=described,
         )  # fmt: skip
     return loaded, {
         "modes": names,
         "value": value,
-        "time": time,
+        "time": timing.time,
         "entries": len(loaded.train.value),
         "bad_rows": rejected.count,
         "nodes": dict(zip(names, loaded.shape, strict=True)),
         **({} if loaded.schema is None else {"attributes": FittedColumns(loaded.schema).kinds}),
     }
-
-
-def _rows(
-    dataset: Dataset,
-    entry: Entry,
-    plan: Plan,
-    engine: options.Engine = options.Engine.SEQUENTIAL,
-    describe: Callable[[Any], Any] | None = None,
-) -> list[dict[str, Any]]:
-    """describe: sets attributes of an estimator, which then learns those of the data set"""
-    from spidertensor.evaluation import protocols
-
-    name = entry.name
-    settings = {"engine": engine.value, **plan.settings}
-    try:
-        method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings)
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
-    if dataset.schema is not None:
-        from spidertensor.evaluation.with_attributes import of_estimator, of_ids
-
-        if describe is None:
-            method = of_ids(method)
-        else:
-            own = {each: settings[each] for each in ("rank", "batch_size", "engine")}
-            method = of_estimator(dataset.table, dataset.schema, dataset.likelihood, describe, own)
-    compiling = "; the first run compiles for about 15 s" if name.startswith("spider") else ""
-    with output.bar(f"{name} learns {dataset.name}{compiling}") as progress:
-        if plan.protocol == Protocol.HELD_OUT:
-            train, test = _split(dataset, plan)
-            method = _watched(method, len(train.value), progress)
-            return list(protocols.held_out(method, train, test, at=_points(plan, train), **how))
-        if method.unit == "all":
-            raise CommandError(f"{name} needs all entries at once, so it has no prequential score")
-        stream = dataset.in_time_order()
-        method = _watched(method, len(stream.value), progress)
-        return list(protocols.prequential(method, stream, at=_points(plan, stream), **how))
-
-
-def _points(plan: Plan, entries: Batch) -> int:
-    return max(min(plan.points, len(entries.value) // (POINT_BATCHES * plan.settings["batch_size"])), 1)
-
-
-def _split(dataset: Dataset, plan: Plan) -> Any:
-    if plan.share and dataset.tests:
-        raise CommandError(f"{dataset.name} has published tests; --test takes {' or '.join(dataset.tests)}")
-    share = {} if plan.share is None else {"share": plan.share}
-    seed = plan.settings["seed"]
-    train, test = dataset.split_in_time(**share) if plan.in_time else dataset.split(seed, plan.test, **share)
-    if not len(test.value) or not len(train.value):
-        raise CommandError(f"--test {plan.share:g} of {dataset.name} leaves nothing to test or to learn")
-    return train, test
-
-
-def _watched(method: Method, n_entries: int, progress: Any) -> Method:
-    """The same method, reporting the share of entries learned so far."""
-    learned = 0
-
-    def update(state: Any, batch: Any) -> Any:
-        nonlocal learned
-        after = method.update(state, batch)
-        learned += len(batch.value)
-        progress(learned / n_entries)
-        return after
-
-    return replace(method, update=update)
 
 
 def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:

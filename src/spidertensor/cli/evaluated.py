@@ -12,7 +12,7 @@ def show(record: dict[str, Any]) -> None:
     test = f", {record['test']} test" if record["test"] else ""
     order = f", ordered by {record['time']}" if record.get("time") else ""
     title = (
-        f"{record['dataset']}, {record['protocol']}{test}{order}: rank {record['rank']}, "
+        f"{record['dataset']}, {record['protocol']} ({record['case']}){test}{order}: rank {record['rank']}, "
         f"batch size {record['batch_size']}, seed {record['seed']}"
     )
     rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
@@ -56,4 +56,7 @@ def _coverages(record: dict[str, Any]) -> list[tuple[str, str]]:
                 texts.append(prefix + " to ".join(f"{share:.1%}" for share in shares))
         if texts:
             pairs.append((label, ", ".join(texts)))
+    if record.get("quarters") is not None:
+        shares = ", ".join(f"{share:.1%}" for share in record["quarters"])
+        pairs.append(("the same by quarter of the prediction", shares))
     return pairs

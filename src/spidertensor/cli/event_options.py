@@ -29,7 +29,7 @@ Over = Annotated[
 ]
 Negatives = Annotated[
     int | None,
-    typer.Option(metavar="N", help="With --events: draws per event. [default: 8]"),
+    typer.Option(metavar="N", help="With --events: draws per event. [default: 8; 32 in several passes]"),
 ]
 RememberSeen = Annotated[
     str | None,
@@ -59,6 +59,13 @@ def settings(
     from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow
 
     return ({"negatives": NEGATIVES} if new else {}) | given
+
+
+def for_passes() -> int:
+    """How many negatives are drawn in several passes, unless their number is given."""
+    from spidertensor.estimator.event_rule import FIT_NEGATIVES  # imported late: slow
+
+    return FIT_NEGATIVES
 
 
 def unlearned_labels(

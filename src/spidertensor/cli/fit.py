@@ -271,6 +271,8 @@ def fit(
         asked = {"--passes": passes, "--time": time, "--shuffle": shuffle or None}
         limits = {"--workers": workers or cluster, "--predictions": predictions}
         passes_options.choose(run, asked, limits)
+        if events and negatives is None and run.collects and run.learner.estimator.passes != 1:
+            run.draw(event_options.for_passes())
         run.described = attribute_files.set_all(run.learner.estimator, attributes)
         if predictions is not None:
             run.open_predictions(predictions, replace=force or (resume and run.new))

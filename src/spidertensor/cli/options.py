@@ -233,10 +233,19 @@ def check_interval(coverage: float | None, model: Path, likelihood: Likelihood) 
 
 
 def seconds(text: str) -> float:
-    """ "30s", "5m", "1h" or "never" """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    """ "30s", "5m", "1h", "2d" or "never" """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|d|)", text.strip())
     if text.strip() == "never":
         return math.inf
     if not match:
         raise CommandError(f"a time looks like 30s, 5m, 1h or never, not {text!r}")
-    return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
+    return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+def passes(text: str) -> int | str:
+    """The text of --passes as the parameter `passes`."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise CommandError(f"--passes takes a whole number from 1 on, or auto, not {text!r}")
+    return int(text)

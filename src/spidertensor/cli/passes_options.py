@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spidertensor.cli import options
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.run import Run
 from spidertensor.sources import Stream
@@ -23,7 +24,7 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
         raise CommandError("--shuffle is one pass in random order: leave out --passes and --time")
     if time in run.learner.columns:
         raise CommandError(f"--time {time}: name a column that is neither a mode nor the value")
-    passes = None if given is None else _passes(given)
+    passes = None if given is None else options.passes(given)
     once = _once(run, limits)
     used = [name for name, value in asked.items() if value is not None]
     if once is not None and used and not (used == ["--passes"] and passes == 1):
@@ -56,11 +57,3 @@ def _reason(run: Run, limits: Mapping[str, Any]) -> str | None:
     if run.source.path is None or not Path(run.source.path).is_file():
         return "a pipe"
     return next((f"a file with {name}" for name, value in limits.items() if value), None)
-
-
-def _passes(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise CommandError(f"--passes takes a whole number from 1 on, or auto, not {text!r}")
-    return int(text)

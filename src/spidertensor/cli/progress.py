@@ -62,6 +62,7 @@ class Progress:
         if over is not None:
             metric = output.METRICS[run.learner.scores.metric]
             self.judged = text = f"pass {number}: {metric} {over.error:.4f} on rows held back"
+            text += f" ({over.sites})" if number == 1 else ""
             self.steps, self.steps_of_a_pass = 0, self.steps
         if self.bar:
             self.bar.update(self.task, description=text, total=1.0, completed=min(share, 1.0))

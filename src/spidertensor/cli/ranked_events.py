@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spidertensor.cli import options, output
@@ -32,7 +33,7 @@ def evaluate_events(
     """Evaluate a method on events and return its record.
 
     load:     returns the data, and facts about its file for the record
-    settings: rank, batch_size and seed
+    settings: rank, batch_size, seed and passes, which may be None
     describe: sets attributes of an estimator
     """
     from spidertensor.evaluation.popularity import popularity
@@ -44,24 +45,17 @@ def evaluate_events(
     if not methods[method].events:
         able = ", ".join(each for each, entry in methods.items() if entry.events)
         raise CommandError(f"{method} cannot learn from events alone; choose one of {able}")
+    passes = _passes(settings["passes"], method, protocol)
     data, file_facts = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
-    chosen = {"method": method, "engine": engine.value, **settings}
-    try:
-        built, _ = methods[method].for_run(data, chosen)
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{method} needs {error.name}: pip install 'spidertensor[jax]'") from None
+    chosen = {"method": method, "engine": engine.value, **settings, "passes": passes}
+    built = _method(data, methods[method], chosen, describe)
     floor, ranked = popularity(len(data.shape)), {}
-    if data.schema is not None and data.events_over is not None:
-        from spidertensor.evaluation.with_attributes import of_events, of_ids
+    if data.schema is not None:
+        from spidertensor.evaluation.with_attributes import of_ids
 
-        own = {each: chosen[each] for each in ("rank", "batch_size", "engine")}
         floor = of_ids(floor)
-        try:
-            built = of_events(data.table, data.schema, data.events_over, describe, own)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
     for each, how in ((method, built), ("popularity", floor)):
         with output.working(f"{each} learns and ranks {name}"):
             ranked[each] = _rows(data, how, protocol, settings)
@@ -82,6 +76,39 @@ def evaluate_events(
         "ranks": {each: {test: _scores(row) for test, row in rows.items()} for each, rows in ranked.items()},
         "notes": _notes(data, protocol),
     }
+
+
+def _passes(asked: str | None, method: str, protocol: str) -> int | str:
+    """How often events are learned: as `spider fit` does, unless the method or the protocol forbids it."""
+    passes = "auto" if asked is None else options.passes(asked)
+    if method == "spider" and protocol == "last-out":
+        return passes
+    if asked is not None and passes != 1:
+        why = f"{method} learns events once" if method != "spider" else f"--protocol {protocol} is one pass"
+        raise CommandError(f"--passes: {why}")
+    return 1
+
+
+def _method(data: Any, entry: Entry, chosen: dict[str, Any], describe: Callable[[Any], Any]) -> Any:
+    """The method for these settings."""
+    from spidertensor.estimator.event_rule import FIT_NEGATIVES
+    from spidertensor.evaluation.fitted_events import fit_all, in_passes
+    from spidertensor.evaluation.with_attributes import of_events
+
+    own = {each: chosen[each] for each in ("rank", "batch_size", "engine", "passes")}
+    learn_all, in_time = None, data.time_order is not None
+    if chosen["passes"] != 1:
+        own["negatives"], learn_all = FIT_NEGATIVES, partial(fit_all, in_time=in_time)
+    try:
+        if data.schema is not None and data.events_over is not None:
+            return of_events(data.table, data.schema, data.events_over, describe, own, learn_all)
+        if learn_all is not None:
+            return in_passes(data.modes.index(data.events_over), own, in_time=in_time)
+        return entry.for_run(data, chosen)[0]
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{entry.name} needs {error.name}: pip install 'spidertensor[jax]'") from None
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +162,10 @@ def show(record: dict[str, Any]) -> None:
                 share = tests[test]["coverage_10"]
                 rows.append([f"{name}, {among}", *scores, "" if share is None else f"{share:.1%}"])
     output.print_table(title, ["", *HEADER, "coverage"], rows)
+    times = "once" if record["passes"] == 1 else f"in passes: {record['passes']}"
     pairs = [
         ("events learned, and ranked", f"{record['n_entries']:,}, {record['n_scored']:,}"),
+        ("learned", times),
         ("seconds to learn, and to rank", f"{record['seconds']:.1f}, {record['ranking_seconds']:.1f}"),
         ("events per second", f"{record['entries_per_second']:,.0f}"),
     ]

@@ -49,7 +49,8 @@ def recommend(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rank only the ids in this file. Columns of other modes belong to the candidate.",
+            help="Rank only the ids in this file. Columns of other modes, and attributes, belong to the "
+            "candidate.",
         ),
     ] = None,
     exclude: Annotated[
@@ -128,7 +129,8 @@ def recommend(
     rest = [name for name in names if name != over and name not in fixed]
     how: dict[str, Any] = {"n": n, "explore": explore.value, "coverage": interval}
     if candidates is not None:
-        how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest)
+        how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest, others)
+        _check_once(how["candidates"], fixed, others, "--given")
         rest = [name for name in rest if name not in how["candidates"]]
         _note_unseen(notes, estimator, how["candidates"], "candidate")
     if rest and given_file is None:
@@ -142,6 +144,7 @@ def recommend(
             raise CommandError("--given-file is not needed: all other modes are given")
         rows = tables.read_ids("--given-file", given_file, estimator, rest, attributes=others)
         rows = {name: column for name, column in rows.items() if name not in fixed}
+        _check_once(how.get("candidates", {}), rows, others, "--given-file")
         _note_unseen(notes, estimator, rows, "row")
         _write(notes, estimator, over, ids, rows, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
@@ -246,14 +249,26 @@ def _by_number(how: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {key: _numbered(each, names) if isinstance(each, dict) else each for key, each in how.items()}
 
 
+def _check_once(candidates: dict[str, Any], given: dict[str, Any], others: list[str], option: str) -> None:
+    """Raise an error if an attribute is given for everything and for each candidate."""
+    if twice := [name for name in others if name in candidates and name in given]:
+        raise CommandError(f"{twice[0]} is in --candidates and in {option}: leave it out of one of them")
+
+
 def _note_unseen(notes: Notes, estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
     from spidertensor.faults import SpiderWarning
 
     unseen = tables.unseen(estimator, ids)
     if unseen.any():
         known = f"{int(unseen.sum()):,} of {output.counted(len(unseen), noun)}"
-        reason = f"{known} with an unseen id: predicted from the prior"
+        reason = f"{known} with an unseen id: predicted from the prior{_and_attributes(estimator)}"
         notes.tell(SpiderWarning(reason, kind=f"unseen {noun}s"))
+
+
+def _and_attributes(estimator: Estimator) -> str:
+    from spidertensor.learner.attributes import attribute_columns
+
+    return " and its attributes" if attribute_columns(estimator) else ""
 
 
 def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None:
@@ -264,7 +279,8 @@ def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None
     modes = estimator.mode_names_
     for name, raw in ids.items():
         if name in modes and tables.unseen(estimator, {name: np.fromiter([raw], object, 1)}).any():
-            reason = f"{name}={output.shown(raw)} was never seen: predicted from the prior"
+            shown = f"{name}={output.shown(raw)}"
+            reason = f"{shown} was never seen: predicted from the prior{_and_attributes(estimator)}"
             notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
 
 

@@ -67,6 +67,12 @@ class Run:
     def __post_init__(self) -> None:
         self.last_part = LastPart(self.learner.scores)
 
+    def draw(self, negatives: int) -> None:
+        """Let a new model learn so many negatives after each event."""
+        self.learner.estimator.set_params(negatives=negatives)
+        self.learner.__post_init__()  # scores and floors depend on them
+        self.__post_init__()
+
     @property
     def row(self) -> int:
         return self.learner.position["row"]

@@ -69,7 +69,7 @@ def add_columns(learner: Learner, schema: Schema | None) -> list[str]:
     schema = _as_stored(schema, learner.estimator._schema)
     if schema != learner.estimator._schema:
         try:
-            learner.estimator._add_columns(schema)
+            learner.estimator.add_columns(schema)
         except ValueError as error:
             raise CommandError(f"{learner.path}: {error}; --modes can only add columns") from None
     return [name for name in learner.attributes if name not in before]

@@ -55,6 +55,12 @@ AllowOrigin = Annotated[
 ]
 MaxBody = Annotated[int, typer.Option(metavar="BYTES", min=1, help="Maximum size of a request body.")]
 MaxRows = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum rows per request.")]
+MaxForecasts = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Maximum number of forecasts remembered; the oldest go first.")
+]
+MaxRemember = Annotated[
+    str, typer.Option(metavar="TIME", help="Maximum time that a forecast is remembered, such as 12h.")
+]
 MaxQueue = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of waiting requests.")]
 From = Annotated[
     str | None,
@@ -73,6 +79,7 @@ def serve(
     modes: Modes = None,
     value: Value = None,
     kind: options.Kinds = None,
+    attributes: options.AttributeFiles = None,
     binary: Binary = False,
     events: event_options.Events = False,
     over: event_options.Over = None,
@@ -100,6 +107,8 @@ def serve(
     max_body: MaxBody = 8 << 20,
     max_rows: MaxRows = 10_000,
     max_queue: MaxQueue = 1000,
+    max_forecasts: MaxForecasts = 1_000_000,
+    max_remember: MaxRemember = "168h",
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
@@ -110,6 +119,7 @@ def serve(
     \b
     spider serve --model ratings.spider --modes user,movie --value rating
     spider serve --model r.spider --modes user+age,movie --value rating
+    spider serve --model r.spider --attributes movie=movies.csv
     spider serve --model ratings.spider --from redis://localhost:6379/ratings
     spider serve --follow ratings.spider --port 8081
     spider serve --model r.spider --host 0.0.0.0 --token-file token
@@ -147,6 +157,7 @@ def serve(
         given["likelihood"] = "count"
     try:
         from spidertensor.service.app import Limits
+        from spidertensor.service.forecasts import Keeping
         from spidertensor.service.guard import is_loopback, read_token
         from spidertensor.service.server import Settings, run
     except ModuleNotFoundError as error:
@@ -157,10 +168,12 @@ def serve(
     limits = Limits(body=max_body, rows=max_rows, queue=max_queue)
     settings = Settings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
     if demo:
+        if attributes:
+            raise CommandError("--attributes is for --model")
         _demo(settings, given)
     elif follow is not None:
-        if modes or value or binary or given:
-            raise CommandError("--follow takes modes, value and settings from the model")
+        if modes or value or binary or given or attributes:
+            raise CommandError("--follow takes modes, value, attributes and settings from the model")
         from spidertensor.service.following import Following
 
         run(Following(follow), settings, _announce(follow))
@@ -170,7 +183,9 @@ def serve(
         files.check_writable(model)
         with files.locked(model):
             served = _opened(model, names, value, binary, schema, given, rejects)
+            served.forecasts.keeping = Keeping(max_forecasts, options.seconds(max_remember))
             try:
+                _describe(served, attributes)
                 consumed = None
                 if from_ is not None:
                     stream = _stream(from_, format, columns, on_gap, broker_config)
@@ -250,6 +265,29 @@ def _opened(
         served.close()
         raise
     return served
+
+
+def _describe(served: JournaledLearner, texts: list[str] | None) -> None:
+    """Describe nodes as the files of --attributes say, by requests in the journal."""
+    if not texts:
+        return
+    from spidertensor.cli import attribute_files
+    from spidertensor.faults import EntryError
+    from spidertensor.service.errors import ServiceError
+    from spidertensor.service.requests import describing
+
+    served.replay()  # the files come after what is in the journal
+    learner = served.learner
+    for each in attribute_files.read_all(learner.estimator, texts):
+        try:
+            learner.estimator._check_attributes(each.mode, each.table)
+            outcome = served.learn([describing(each.mode, each.table, learner)])[0]
+            if isinstance(outcome, ServiceError):
+                raise outcome
+        except EntryError as error:
+            raise each.refused(error) from None
+        except ServiceError as error:
+            raise CommandError(f"{each.source.name}: {error.reason}") from None
 
 
 def _rejects(path: Path, stream: str, after: int) -> BadRows:

@@ -43,6 +43,7 @@ def _learn_and_predict() -> None:
     from spidertensor.spider.committee import committee
     from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
     from spidertensor.spider.network import Network
+    from spidertensor.spider.parts import touched
     from spidertensor.spider.posterior import Prior
     from spidertensor.spider.quick_moments import quick_moments
     from spidertensor.spider.sequential import sequential
@@ -52,6 +53,7 @@ def _learn_and_predict() -> None:
     model = committee([member], GAUSSIAN)
     PROBIT.mixture(np.ones((1, 1)), np.ones((1, 3, 1)))
     quick_moments(member.init(0), network, Prior(), list(index.T))
+    touched(index[0], np.full(1, -1, np.int32), *np.empty((2, 2), np.int64))
     for method in (model, floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
         state, _ = method.update(method.init(0), Batch(index, np.ones(1)))
         method.predict(state, index)

@@ -19,6 +19,7 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import is_whole, members_of
 from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_batch, check_index
 from spidertensor.spider.committee import committee
+from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, State
 
 ENDLESS = 2**40  # rows: more than there will ever be nodes
@@ -72,7 +73,7 @@ def on_workers(
     if n_shards is not None and address is None:
         raise ValueError("n_shards is only for a cluster: leave it out, or give an address")
     how = rounds_for(model, workers, part)
-    _check(model, workers)
+    _check(model, workers, address)
     with ExitStack() as stack:
         if address is None:
             placed = InThreads(how, workers)
@@ -112,7 +113,7 @@ def rounds_for(model: Spider, workers: int, part: int = PART) -> Rounds:
     return Rounds(max(workers // len(members_of(params)), 1), part)
 
 
-def _check(model: Spider, workers: int) -> None:
+def _check(model: Spider, workers: int, address: str | None) -> None:
     params = model.get_params(deep=False)
     if params["engine"] != "sequential":
         raise ValueError(f"workers learn with the sequential engine, not with {params['engine']!r}")
@@ -120,12 +121,16 @@ def _check(model: Spider, workers: int) -> None:
         raise ValueError("max_nodes does not work with workers: leave out one of them")
     if params.get("negatives") is not None:
         raise ValueError("models of events (negatives) do not work with workers: leave out the workers")
+    most = len(members_of(params))
     schema = model._schema
     if schema is not None and any(mode.columns for mode in schema.modes):
-        raise ValueError(
-            "attributes do not work with workers: leave out the workers, or name only columns of ids in modes"
-        )
-    most = len(members_of(params))
+        if address is not None:
+            raise ValueError(
+                "attributes do not work on a cluster: leave it out, so that workers are threads, or name "
+                "only columns of ids in modes"
+            )
+        if workers > most:
+            raise ValueError(f"models with attributes can use one worker per member: at most {most}")
     if workers > most and model.likelihood_.level_var:
         raise ValueError(f"{model.likelihood_.name} models can use one worker per member: at most {most}")
 
@@ -144,17 +149,18 @@ class InThreads:
     def start(self, fitted: Fitted) -> Fitted:
         self._model = fitted.model
         members = [
-            self._watched(split(recipe, self.rounds, self.rounds.workers), recipe.network.n_modes)
+            self._watched(split(recipe, self.rounds, self.rounds.workers), recipe.network)
             for recipe in recipes_of(fitted.params, fitted.model)
         ]
         threads = min(self.workers, len(members))
         method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"), threads=threads)
         return fitted._replace(model=fitted.model._replace(method=method))
 
-    def _watched(self, method: Method, n_modes: int) -> Method:
+    def _watched(self, method: Method, network: Network) -> Method:
         def update(state: State, batch: Batch) -> tuple[State, Update]:
             self._check_whole()
-            check_batch(batch, n_modes)  # raises before anything has changed
+            # raises before anything has changed
+            check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
             try:
                 return method.update(state, batch)
             except BaseException:

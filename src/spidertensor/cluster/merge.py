@@ -12,7 +12,6 @@ and counts as rejected. Sums run in the order of the workers' numbers, not of th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
 from spidertensor.spider.follow import RUNNING_ENTRIES, WATCH
-from spidertensor.spider.posterior import Counts, Gamma, Gaussian, State, Stream
-from spidertensor.spider.robust import LOG_NOISE_RUNNING
+from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Counts, Gamma, Gaussian, State, Stream
+from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, SQUARES_RUNNING
 
 
 def merge_weights(before: Gaussian, parts: Sequence[Gaussian], prior_var: float) -> tuple[Gaussian, int]:
@@ -64,13 +63,11 @@ def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgett
         weight, lost = merge_weights(then, [part.posterior.weights[layer] for part in parts], slab_var)
         weights.append(weight)
         rejected += lost
-    stream = _stream(before, parts)
+    noise = _noise(before, parts, forgetting)
     return before._replace(
-        posterior=before.posterior._replace(
-            weights=tuple(weights), noise=_noise(before, parts, stream.log_noise, forgetting)
-        ),
+        posterior=before.posterior._replace(weights=tuple(weights), noise=noise),
         counts=_counts(before.counts, [part.counts for part in parts], rejected),
-        stream=stream,
+        stream=_stream(before, parts)._replace(**_level_noise(before, parts)),
     )
 
 
@@ -100,42 +97,63 @@ def _learned(before: State, parts: Sequence[State]) -> list[int]:
 
 
 def _stream(before: State, parts: Sequence[State]) -> Stream:
-    then, learned = before.stream, _learned(before, parts)
-    steps = [(1 - 1 / LOG_NOISE_RUNNING) ** n for n in learned]
-    log_noise = _in_turn(then.log_noise, [part.stream.log_noise for part in parts], steps, steps)
-    start, alone, turn = float(then.entries), [], []
-    entries = start
-    for n in learned:
-        alone.append(_left(start, n))
-        turn.append(_left(entries, n))
-        entries = min(entries + n, float(RUNNING_ENTRIES))
+    then, streams, learned = before.stream, [part.stream for part in parts], _learned(before, parts)
+    entries, alone, turn = _running(float(then.entries), learned, RUNNING_ENTRIES)
     mean, var = (
-        _in_turn(getattr(then, name), [getattr(part.stream, name) for part in parts], alone, turn)
+        _in_turn(getattr(then, name), [getattr(stream, name) for stream in streams], alone, turn)
         for name in ("mean", "var")
     )
+    n, *steps = _running(float(then.squares[0]), learned, SQUARES_RUNNING)
+    square = _in_turn(then.squares[1], [stream.squares[1] for stream in streams], *steps)
+    # rounding aside, no worker lets the mean fall below the least of all
+    square = max(float(square), min(float(each.squares[1]) for each in (then, *streams)))
     window = then.window
-    for part in parts:
-        window = _joined_windows(window, part.stream.window)
-    return then._replace(entries=np.array(entries), mean=mean, var=var, log_noise=log_noise, window=window)
+    for stream in streams:
+        window = _joined_windows(window, stream.window)
+    squares = np.array([n, square])
+    return then._replace(entries=np.array(entries), mean=mean, var=var, squares=squares, window=window)
 
 
-def _noise(before: State, parts: Sequence[State], log_noise: NDArray[np.float64], forgetting: float) -> Gamma:
-    """Merge the noise. The running means' moves were taken out of the rate (section 12): put them back,
-    merge, and take out the merged move."""
+def _level_noise(before: State, parts: Sequence[State]) -> dict[str, NDArray[np.float64]]:
+    """Noise by level (section 23): all workers move it in the same direction, as they do the weights."""
+    then, *after = (
+        Gaussian(each.stream.level_noise, each.stream.level_noise_var) for each in (before, *parts)
+    )
+    merged, _ = merge_weights(then, after, LEVEL_NOISE_VAR)
+    mean = np.clip(merged.mean, -LARGEST_LEVEL_NOISE, LARGEST_LEVEL_NOISE)
+    var = np.minimum(merged.var, LEVEL_NOISE_VAR)
+    return {"level_noise": mean.astype(np.float64), "level_noise_var": var.astype(np.float64)}
+
+
+def _noise(before: State, parts: Sequence[State], forgetting: float) -> Gamma:
     steps, noise = [forgetting**n for n in _learned(before, parts)], before.posterior.noise
-    shape = _in_turn(noise.shape, [part.posterior.noise.shape for part in parts], steps, steps)
-    moved = [float((part.stream.log_noise - before.stream.log_noise).sum()) for part in parts]
-    rates = [part.posterior.noise.rate * math.exp(by) for part, by in zip(parts, moved, strict=True)]
-    # except for rounding, no worker takes away more than forgetting does
-    rates = [np.maximum(rate, step * noise.rate) for rate, step in zip(rates, steps, strict=True)]
-    rate = _in_turn(noise.rate, rates, steps, steps)
-    return Gamma(shape, np.array(rate * math.exp(-float((log_noise - before.stream.log_noise).sum()))))
+    return Gamma(
+        *(
+            _in_turn(
+                getattr(noise, name), [getattr(part.posterior.noise, name) for part in parts], steps, steps
+            )
+            for name in noise._fields
+        )
+    )
 
 
-def _left(entries: float, n: int) -> float:
-    """Weight that remains of a running mean over `entries` (at most RUNNING_ENTRIES) after n more."""
-    growing = min(n, max(RUNNING_ENTRIES - entries, 0.0))
-    return entries / max(entries + growing, 1.0) * (1 - 1 / RUNNING_ENTRIES) ** (n - growing)
+def _running(entries: float, learned: list[int], most: float) -> tuple[float, list[float], list[float]]:
+    """The number of entries of a running mean after those of all workers; and the weights for `_in_turn`.
+
+    most: entries over which it runs
+    """
+    start, alone, turn = entries, [], []
+    for n in learned:
+        alone.append(_left(start, n, most))
+        turn.append(_left(entries, n, most))
+        entries = min(entries + n, float(most))
+    return entries, alone, turn
+
+
+def _left(entries: float, n: int, most: float) -> float:
+    """Weight that remains of a running mean over `entries` (at most `most`) after n more."""
+    growing = min(n, max(most - entries, 0.0))
+    return entries / max(entries + growing, 1.0) * (1 - 1 / most) ** (n - growing)
 
 
 def _in_turn(

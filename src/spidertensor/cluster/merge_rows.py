@@ -35,7 +35,6 @@ def merge_rows(
     rows: Gaussian,
     parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
     prior_var: NDArray[np.floating] | float,
-    unseen_mean: float = math.nan,
     used: NDArray[np.int32] | None = None,
     left: Sequence[NDArray[np.float64]] | None = None,
     modes: int = 1,
@@ -44,7 +43,6 @@ def merge_rows(
 
     parts:       per worker, the numbers of the rows it touched, each once, and their new values
     prior_var:   prior variance of an element, up to which a memory widens
-    unseen_mean: mean to assume for a row that has the prior variance; NaN: its own
     used:        marks that are reused from round to round
     left:        per worker and row, the share of the precision that its memory left; None: all
     modes:       number of modes of an entry
@@ -52,37 +50,34 @@ def merge_rows(
     size = math.prod(rows.mean.shape[1:])
     mean, var = (each.reshape(-1, size) for each in rows)  # views
     prior_var = np.full(size, prior_var, np.float64)
-    # a row with at least this variance counts as unseen
-    unseen_var = np.full(size, np.inf) if math.isnan(unseen_mean) else prior_var
     own = [[np.require(each, mean.dtype, "C") for each in after] for _, after in parts]
     addresses = np.array([[each.ctypes.data for each in after] for after in own], np.int64).reshape(-1, 2)
     where = np.concatenate([numbers for numbers, _ in parts])
     ends = np.cumsum([len(numbers) for numbers, _ in parts])
     keep = np.ones(len(where)) if left is None else np.concatenate(left)
     first = marks(len(mean)) if used is None else used
-    limits = 1 / prior_var, unseen_var.astype(np.float32)
-    return _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, modes)
+    return _merge(where, ends, addresses, keep, mean, var, first, 1 / prior_var, modes)
 
 
 def merge_log_noise(
     rows: Gaussian,
     parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
     prior_var: float,
-    running: float,
     used: NDArray[np.int32] | None = None,
     left: Sequence[NDArray[np.float64]] | None = None,
 ) -> int:
-    """`merge_rows` for a mode's log_noise. An untouched node started at the running mean."""
-    rejected = merge_rows(rows, parts, prior_var, running, used, left)
+    """`merge_rows` for a mode's log_noise."""
+    rejected = merge_rows(rows, parts, prior_var, used, left)
     for where, _ in parts:
         rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
     return rejected
 
 
 @kernel(**COMPILE | _EXACT)
-def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, modes):
+def _merge(where, ends, addresses, keep, mean, var, first, least, modes):
     """where:     row numbers of all workers, one worker after the other, each up to its `ends`
     addresses: of each worker's means and variances
+    least:     the prior's precision of each element
     """
     size, here = mean.shape[1], np.array([mean.ctypes.data, var.ctypes.data])
     following, sums = np.empty(len(where), np.int32), np.empty((5, size))
@@ -110,7 +105,7 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
             while at >= ends[of]:
                 of += 1
             own_mean, own_var = _row(addresses[of], at - _start(ends, of), mean, size)
-            _add(sums, row_mean, row_var, own_mean, own_var, keep[at], limits, unseen_mean)
+            _add(sums, row_mean, row_var, own_mean, own_var, keep[at], least)
             workers, taken = workers + 1, taken + (1 - keep[at])
             at = following[at] - 1
         share = min(1.0, MOST / workers)
@@ -119,7 +114,7 @@ def _merge(where, ends, addresses, keep, mean, var, first, limits, unseen_mean, 
         alike = min(1.0, modes * taken / workers)
         if alike > 0:
             share *= (1 - (1 - alike) ** workers) / (workers * alike)
-        rejected += _finish(sums, row_mean, row_var, share, limits, unseen_mean)
+        rejected += _finish(sums, row_mean, row_var, share, least)
     return rejected
 
 
@@ -139,29 +134,25 @@ def _row(addresses, number, like, size):
 
 
 @kernel(**HOT | _EXACT)
-def _add(sums, mean, var, own_mean, own_var, keep, limits, unseen_mean):
+def _add(sums, mean, var, own_mean, own_var, keep, least):
     """Add one worker's version of a row to `sums`: precision, merged in turn as far as a memory leaves it;
     change of precision; precision times step of the mean; largest and smallest precision of a worker."""
-    least, unseen_var = limits
     for e in range(len(mean)):
         start, own = 1 / np.float64(var[e]), 1 / np.float64(own_var[e])
-        before = _mean_before(mean[e], var[e], unseen_var[e], unseen_mean)
         sums[0, e] = _kept(sums[0, e], keep, least[e]) + own - _kept(start, keep, least[e])
         sums[1, e] += own - start
-        sums[2, e] += own * (own_mean[e] - before)
+        sums[2, e] += own * (np.float64(own_mean[e]) - mean[e])
         sums[3, e], sums[4, e] = max(sums[3, e], own), min(sums[4, e], own)
 
 
 @kernel(**HOT | _EXACT)
-def _finish(sums, mean, var, share, limits, unseen_mean):
+def _finish(sums, mean, var, share, least_of_prior):
     """Set a row from its sums; returns how many elements were rejected."""
     rejected, dtype = 0, mean.dtype.type
-    least_of_prior, unseen_var = limits
     for e in range(len(mean)):
-        before = _mean_before(mean[e], var[e], unseen_var[e], unseen_mean)
         least = min(sums[4, e], least_of_prior[e])  # no wider than the prior or the widest worker's
         weight = max(1 / np.float64(var[e]) + share * sums[1, e], sums[3, e])
-        new_mean, new_var = dtype(before + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
+        new_mean, new_var = dtype(mean[e] + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
         good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # false for NaN
         mean[e], var[e] = new_mean if good else mean[e], new_var if good else var[e]
         rejected += not good
@@ -172,8 +163,3 @@ def _finish(sums, mean, var, share, limits, unseen_mean):
 def _kept(precision, keep, least):
     """Precision that a memory leaves: no less than the prior's, unless it was less before."""
     return max(precision * keep, min(precision, least))
-
-
-@kernel(**HOT | _EXACT)
-def _mean_before(mean, var, unseen_var, unseen_mean):
-    return unseen_mean if var >= unseen_var else np.float64(mean)

@@ -119,7 +119,6 @@ def one_round(
     about = {
         "start": int(shared.counts.entries),
         "end": int(after.counts.entries),
-        "running": shared.stream.log_noise,
         "memory": recipe.option("memory"),
         "then": then,
     }

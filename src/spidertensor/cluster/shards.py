@@ -85,14 +85,12 @@ class Shard:
         touched: Sequence[Touched],
         start: int,
         end: int,
-        running: NDArray[np.float64],
         memory: float | None = None,
         then: str | None = None,
     ) -> int:
         """Merge the round of entries from `start` to `end`, once; returns how many elements were rejected.
 
         touched: the rows changed by each worker
-        running: running mean of log_noise per mode at the start of the round
         memory:  of a node; None: none
         then:    how all rows restart at the end of the round: AFRESH, KEEP_MEANS or None
         """
@@ -100,10 +98,9 @@ class Shard:
             return self._rejected
         if self.at != start:
             raise OutOfStep(f"a shard that has learned {self.at} entries received {start} to {end}")
-        running_means = running.tolist()
 
         def one(mode: int) -> int:
-            return self._merge_mode(mode, touched, running_means[mode], memory)
+            return self._merge_mode(mode, touched, memory)
 
         rejected = sum(in_threads(one, self.network.n_modes, min(self.threads, self.network.n_modes)))
         if then is not None:
@@ -111,7 +108,7 @@ class Shard:
         self.at, self._rejected = end, rejected
         return rejected
 
-    def _merge_mode(self, mode: int, touched: Sequence[Touched], running: float, memory: float | None) -> int:
+    def _merge_mode(self, mode: int, touched: Sequence[Touched], memory: float | None) -> int:
         where, used, n_modes = (
             [part.rows[mode] // self.of for part in touched],
             self._marks[mode],
@@ -128,9 +125,7 @@ class Shard:
         if self.rows.log_noise:
             after = list(zip(where, [part.learned.log_noise[mode] for part in touched], strict=True))
             prior_var = posterior.node_noise_var(n_modes)
-            rejected += merge_log_noise(
-                self.rows.log_noise[mode], after, prior_var, running, used, left_noise
-            )
+            rejected += merge_log_noise(self.rows.log_noise[mode], after, prior_var, used, left_noise)
         return rejected
 
     def all_rows(self, nodes: NDArray[np.int64], at: int) -> Rows:

@@ -17,14 +17,16 @@ DELAY_LIMITS = (-60, 180)  # minutes
 MODES = ("carrier", "origin", "dest", "tailnum", "hour")
 PLANE = ("year", "manufacturer", "model", "seats", "engine")
 WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+UNTIL_LANDED = ("dep_delay", "air_time")  # minutes
 TAXI_MINUTES = 20  # on the ground, beside the time in the air
 
 
 def read(path: Path) -> Parts:
     """Read the flights, without cancelled and diverted ones, which have no delay."""
-    flights = _flights(path, MODES)
+    flights = _landed(_flights(path, (*MODES, *UNTIL_LANDED)))
     parts = from_ids([flights[mode] for mode in MODES], flights["delay"])
-    return parts | {"time_order": np.arange(len(flights["delay"]))}
+    times, known = (flights[name].astype("datetime64[s]").astype(np.int64) for name in ("time", "landed"))
+    return parts | {"time_order": np.arange(len(times)), "times": times, "known": known}
 
 
 def described(path: Path) -> dict[str, NDArray[Any]]:
@@ -39,9 +41,7 @@ def described(path: Path) -> dict[str, NDArray[Any]]:
 
     A missing number is NaN, a missing text None.
     """
-    flights = _flights(path, (*MODES, "distance", "dep_delay", "air_time", "time_hour"))
-    minutes = flights.pop("dep_delay") + flights.pop("air_time") + TAXI_MINUTES
-    flights["landed"] = flights["time"] + minutes.astype("timedelta64[m]")
+    flights = _landed(_flights(path, (*MODES, "distance", "time_hour", *UNTIL_LANDED)))
     with path.with_name("planes.csv").open("rb") as file:
         tailnum, *plane = columns(file, "tailnum " + " ".join(PLANE))
     row = _positions(tailnum, flights["tailnum"])
@@ -67,6 +67,12 @@ def _flights(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return {name: column[order] for name, column in found.items()} | {
         "delay": np.clip(delay[order], *DELAY_LIMITS)
     }
+
+
+def _landed(flights: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same with `landed`, when the delay is known, in place of the columns UNTIL_LANDED."""
+    minutes = np.sum([flights.pop(name) for name in UNTIL_LANDED], axis=0) + TAXI_MINUTES
+    return flights | {"landed": flights["time"] + minutes.astype("timedelta64[m]")}
 
 
 def _key(origin: NDArray[Any], hour: NDArray[Any]) -> NDArray[Any]:

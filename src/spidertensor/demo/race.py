@@ -1,7 +1,7 @@
-"""The demo: SPIDER and the floors learn a year of flights in one pass, in well under a minute.
+"""The demo: SPIDER and the floors learn a year of flights in one pass, in about a minute.
 
-(carrier, origin, destination, plane, hour) -> arrival delay, every flight predicted before it is learned;
-once more with what is known of a flight beside these ids.
+(carrier, origin, destination, plane, hour), and what else is known of a flight -> arrival delay. Every flight
+is predicted when it is scheduled to depart, and learned when it has landed (evaluation/clock.py).
 Leaves a picture and a model file, and suggests three commands. Uses a synthetic stream if the flights are not
 installed, and draws no picture without matplotlib.
 """
@@ -9,15 +9,13 @@ installed, and draws no picture without matplotlib.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -26,24 +24,30 @@ from rich.table import Table
 
 from spidertensor.demo import described_flights, flights, load
 from spidertensor.estimator import SpiderRegressor
+from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import floors
+from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 from spidertensor.evaluation.draw import overview
 from spidertensor.evaluation.methods import METHODS
-from spidertensor.evaluation.protocols import Row, prequential
-from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_index
+from spidertensor.evaluation.protocols import Row
+from spidertensor.evaluation.with_attributes import of_estimator, of_ids
+from spidertensor.method import Batch, Method, Prediction
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.writing import naming
 
 N_ROWS = 50  # over the stream: a window is about a week of flights
-BATCH_SIZE = 1024  # entries per call; does not change the result
+TICK_SECONDS = 3600  # the flights of an hour are predicted together, at its beginning
+SETTINGS = {"committee": 6}  # with members that do not chase the last hours, which are stale when values come
+SYNTHETIC_DELAY = Delay(100, "entries")
+N_LATEST = 5000  # entries to choose the extremes from
 N_EXTREMES = 3  # widest and narrowest predictions shown
 SCORES = ("last\nwindow", "log\nevidence", "50 %\ncovers", "90 %\ncovers")  # columns after the RMSE
 
 SHORT = {"bias_var": "bias var", "multilinear_var": "pair var"}  # legend names of prior variances
 
-SPIDER = "SPIDER"  # the default estimator: METHODS["spider"] on raw ids
-ATTRIBUTES = "with attributes"  # the same with what is known of a flight beside its ids
+SPIDER = "SPIDER"  # the default estimator
+IDS_ONLY = "ids only"  # the same without what is known of a flight beside its ids
 
 Rows = dict[str, Row]  # by method, at the same point of the stream
 
@@ -60,17 +64,19 @@ class Words(NamedTuple):
 FLIGHTS = Words(
     "flights",
     "minutes",
-    "Flights out of New York in 2013, in scheduled order: (carrier, origin, destination, plane, hour) -> "
-    "arrival delay, clipped to -60..180 minutes. A delay is learned before the next scheduled flight is "
-    "predicted, although that plane may not have landed yet.",
+    "Flights out of New York in 2013: carrier, origin, destination, plane, hour, and what is known of them "
+    "(the plane's year, maker, model, seats and engine, the distance, the calendar, the weather) -> arrival "
+    "delay, clipped to -60..180 minutes. Each hour's flights are predicted at its beginning. A delay is "
+    "learned when the plane has landed.",
     "Delays have a long tail, longer on some days than on others. A Gaussian wide enough for it is too wide "
     "for the rest, so over the year its 50 % intervals cover more than 50 %. Calibrated intervals follow the "
-    "errors of recent flights, and over the year they cover what they should.",
+    "errors of recent forecasts.",
 )
 SYNTHETIC = Words(
     "entries",
     "",
-    "A random network over random factors, with noise of standard deviation 0.3.",
+    "A random network over random factors, with noise of standard deviation 0.3. A value is learned 100 "
+    "entries after it was predicted.",
     "The noise is Gaussian, so 50 % intervals should cover 50 %. Over the whole stream, SPIDER's plain "
     "intervals are slightly too wide; the calibrated ones are not.",
 )
@@ -82,35 +88,26 @@ def run(console: Console, out: Path, entries: int | None = None) -> None:
     entries: number of entries to learn; all by default
     """
     dataset, words = _dataset(console)
-    whole = dataset.in_time_order()
-    stream = Batch(whole.index[:entries], whole.value[:entries])
+    stream, clock = _stream(dataset, entries)
     out.mkdir(parents=True, exist_ok=True)
     console.print(words.about)
     models: list[SpiderRegressor] = []
-    spider = _spider(dataset, models)
-    racers = {
-        SPIDER: spider,
-        **({ATTRIBUTES: _with_attributes(dataset)} if dataset.name == flights.INFO.name else {}),
-        METHODS["biases"].label: floors.biases(len(dataset.modes), GAUSSIAN),
-        METHODS["mean"].label: floors.mean(GAUSSIAN),
-    }
-    history = []
-    for rows in _watched(console, racers, stream, words):
-        # The passes run in step, so this is the model at that row. The evaluation sees an estimator instead
+    racers, history = _racers(dataset, models), []
+    for rows in _watched(console, racers, stream, clock, words):
+        # The races run in step, so this is the model at that row. The evaluation sees an estimator instead
         # of a committee, so member weights are added here.
-        rows[SPIDER]["members"] = [member.weight for member in models[-1].members_]
+        rows[SPIDER]["members"] = [member.weight for member in models[0].members_]
         history.append(rows)
-    model = models[-1]
-    _print_sum(console, history[-1][SPIDER], model, words)
-    if ATTRIBUTES in racers:
-        _print_gain(console, history[-1])
+    model = models[0]
+    _print_sum(console, history[-1][SPIDER], model, words, clock)
     _print_leader(console, model)
-    console.print(_extremes(dataset, stream, partial(spider.predict, model), words))
+    latest = stream.index[-N_LATEST:]
+    console.print(_extremes(dataset, latest, racers[SPIDER].predict(model, latest), words))
     _save_picture(console, out / f"{dataset.name}.png", history, model, words)
     path = out / f"{dataset.name}.spider"
     model.save(path)
     _print_line(console, f"Model:   {path}")
-    _print_next(console, path, dataset, stream)
+    _print_next(console, path, dataset, latest[-1])
 
 
 def _dataset(console: Console) -> tuple[Dataset, Words]:
@@ -125,62 +122,51 @@ def _dataset(console: Console) -> tuple[Dataset, Words]:
         return load("synthetic"), SYNTHETIC
 
 
-def _spider(dataset: Dataset, models: list[SpiderRegressor]) -> Method:
-    """The estimator as a Method, fed with raw ids so that the saved model knows them.
-
-    `init` appends each model to `models`. The evaluation creates two: the first only to compile, the
-    last to learn the stream.
-    """
-
-    def init(seed: int) -> SpiderRegressor:
-        models.append(SpiderRegressor(random_state=seed))
-        return models[-1]
-
-    def update(model: SpiderRegressor, batch: Batch) -> tuple[SpiderRegressor, Update]:
-        return model, model.learn(_raw_ids(dataset, batch.index), batch.value)
-
-    def predict(model: SpiderRegressor, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
-        check_index(index, len(dataset.modes), bags)
-        return model.predict_parts(_raw_ids(dataset, index))
-
-    return Method(init, update, predict)
+def _stream(dataset: Dataset, entries: int | None) -> tuple[Batch, Clock]:
+    """The entries in the order of time, their rows in the last column of the index; and their clock."""
+    whole = dataset.in_time_order()
+    index = np.column_stack([whole.index, np.arange(len(whole.value))])
+    clock = clock_of(dataset, SYNTHETIC_DELAY if dataset.known is None else None)
+    if clock.unit == "seconds":
+        clock = clock._replace(tick=TICK_SECONDS)
+    clock = clock._replace(asked=clock.asked[:entries], known=clock.known[:entries])
+    return Batch(index[:entries], whole.value[:entries]), clock
 
 
-def _with_attributes(dataset: Dataset) -> Method:
-    """The estimator with attributes. It learns the flights in their order, so it knows the row of each."""
-    table = {name: column for name, column in described_flights().items() if name not in ("delay", "landed")}
-
-    def init(seed: int) -> SpiderRegressor:
-        return SpiderRegressor(modes=flights.ATTRIBUTES, random_state=seed)
-
-    def update(model: SpiderRegressor, batch: Batch) -> tuple[SpiderRegressor, Update]:
-        first = model.n_entries_ if model.__sklearn_is_fitted__() else 0
-        rows = slice(first, first + len(batch.value))
-        return model, model.learn({name: column[rows] for name, column in table.items()}, batch.value)
-
-    def predict(model: SpiderRegressor, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
-        check_index(index, len(dataset.modes), bags)
-        return model.predict_parts(_raw_ids(dataset, index))
-
-    return Method(init, update, predict)
-
-
-def _raw_ids(dataset: Dataset, index: NDArray[np.integer]) -> pa.Table:
-    """Raw ids of entries; synthetic nodes have no labels, so their numbers are the ids."""
-    columns = dict(zip(dataset.modes, index.T, strict=True))
-    if dataset.labels:
-        labels = zip(columns.items(), dataset.labels, strict=True)
-        columns = {mode: label[row] for (mode, row), label in labels}
-    return pa.table(columns)
+def _racers(dataset: Dataset, models: list[SpiderRegressor]) -> dict[str, Method]:
+    """All methods by name. The first appends its model to `models`."""
+    ids, n_modes = _raw_ids(dataset), len(dataset.modes)
+    without = Schema.parse({mode: [] for mode in dataset.modes})
+    spider, described = of_estimator(ids, without, GAUSSIAN, models.append, SETTINGS, scaled=False), {}
+    if dataset.name == flights.INFO.name:
+        table = {name: each for name, each in described_flights().items() if name not in ("delay", "landed")}
+        described = {
+            IDS_ONLY: of_estimator(ids, without, GAUSSIAN, lambda model: None, SETTINGS, scaled=False)
+        }
+        schema = Schema.parse(flights.ATTRIBUTES)
+        spider = of_estimator(table, schema, GAUSSIAN, models.append, SETTINGS, scaled=False)
+    return {
+        SPIDER: spider,
+        **described,
+        METHODS["biases"].label: of_ids(floors.biases(n_modes, GAUSSIAN)),
+        METHODS["mean"].label: of_ids(floors.mean(GAUSSIAN)),
+    }
 
 
-def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: Words) -> Iterator[Rows]:
+def _raw_ids(dataset: Dataset) -> dict[str, NDArray[Any]]:
+    """Raw ids of the entries in the order of time; synthetic nodes have no labels, but numbers."""
+    columns = dict(zip(dataset.modes, dataset.in_time_order().index.T, strict=True))
+    if not dataset.labels:
+        return columns
+    return {mode: label[columns[mode]] for mode, label in zip(dataset.modes, dataset.labels, strict=True)}
+
+
+def _watched(
+    console: Console, racers: dict[str, Method], stream: Batch, clock: Clock, words: Words
+) -> Iterator[Rows]:
     """Yield the rows of all racers, shown in a live table, or as a line per tenth of the stream."""
     n = len(stream.value)
-    passes = [
-        prequential(racer, stream, likelihood=GAUSSIAN, batch_size=BATCH_SIZE, at=N_ROWS)
-        for racer in racers.values()
-    ]
+    passes = [honest_clock(racer, stream, clock, likelihood=GAUSSIAN, at=N_ROWS) for racer in racers.values()]
     groups = (dict(zip(racers, group, strict=True)) for group in zip(*passes, strict=True))
     starting = "Starting; the first run on a machine compiles for ten to twenty seconds ..."
     with console.status(starting) if console.is_interactive else nullcontext():
@@ -188,13 +174,13 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
     tenths = 1  # printed so far; the first tenth is not scored
     with Live(console=console, auto_refresh=False) if console.is_interactive else nullcontext() as live:
         for rows in chain([first], groups):
-            learned = rows[SPIDER]["n_entries"]
+            asked = _asked(rows[SPIDER])
             if live:
                 live.update(_table(rows, n, words), refresh=True)
-            elif 10 * learned // n > tenths:
-                tenths = 10 * learned // n
+            elif 10 * asked // n > tenths:
+                tenths = 10 * asked // n
                 scores = ", ".join(f"{name} {row['score']:.4g}" for name, row in rows.items())
-                _print_line(console, f"{learned:,} of {n:,} {words.entries}: RMSE {scores}")
+                _print_line(console, f"{asked:,} of {n:,} {words.entries}: RMSE {scores}")
             yield rows
     if not live:
         console.print(_table(rows, n, words))
@@ -202,7 +188,7 @@ def _watched(console: Console, racers: dict[str, Method], stream: Batch, words: 
 
 def _table(rows: Rows, n: int, words: Words) -> Table:
     speed = f"SPIDER learns {rows[SPIDER]['entries_per_second']:,.0f} per second, including id lookup"
-    title = f"{rows[SPIDER]['n_entries']:,} of {n:,} {words.entries}\n{speed}"
+    title = f"{_asked(rows[SPIDER]):,} of {n:,} {words.entries}\n{speed}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in ("", _with_unit("RMSE", words), *SCORES):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -212,6 +198,11 @@ def _table(rows: Rows, n: int, words: Words) -> Table:
         if row["calibrated_50"] is not None:
             table.add_row("  calibrated", *("" for _ in scores), *_shares(row, "calibrated"))
     return table
+
+
+def _asked(row: Row) -> int:
+    """Number of entries predicted so far."""
+    return row["skipped"] + row["n_scored"]
 
 
 def _shares(row: Row, kind: str) -> list[str]:
@@ -226,24 +217,16 @@ def _with_unit(column: str, words: Words) -> str:
     return f"{column},\n{words.unit}" if words.unit else column
 
 
-def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words) -> None:
+def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words, clock: Clock) -> None:
     nodes = " x ".join(f"{n:,}" for n in model.n_nodes_)
     sentences = (
+        f"{clock.case[0].upper()}{clock.case[1:]}.",
         f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is not scored.",
         f"Log evidence is the mean per entry; SPIDER's total over the stream is {model.log_evidence_:,.0f}.",
         words.coverage,
         f"Learning took {row['seconds']:.2f} seconds and found {nodes} nodes.",
     )
     console.print(" ".join(sentences), highlight=False)
-
-
-def _print_gain(console: Console, rows: Rows) -> None:
-    ids, described = (rows[name]["score"] for name in (SPIDER, ATTRIBUTES))
-    line = (
-        "With attributes beside the ids (the plane's year, maker, model, seats and engine, the distance, the "
-        "calendar, and the weather at the scheduled hour) the error is"
-    )
-    console.print(f"{line} {described:.2f} instead of {ids:.2f} minutes.", highlight=False)
 
 
 def _print_leader(console: Console, model: SpiderRegressor) -> None:
@@ -266,23 +249,20 @@ def _member_names(model: SpiderRegressor) -> list[str]:
     return names
 
 
-def _extremes(
-    dataset: Dataset, stream: Batch, prediction: Callable[[Any], Prediction], words: Words
-) -> Table:
-    """Current predictions for seen entries, where the model is least and most certain."""
-    seen = np.unique(np.ravel_multi_index(tuple(stream.index.T), dataset.shape))
-    index = np.stack(np.unravel_index(seen, dataset.shape), axis=1)
-    mean, var, noise = prediction(index)
-    order = np.argsort(var)
-    title = "The widest and narrowest predictions of the current model"
+def _extremes(dataset: Dataset, index: NDArray[np.int64], prediction: Prediction, words: Words) -> Table:
+    """Predictions of the latest entries by the current model, where it is least and most certain."""
+    mean, var, noise = prediction
+    ids, order = _raw_ids(dataset), np.argsort(var)
+    title = f"The latest {len(index):,} {words.entries}: the widest and narrowest predictions of the model"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in (*dataset.modes, _with_unit("expected", words), "one\nobservation"):
         table.add_column(column, justify="left" if column in dataset.modes else "right", no_wrap=True)
     for which in (order[: -N_EXTREMES - 1 : -1], order[:N_EXTREMES]):
         table.add_section()
-        for entry, ids in zip(which, _raw_ids(dataset, index[which]).to_pylist(), strict=True):
+        for entry in which:
+            own = [str(ids[mode][index[entry, -1]]) for mode in dataset.modes]
             std, of_one = np.sqrt(var[entry]), np.sqrt(var[entry] + noise[entry])
-            table.add_row(*map(str, ids.values()), f"{mean[entry]:.2f} ± {std:.2f}", f"± {of_one:.2f}")
+            table.add_row(*own, f"{mean[entry]:.2f} ± {std:.2f}", f"± {of_one:.2f}")
     return table
 
 
@@ -301,15 +281,14 @@ def _save_picture(
     _print_line(console, f"Picture: {path}")
 
 
-def _print_next(console: Console, path: Path, dataset: Dataset, stream: Batch) -> None:
-    ids = _raw_ids(dataset, stream.index[-1:]).to_pylist()[0]
-    over = dataset.modes[-1]
+def _print_next(console: Console, path: Path, dataset: Dataset, entry: NDArray[np.int64]) -> None:
+    ids, over = {mode: column[entry[-1]] for mode, column in _raw_ids(dataset).items()}, dataset.modes[-1]
     given = " ".join(f"--given {mode}={shlex.quote(str(ids[mode]))}" for mode in dataset.modes[:-1])
-    model = shlex.quote(str(path))
+    model, evaluate = shlex.quote(str(path)), f"spider evaluate {dataset.name} --protocol"
     console.print("Three commands to try next (recommend ranks the highest expected value first):")
     _print_line(console, f"  spider info {model}")
     _print_line(console, f"  spider recommend {model} {given} --over {over} -n 5")
-    _print_line(console, f"  spider evaluate {dataset.name} --protocol prequential")
+    _print_line(console, f"  {evaluate} prequential  # if values were known at once")
 
 
 def _print_line(console: Console, line: str) -> None:

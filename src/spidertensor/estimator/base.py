@@ -18,24 +18,22 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
 from spidertensor.estimator import eviction, fitted_file, inputs, one_entry, times
-from spidertensor.estimator.adding import with_added_columns
-from spidertensor.estimator.columns import FittedColumns, Schema
+from spidertensor.estimator.attributes import HasAttributes
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import (
-    Described,
     Fitted,
     attributes_of,
     bags_of,
     check_possible,
     copied,
-    describe,
     followed,
+    generation_of,
     remembering,
     scaled_values,
     with_room,
-    with_rows,
     without,
 )
+from spidertensor.estimator.forecast import Forecast, forecast_by, said_of
 from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
@@ -58,11 +56,12 @@ from spidertensor.estimator.threads import locked
 from spidertensor.estimator.unweighted import learns
 from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
-from spidertensor.method import Batch, Prediction, Update
+from spidertensor.method import Bags, Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import deferred_interrupts
+from spidertensor.spider.committee import deferred_interrupts, updated
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
+from spidertensor.spider.forecasts import Said
 from spidertensor.spider.likelihoods import Likelihood
 
 PAPER: dict[str, Any] = {
@@ -99,7 +98,7 @@ def _warn_of_changes(counts: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
+class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, OldMethods, ScikitLearn):
     """Base class of SpiderRegressor and SpiderClassifier.
 
     X has one row per entry and one id per mode: a 2-D array, a list of tuples, an eager data frame, or
@@ -111,7 +110,6 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
     _likelihood: Any  # the Likelihood of the learned model, or of the model the parameters describe
     _stored_as: str  # name of the estimator in files; user-defined subclasses share it
     position_: Any = None
-    _described: Described | None = None  # by set_attributes, before the first entry
     _placed: Any = None  # where the members learn, if in other processes: cluster/fit.py
 
     @learns
@@ -126,13 +124,15 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             columns = self._columns(X)
             if when is not None and len(when) != columns.n_entries:
                 raise EntryError(f"{columns.n_entries} entries but {len(when)} times", column=self.time)
-            if self._once(columns.n_entries) is None:
-                self._collect(columns, y, when)
-                self._learn_all_collected()
-            elif when is None:
+            once = self._once(columns.n_entries) is not None
+            if when is not None:
+                learn = (lambda X, y, _: self._advance(X, y)) if once else self._collect
+                self._in_time(learn, columns, y, when)
+            elif once:
                 self._advance(X, y)
             else:
-                self._learn_in_time(columns, y, np.argsort(when, kind="stable"))
+                self._collect(columns, y)
+            self._learn_all_collected()
             if self._learned is None:
                 raise EntryError("fit needs at least one entry")
             self._notes.at_end(self._learned)
@@ -144,44 +144,52 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         return self
 
     @learns
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any, *, forecast: Any = None) -> Self:
         """Learn more entries, in order.
 
-        Parameters changed since learning began take effect at the next `fit`.
+        Parameters changed since learning began take effect at the next `fit`. forecast: see `learn`
         """
-        self._advance(X, y)
+        self._advance(X, y, forecast=forecast)
         return self
 
     @learns
-    def learn(self, X: Any, y: Any) -> Update:
-        """Like partial_fit, but return the prediction made for each entry just before it was learned."""
-        return self._advance(X, y)[0]
+    def learn(self, X: Any, y: Any, *, forecast: Any = None) -> Update:
+        """Like partial_fit, but return the prediction made for each entry just before it was learned.
+
+        forecast: what `forecast` said about these entries earlier, or a list of forecasts, None for entries
+                  without one. They are learned as always; the committee's weights, the calibration of
+                  intervals and the Update score the forecast in place of the prediction just before
+        """
+        return self._advance(X, y, forecast=forecast)[0]
 
     @learns
-    def _learn_numbered(self, X: Any, y: Any) -> Numbered:
+    def _learn_numbered(self, X: Any, y: Any, *, forecast: Any = None) -> Numbered:
         """Like learn, but also return the (n, K) node numbers of the entries, which are rows of `factors_`.
 
         Another model can then learn the same entries without ids. With max_nodes a row may pass to another
         id within the call: `parts` says from which entry on.
         """
-        return self._advance(X, y)
+        return self._advance(X, y, forecast=forecast)
 
     @locked
-    def learn_one(self, ids: Any, value: Any = None) -> EntryUpdate:
+    def learn_one(self, ids: Any, value: Any = None, forecast: Forecast | None = None) -> EntryUpdate:
         """Learn one entry. Same result as `learn([ids], [value])`, bit for bit, but several times faster.
 
-        ids:   one per mode, as a tuple or list, or by column name: {"user": "anna", ...}
-        value: the observed value; leave it out for an event
+        ids:      one per mode, as a tuple or list, or by column name: {"user": "anna", ...}
+        value:    the observed value; leave it out for an event
+        forecast: see `learn`
 
         Returns the prediction made just before, as numbers: mean, var, noise, std, log_evidence and others.
         """
         if type(ids) is not tuple and self._schema is None:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)
-        update = one_entry.learn_fast(self._learned, self._notes, ids, value)
+        update = None
+        if forecast is None:
+            update = one_entry.learn_fast(self._learned, self._notes, ids, value)
         if update is None:
             y = None if value is None and self.learns_events else [value]
-            arrays = self._advance(one_entry.as_rows(ids), y)[0]
+            arrays = self._advance(one_entry.as_rows(ids), y, forecast=forecast)[0]
             update = one_entry.numbers_of(arrays, self._likelihood)
         return update
 
@@ -197,6 +205,14 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
     def predict_parts(self, X: Any) -> Prediction:
         """Mean and variance of the latent f at each row of X, and the noise variance of an observation."""
         return self._predict(X)
+
+    @locked
+    def forecast(self, X: Any) -> Forecast:
+        """What each member of the model says now about each row of X, to be scored when it is learned."""
+        fitted = self._fitted()
+        if fitted.model.rule is not None:
+            raise ValueError("events have no forecasts: their negatives are drawn when they are learned")
+        return forecast_by(fitted, fitted.model.method.forecast(fitted.state, *self._asked(X))[1])
 
     @locked
     def seen(self, X: Any) -> NDArray[np.bool_]:
@@ -224,40 +240,6 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             with deferred_interrupts():  # attributes are removed in place
                 self._learned = without(fitted, number, known)
         return len(known)
-
-    @locked
-    def set_attributes(self, mode: str | int, table: Any) -> Self:
-        """Describe nodes of a mode: add or replace their attributes, also for ids that come later.
-
-        table: a data frame or a dict of columns, with the ids in the column of the mode and any of its
-               attribute columns; others are ignored. One row for each id. A missing cell changes nothing
-
-        What was learned stays with the attributes it was learned for; later entries use the new ones.
-        """
-        schema = self._schema
-        if schema is None:
-            raise ValueError('a model without attributes: pass modes={"user": ["age"], ...} when creating it')
-        number = schema.number_of(mode)
-        table = inputs.by_name_of(table, schema.names[number], schema.inputs)
-        if self._learned is None:
-            if self._described is None or self._described.columns.schema != schema:
-                nodes = eviction.empty_nodes(self._flat_params()["max_nodes"], len(schema.modes))
-                self._described = Described(schema, nodes, self._described)
-            self._described.add(number, table)
-            return self
-        with deferred_interrupts():
-            reused = describe(self._fitted().columns, self._fitted().nodes, number, table)
-            fitted = self._learned = with_rows(self._fitted())
-            if any(reused):
-                eviction.start_afresh(fitted.model, fitted.state, reused)
-        return self
-
-    @locked
-    def _add_columns(self, modes: Any) -> None:
-        """Add attribute columns to what was learned. modes: the same modes, with more columns"""
-        fitted = self._fitted()
-        self._learned = with_added_columns(fitted, Schema.parse(modes), self.mode_names_)
-        self.modes = self._modes_learned()
 
     @locked
     def _parse_ids(self, mode: str | int, texts: Sequence[str]) -> list[Any]:
@@ -296,17 +278,6 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         """How negatives are drawn, for modes with these names; None if the entries are not events."""
         return None
 
-    @property
-    def _schema(self) -> Schema | None:
-        """The modes and their columns, if the model has attributes."""
-        if self._learned is not None:
-            return None if self._learned.columns is None else self._learned.columns.schema
-        return None if self.modes is None else Schema.parse(self.modes)
-
-    def _modes_learned(self) -> dict[str, Any] | None:
-        """The parameter `modes` that the learned model was made with."""
-        return None if (schema := self._schema) is None else schema.to_modes()
-
     def _columns(self, X: Any) -> Columns:
         if self.time is not None and (self._schema is None or self.time not in self._schema.inputs):
             X, _ = times.apart(X, self.time)
@@ -323,25 +294,30 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         """y as numbers, and the labels they stand for, if any. For `classes` see SpiderClassifier."""
         return inputs.values(y, n, self._likelihood), None
 
-    def _advance(self, X: Any, y: Any, classes: Any = None) -> Numbered:
-        if classes is None and (
-            (learned := one_entry.learn_rows(self._learned, self._notes, X, y)) is not None
+    def _advance(self, X: Any, y: Any, classes: Any = None, *, forecast: Any = None) -> Numbered:
+        if (
+            classes is None
+            and forecast is None
+            and (learned := one_entry.learn_rows(self._learned, self._notes, X, y)) is not None
         ):
             return Numbered(*learned)
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
+        said = None if forecast is None else said_of(self._learned, forecast, len(value))
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         if not fitted.bounded and fitted.columns is None:  # an interrupt leaves at worst ids without entries
-            return self._learn(fitted, columns, value)
+            return self._learn(fitted, columns, value, said)
         # An interrupt must not leave a new id with the row of an evicted one, or attributes without a node.
         with deferred_interrupts():
-            return self._learn(fitted, columns, value)
+            return self._learn(fitted, columns, value, said)
 
-    def _learn(self, fitted: Fitted, columns: Columns, value: NDArray[np.float64]) -> Numbered:
+    def _learn(
+        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64], said: Said | None
+    ) -> Numbered:
         batch_value = scaled_values(value, fitted)
         fitted, (index, bags, segments) = with_room(fitted, columns)
         # The input is valid from here on. Stored before the update, which works in place on these arrays, so
@@ -353,9 +329,9 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             with remembering(fitted, index):
                 batch = Batch(index, batch_value, bags)
                 if segments:
-                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments)
+                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments, said)
                 else:
-                    state, update = fitted.model.method.update(fitted.state, batch)
+                    state, update = updated(fitted.model.method, fitted.state, batch, said)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -401,19 +377,12 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
             params["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         state = model.method.init(params["random_state"])
         pairs = None if params.get("remember_seen", False) is False else SeenPairs()
-        fitted = Fitted(params, model, state, nodes, scaling, pairs=pairs, columns=attributes)
+        first = [str(each[0]) for each in columns.ids if each is not None]
+        number = generation_of(params, scaling, first, float(value[0]))
+        fitted = Fitted(
+            params, model, state, nodes, scaling, pairs=pairs, columns=attributes, generation=number
+        )
         return fitted if self._placed is None else self._placed.start(fitted)
-
-    def _start_columns(self, columns: Columns, nodes: list[NodeIndex]) -> FittedColumns | None:
-        """The attribute columns before the first entry, with the attributes set before."""
-        if (schema := self._schema) is None:
-            return None
-        attributes = FittedColumns(schema)
-        for name, table in () if self._described is None else self._described.tables:
-            describe(attributes, nodes, schema.number_of(name), table)
-        n = min(columns.n_entries, self.batch_size)
-        attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
-        return attributes
 
     def _flat_params(self) -> dict[str, Any]:
         """The parameters, checked and flat: what the model is built from and what its file stores.
@@ -445,14 +414,18 @@ class Spider(LearnsHistory, Parameters, Recommender, OldMethods, ScikitLearn):
         fitted = self._fitted()
         if (prediction := one_entry.predict_rows(fitted, X)) is not None:
             return prediction
-        columns = self._columns(X)
+        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, *self._asked(X)))
+
+    def _asked(self, X: Any) -> tuple[NDArray[np.int64], Bags | None]:
+        """The nodes and attributes of entries to predict."""
+        fitted, columns = self._fitted(), self._columns(X)
         index = to_index(fitted.nodes, columns, add=False)
         bags = bags_of(fitted, columns, index)
         if index.min(initial=0) < 0:
             names = getattr(self, "feature_names_in_", None)
             ids = {mode: each for mode, each in enumerate(columns.ids) if each is not None}
             self._notes.predicted(fitted, ids, {mode: index[:, mode] for mode in ids}, names)
-        return fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index, bags))
+        return index, bags
 
     def _predict_one(self, ids: Any) -> tuple[float, float, float]:
         """mean, var and noise of one entry, as in predict_parts."""

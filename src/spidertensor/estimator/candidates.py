@@ -24,10 +24,17 @@ class Candidates:
     ids:     their raw ids, each once
     numbers: by mode, the node of each candidate, -1 for an unseen id: for mode `over` and for modes that
              depend on it, as the category of a product does
+    given:   by name, columns with an attribute of each candidate
     """
 
-    def __init__(self, over: int, ids: Sequence[Any], numbers: dict[int, NDArray[np.int64]]) -> None:
-        self.over, self.ids, self.numbers = over, ids, numbers
+    def __init__(
+        self,
+        over: int,
+        ids: Sequence[Any],
+        numbers: dict[int, NDArray[np.int64]],
+        given: dict[str, list[Any]] | None = None,
+    ) -> None:
+        self.over, self.ids, self.numbers, self.given = over, ids, numbers, given or {}
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,27 +49,44 @@ class Candidates:
         return np.array(sorted(found - {-1}), np.int64)
 
 
-def candidates_of(table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes) -> Candidates:
-    """Candidates from None (all known nodes), ids of mode `over`, or columns by mode, including `over`."""
+def candidates_of(
+    table: Any,
+    over: int,
+    nodes: Sequence[NodeIndex],
+    mode_of: Modes,
+    attributes: Mapping[str, Column] | None = None,
+) -> Candidates:
+    """Candidates from None (all known nodes), ids of mode `over`, or columns by mode, including `over`.
+
+    attributes: of the candidates in the table, by name; then each is listed once
+    """
+    given = {name: _listed(column) for name, column in (attributes or {}).items()}
     if table is None:
         ids, numbers = nodes[over].ids, {over: np.arange(len(nodes[over]))}
     else:
-        ids, numbers = _listed_once(table, over, nodes, mode_of)
+        ids, numbers = _listed_once(table, over, nodes, mode_of, given)
     missing = [place for place, raw in enumerate(ids) if type(raw) is tuple and raw == MISSING_ID]
     for place in missing:
         ids = [*ids[:place], *ids[place + 1 :]]
         numbers = {mode: np.delete(each, place) for mode, each in numbers.items()}
-    return Candidates(over, ids, numbers)
+        given = {name: [*each[:place], *each[place + 1 :]] for name, each in given.items()}
+    return Candidates(over, ids, numbers, given)
 
 
 def _listed_once(
-    table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes
+    table: Any, over: int, nodes: Sequence[NodeIndex], mode_of: Modes, given: Mapping[str, list[Any]]
 ) -> tuple[list[Any], dict[int, NDArray[np.int64]]]:
     """The ids and numbers of Candidates, without duplicates."""
     columns = _by_mode(table, over, mode_of, "candidates")
     numbers = _numbers(columns, nodes, "candidates")
     ids = _listed(columns[over])
+    if any(len(column) != len(ids) for column in given.values()):
+        raise EntryError("columns of candidates differ in length")
     if len(first := _first_places(ids)) < len(ids):
+        if given:
+            place = next(place for place, raw in enumerate(ids) if first[raw] != place)
+            remedy = "keep one row for each"
+            raise EntryError(f"candidate {ids[place]!r:.40} is listed twice", place, remedy=remedy)
         _check_repeated(ids, {mode: _listed(columns[mode]) for mode in columns if mode != over}, first)
         kept = np.array(sorted(first.values()))
         ids, numbers = [ids[place] for place in kept], {mode: each[kept] for mode, each in numbers.items()}
@@ -105,11 +129,16 @@ def given_columns(table: Any, mode_of: Modes) -> dict[int, list[Any]]:
     return columns
 
 
+def is_sequence(table: Any) -> bool:
+    """Whether this is a sequence of ids rather than a table."""
+    return isinstance(table, list | tuple | set | frozenset | range) or getattr(table, "ndim", 0) == 1
+
+
 def _by_mode(table: Any, over: int, mode_of: Modes, what: str) -> dict[int, Column]:
     """Columns by the number of their mode; a plain sequence is a column of `over`."""
     if isinstance(table, str | bytes):
         raise ValueError(f"{what} must be ids or columns of ids, not one {type(table).__name__}")
-    if isinstance(table, list | tuple | set | frozenset | range) or getattr(table, "ndim", 0) == 1:
+    if is_sequence(table):
         table = {over: list(table) if isinstance(table, set | frozenset | range) else table}
     columns = {mode_of(name): column for name, column in by_name(table, what).items()}
     if over not in columns:

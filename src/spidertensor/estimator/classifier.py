@@ -63,28 +63,31 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         return cls(**(PAPER | changes))
 
     @learns
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None) -> Self:
         """Learn more entries, in order. Events need no y.
 
-        classes: both labels, for the first call. The second is the positive label, by whose probability
-                 `recommend` ranks; by default it is the second in sorted order
+        classes:  both labels, for the first call. The second is the positive label, by whose probability
+                  `recommend` ranks; by default it is the second in sorted order
+        forecast: see SpiderRegressor.learn
         """
-        self._advance(X, y, classes)
+        self._advance(X, y, classes, forecast=forecast)
         return self
 
     @learns
-    def learn(self, X: Any, y: Any = None, classes: Any = None) -> Update:
+    def learn(self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None) -> Update:
         """Like partial_fit, but return the prediction made for each entry just before it was learned.
 
         Mean and variance are those of the latent f, whose probit is the probability of the positive label.
         The log evidence of an event includes its negatives.
         """
-        return self._advance(X, y, classes)[0]
+        return self._advance(X, y, classes, forecast=forecast)[0]
 
     @learns
-    def _learn_numbered(self, X: Any, y: Any = None, classes: Any = None) -> Numbered:
+    def _learn_numbered(
+        self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None
+    ) -> Numbered:
         """Like learn, but also return the (n, K) node numbers of the entries: see Spider._learn_numbered."""
-        return self._advance(X, y, classes)
+        return self._advance(X, y, classes, forecast=forecast)
 
     @property
     def learns_events(self) -> bool:

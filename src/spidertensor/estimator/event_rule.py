@@ -7,7 +7,8 @@ from typing import Any
 
 from spidertensor.spider.events import Rule
 
-NEGATIVES = 8  # default of the command and the study; chosen by benchmarks/choose_events.py
+NEGATIVES = 8  # of a stream: default of the command and the study; chosen by benchmarks/choose_events.py
+FIT_NEGATIVES = 32  # the same for a file that is learned several times: benchmarks/event_passes.py
 
 
 def resolved(params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEA
 from spidertensor.spider.network import Network
 from spidertensor.spider.popularity import UNIT, from_times
 from spidertensor.spider.posterior import State, Stream
-from spidertensor.spider.robust import LARGEST_LOG_NOISE
+from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, LARGEST_LOG_NOISE
 
 MOST_ENTRIES = 2**53  # leaves room to count more
 LARGEST = 1e18  # mean or variance; far above what priors allow, and its square fits float32
@@ -92,8 +92,11 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(possible, "a mean or a variance is too large")
     certain = all((each.var <= posterior.NODE_NOISE_VAR).all() for each in post.log_noise)
     small = all((np.abs(each.mean) <= LARGEST_LOG_NOISE).all() for each in post.log_noise)
-    small = small and (np.abs(state.stream.log_noise) <= LARGEST_LOG_NOISE).all()
     check(certain and small, "the noise of a node is out of range")
+    level, level_var = state.stream.level_noise, state.stream.level_noise_var
+    possible = (np.abs(level) <= LARGEST_LEVEL_NOISE).all()
+    possible = possible and ((level_var > 0) & (level_var <= posterior.LEVEL_NOISE_VAR)).all()
+    check(possible, "the noise of a level is out of range")
     whole = (counts.rejected, counts.refused, counts.clipped, *state.stream.followed)
     check(min(whole) >= 0 and state.seed == seed, "a count is negative, or the seed is wrong")
 
@@ -101,7 +104,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
 def _check_stream(stream: Stream, *, follows: bool) -> None:
     """Check the statistics of the values. follows: the model follows their level and scale (follow.py)"""
     n, squares, _, _, var, f_var, _ = stream.window
-    positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0
+    positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0 and (stream.squares > 0).all()
     check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
     check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "the watched window is invalid")
     still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
@@ -139,7 +142,7 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
         far = reach(state, network, prior)
     check(far.f < LARGEST and far.var < LARGEST_VAR, "predictions could overflow")
     log_noise = math.log(float(post.noise.rate)) - math.log(float(post.noise.shape))
-    log_noise += sum(np.abs(each.mean).max(initial=0) for each in post.log_noise)
+    log_noise += LARGEST_LEVEL_NOISE + sum(np.abs(each.mean).max(initial=0) for each in post.log_noise)
     log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
     log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
     shift = scaling.shift + scaling.scale * float(state.stream.shift)
@@ -157,9 +160,16 @@ def _check_committee(state: CommitteeState) -> None:
         "its members have learned different numbers of entries",
     )
     check(np.isfinite(counts.log_evidence), "the log evidence is not finite")
-    if residuals:
-        possible = ((residuals.mass >= 0) & (residuals.mass <= LARGEST)).all()
-        check(possible and residuals.mass.sum() > 0, "the histogram of the residuals is invalid")
+    for scores in (residuals, state.forecasts, state.rest):
+        if scores:
+            possible = ((scores.mass >= 0) & (scores.mass <= LARGEST)).all()
+            check(possible and scores.mass.sum() > 0, "the histogram of the residuals is invalid")
+    if forecasts := state.forecasts:
+        possible = 0 <= forecasts.entries <= counts.entries and 0 <= forecasts.latest < counts.entries
+        check(possible and 0 <= forecasts.share <= 1, "the numbers of forecasts are impossible")
+    if rest := state.rest:
+        possible = 0 <= rest.entries <= rest.at <= counts.entries
+        check(possible, "the numbers of entries at rest are impossible")
 
 
 def _check_draws(state: CommitteeState, rule: Rule, n_nodes: list[int]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from spidertensor import checkpoint
 from spidertensor.estimator.columns import Checked, FittedColumns, Recent, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
+from spidertensor.estimator.columns.undo import Undo
 from spidertensor.estimator.eviction import BoundedIndex, Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Column, Columns, refuse
@@ -22,10 +25,12 @@ from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
+from spidertensor.spider import calibration as calibrations
 from spidertensor.spider import events, posterior
 from spidertensor.spider.bags import concatenated
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.events import Rule
+from spidertensor.spider.forecasts import histogram
 from spidertensor.spider.posterior import State
 
 
@@ -41,6 +46,7 @@ class Fitted(NamedTuple):
     pairs: SeenPairs | None = None  # for `remember_seen`
     columns: FittedColumns | None = None  # attributes beside the ids, if the model has any
     history: dict[str, Any] | None = None  # how `fit` learned it in several passes: history.py
+    generation: int = 0  # changes when the model is fitted anew, so that it knows its own forecasts
 
     @property
     def bounded(self) -> bool:
@@ -55,6 +61,19 @@ class Fitted(NamedTuple):
     @property
     def leader(self) -> State:
         return self.state.members[self.leading]
+
+
+def generation_of(*what: Any) -> int:
+    """A number that tells a model from others: the same for the same parameters, scaling and first entry."""
+    text = json.dumps(what, sort_keys=True, default=lambda network: network.name)
+    return int.from_bytes(sha256(text.encode()).digest()[:6], "big")  # exact also as a float
+
+
+def fitted_anew(fitted: Fitted) -> Fitted:
+    """The model after several passes over a history, as a generation of its own."""
+    counts = fitted.state.counts
+    data = int(counts.entries), float(counts.log_evidence)
+    return fitted._replace(generation=generation_of(fitted.generation, data))
 
 
 def copied(state: CommitteeState) -> CommitteeState:
@@ -110,11 +129,11 @@ class Rows(NamedTuple):
 def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
     """Add all new ids and attribute values. Return the grown model, and the rows of the entries.
 
-    On failure no ids are added; attribute values that came with them may stay. The state grows here, not in
-    the update, so that ids and state agree as soon as the result is stored, and the update can work in place.
+    On failure nothing is added, except where something was evicted for it. The state grows here, not in the
+    update, so that ids and state agree as soon as the result is stored, and the update can work in place.
     """
     nodes, known = fitted.nodes, [len(each) for each in fitted.nodes]
-    checked = None
+    checked = undo = None
     if fitted.columns is not None and fitted.columns.tables:
         checked = fitted.columns.check(columns.given, columns.n_entries)
     try:
@@ -126,11 +145,17 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
             recent = fitted.columns is not None and fitted.columns.keeps_recent
             parts = segments(nodes, index, entries, size, at_once=rule is not None or recent)
         if checked is not None:
+            assert fitted.columns is not None
+            if rule is not None and fitted.state.draws:
+                fitted.columns.expect_events(int(fitted.state.draws.events), rule.over)
+            if not fitted.bounded:
+                undo = Undo(fitted.columns.columns, index)
             bags, parts = _learned_bags(fitted, checked, index, parts)
             grown = with_rows(grown)  # for new values
     except BaseException:  # out of memory, or Ctrl-C
+        undone = undo is None or undo.back()
         for mode, (each, n) in enumerate(zip(nodes, known, strict=True)):
-            if fitted.columns is not None and not fitted.bounded and len(each) > n:
+            if fitted.columns is not None and not undone and len(each) > n:
                 fitted.columns.keep(mode, np.arange(len(each)) < n)  # no attributes without a node
             each.truncate(n)
         raise
@@ -289,15 +314,21 @@ def attributes_of(columns: FittedColumns | None) -> Attributes:
 @contextmanager
 def remembering(fitted: Fitted, index: NDArray[np.int64]) -> Iterator[None]:
     """Context for learning events: remembers the pairs of those learned, even if interrupted."""
-    draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
-    if not draws or pairs is None or rule is None:
+    draws = fitted.state.draws
+    if not draws:
         yield
         return
     before = int(draws.events)
     try:
         yield
     finally:
-        learned = index[: int(draws.events) - before]
+        remember(fitted, index[: int(draws.events) - before])
+
+
+def remember(fitted: Fitted, learned: NDArray[np.int64]) -> None:
+    """Remember the pairs of learned events, if the model does so."""
+    pairs, rule = fitted.pairs, fitted.model.rule
+    if pairs is not None and rule is not None:
         pairs.add(learned[:, fitted.params["remember_seen"]], learned[:, rule.over[0]])
 
 
@@ -326,16 +357,16 @@ def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:
 
 
 def intervals(
-    fitted: Fitted, predicted: Prediction, coverage: float
+    fitted: Fitted, predicted: Prediction, coverage: float, calibration: str = "auto"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Low and high ends of calibrated prediction intervals, in user units."""
-    likelihood, quantile = fitted.model.likelihood, fitted.model.method.quantile
-    if not likelihood.intervals or quantile is None:
+    likelihood, residuals = fitted.model.likelihood, histogram(fitted.state, calibration)
+    if residuals is None:
         raise ValueError(
             f"a {likelihood.name} model predicts a {likelihood.mean_name}, which has no interval"
         )
     coverage = checked_coverage(coverage)
-    low, high = (quantile(fitted.state, (1 + side * coverage) / 2) for side in (-1, 1))
+    low, high = (calibrations.quantile(residuals, (1 + side * coverage) / 2) for side in (-1, 1))
     return likelihood.at_residual(low, predicted), likelihood.at_residual(high, predicted)
 
 

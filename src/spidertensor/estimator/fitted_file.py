@@ -4,6 +4,7 @@
 "committee": what its members have learned, and for events what the draws depend on
 "classes":   the labels of a classifier, unless they are 0 and 1
 "columns":   the attributes beside the ids, if the model has any: a file of format 3
+"calibration": the model's generation, and residuals of forecasts and at rest, if there are any
 "position":  the caller's
 
 Kernels do not validate, so everything in a file is checked before use: the description of the model here, the
@@ -22,11 +23,11 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
-from spidertensor.estimator import event_rule, labels
+from spidertensor.estimator import event_rule, labels, noise_file
 from spidertensor.estimator.columns import FittedColumns
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.file_checks import check, check_learned, check_sizes
-from spidertensor.estimator.fitted import Fitted, attributes_of
+from spidertensor.estimator.fitted import Fitted, attributes_of, generation_of
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import (
@@ -45,6 +46,7 @@ from spidertensor.estimator.parameters import (
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.scaling import Scaling
 from spidertensor.spider import committee, events, posterior
+from spidertensor.spider.calibration import start_at_rest, start_of_forecasts
 from spidertensor.spider.committee import CommitteeCounts, CommitteeState
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
@@ -73,7 +75,9 @@ ADDED: dict[str, Any] = {
     "time": None,
 }
 HISTORY = {"errors": list, "chosen": int, "judged": int, "judge": str, "stopped": str}
-OPTIONAL = {"history"}  # sections that say how a model came to be, not what it is
+LATER = {"sites": str}  # fields of a history that files may lack
+# sections that a reader may ignore: how a model came to be, is calibrated, and goes on learning its noise
+OPTIONAL = {"history", "calibration", noise_file.SECTION}
 # Files without a section "committee" hold a single model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, plus some for each array
@@ -143,13 +147,18 @@ def to_config(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> di
 
 def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> dict[str, Any]:
     members = [member.own for member in fitted.model.members]
-    sections = {"model": to_config(fitted, estimator, names), "committee": {"members": members}}
+    sections: dict[str, Any] = {
+        "model": to_config(fitted, estimator, names),
+        "committee": {"members": members},
+    }
+    sections[noise_file.SECTION] = {}
     if fitted.classes is not None and not labels.are_zero_one(fitted.classes):
         sections["classes"] = list(fitted.classes)
     if fitted.columns is not None:
         sections["columns"] = fitted.columns.to_json()
     if fitted.history is not None:
         sections["history"] = fitted.history
+    sections["calibration"] = {"generation": fitted.generation}
     return sections
 
 
@@ -188,7 +197,10 @@ def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
     if state.draws and fitted.model.rule:
         nodes = [len(each) for each in fitted.nodes]
         state = state._replace(draws=events.trimmed(state.draws, fitted.model.rule, nodes))
-    arrays = checkpoint.flatten(state, "committee")
+    arrays = checkpoint.flatten(state._replace(forecasts=(), rest=()), "committee")
+    arrays = noise_file.to_file(arrays, len(state.members), len(fitted.nodes))
+    for name, scores in (("forecasts", state.forecasts), ("rest", state.rest)):
+        arrays |= checkpoint.flatten(scores, f"calibration/{name}")
     if fitted.pairs is not None:
         arrays["model/seen_pairs"] = fitted.pairs.pairs()
     if fitted.columns is not None:
@@ -228,20 +240,47 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     model = model_of(params, likelihood, len(nodes), **built)
     if columns is not None and model.rule is not None:
         columns.check_drawn(model.rule.over)
-    state = _state(file, arrays, model, params)
+    state = _with_scores(file, _state(file, arrays, model, params))
     scaling = Scaling(float(shift), float(scale))
     check_learned(state, model, params, rows, scaling)
     pairs = _pairs(file.arrays, params, model.rule, n_nodes)
     classes, history = _classes(file, likelihood), _history(file)
-    return Fitted(params, model, state, nodes, scaling, classes, pairs, columns, history)
+    generation = _generation(file, params, scaling)
+    return Fitted(params, model, state, nodes, scaling, classes, pairs, columns, history, generation)
+
+
+def _generation(file: Checkpoint, params: dict[str, Any], scaling: Scaling) -> int:
+    stored = file.sections.get("calibration")
+    if stored is None:  # written before there were forecasts
+        return generation_of(params, scaling)
+    known = isinstance(stored, dict) and stored.keys() == {"generation"}
+    possible = known and is_whole(stored["generation"]) and 0 <= stored["generation"] < 2**48
+    check(possible, "the generation is not a whole number below 2^48")
+    return stored["generation"]
+
+
+def _with_scores(file: Checkpoint, state: CommitteeState) -> CommitteeState:
+    """The state with the residuals of forecasts and at rest, where the file has them."""
+    names = {name for name in file.arrays if name.startswith("calibration/")}
+    check(state.residuals or not names, "has calibrations, but no residuals")
+    empty = {"forecasts": start_of_forecasts(), "rest": start_at_rest()}
+    for part, scores in empty.items():
+        own = {name: file.arrays[name] for name in names if name.startswith(f"calibration/{part}/")}
+        if own:
+            state = state._replace(**{part: checkpoint.restore(scores, own, f"calibration/{part}")})
+        names -= own.keys()
+    check(not names, "unknown calibration")
+    return state
 
 
 def _history(file: Checkpoint) -> dict[str, Any] | None:
     """How `fit` learned the model in several passes."""
     stored = file.sections.get("history")
     if stored is not None:
-        check(isinstance(stored, dict) and stored.keys() == HISTORY.keys(), "the history has other fields")
-        check(all(isinstance(stored[name], kind) for name, kind in HISTORY.items()), "the history is damaged")
+        fields = HISTORY | LATER
+        known = isinstance(stored, dict) and HISTORY.keys() <= stored.keys() <= fields.keys()
+        check(known, "the history has other fields")
+        check(all(isinstance(each, fields[name]) for name, each in stored.items()), "the history is damaged")
         check(is_list(stored["errors"], is_number), "the errors of the passes are not numbers")
         check(0 < stored["chosen"] <= len(stored["errors"]), "the chosen pass is none of them")
     return stored
@@ -282,7 +321,10 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
                 modes.setdefault(mode, {})[part] = array
             case ["model", "state", _, *_] if alone:
                 pass
-            case ["committee" | "columns", _, *_] | ["model", "seen_pairs"]:
+            case ["committee" | "columns" | "calibration" | noise_file.SECTION, _, *_] | [
+                "model",
+                "seen_pairs",
+            ]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r:.80}")
@@ -339,6 +381,8 @@ def _state(
         added = _added_to_version_1(members[0])
         check(not added.keys() & arrays.keys(), "has arrays that format 1 does not know")
         arrays = arrays | added
+    else:
+        arrays = noise_file.from_file(arrays, len(members), model.members[0].network.n_modes)
     if "committee" not in file.sections:  # its counts are those of its one member
         counts = {name: arrays[f"committee/members/0/counts/{name}"] for name in CommitteeCounts._fields}
         empty = empty._replace(counts=CommitteeCounts(**counts))

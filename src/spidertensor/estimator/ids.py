@@ -88,6 +88,10 @@ class NodeIndex:
         """The number of each id that has passed `checked_ids`; -1 for unseen ids unless `add`."""
         return self._map(checked, add=add)
 
+    def number_of(self, checked: Any) -> int:
+        """The number of one id that has passed `checked_ids`; -1 if it is unseen."""
+        return self._numbers.get(checked, -1)
+
     def truncate(self, n: int) -> None:
         """Remove all nodes but the first n: undoes `find_or_add` when a later step fails."""
         while len(self._numbers) > n:
@@ -98,6 +102,12 @@ class NodeIndex:
         """A copy without the nodes with these numbers; the others are renumbered in the same order."""
         twin = NodeIndex()
         twin.find_or_add([raw for number, raw in enumerate(self.ids) if number not in numbers])
+        return twin
+
+    def reordered(self, order: NDArray[np.int64]) -> "NodeIndex":
+        """A copy whose number n is number order[n] of this one."""
+        twin, ids = NodeIndex(), self.ids
+        twin.find_or_add([ids[number] for number in order.tolist()])
         return twin
 
     def parse(self, texts: Sequence[str]) -> list[Any]:

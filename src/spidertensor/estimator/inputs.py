@@ -140,19 +140,21 @@ def _cells(series: Any) -> Column:
     return series.to_numpy() if whole or naive or dtype.is_float() else series.to_list()
 
 
-def by_name(table: Any, what: str) -> dict[Any, Column]:
+def by_name(table: Any, what: str, attributes: Collection[str] = ()) -> dict[Any, Column]:
     """The columns of a dict or an eager data frame by name.
 
-    what: name of the parameter, for error messages
+    what:       name of the parameter, for error messages
+    attributes: columns that are not ids
     """
     if isinstance(table, Mapping):
         return dict(table)
     series = None if isinstance(table, list | tuple | np.ndarray) else _series(table)
     if series is None:
         raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
-    found = _frame_columns(series, None)
+    found = _frame_columns({name: each for name, each in series.items() if name not in attributes}, None)
     assert found.names is not None  # a frame has names
-    return dict(zip(found.names, found.ids, strict=True))  # pyright: ignore[reportReturnType]
+    ids: dict[Any, Any] = dict(zip(found.names, found.ids, strict=True))
+    return ids | {name: _cells(each) for name, each in series.items() if name in attributes}
 
 
 def values(y: Any, n: int, likelihood: Likelihood) -> NDArray[np.float64]:

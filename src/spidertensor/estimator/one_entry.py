@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns.single import Found
 from spidertensor.estimator.fitted import Fitted, accepted
 from spidertensor.estimator.ids import plain_numbers
 from spidertensor.estimator.inputs import Columns
@@ -119,14 +120,12 @@ def learn_rows(
 
 def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryUpdate, list[int]] | None:
     """Learn one entry: its update in user units, and its nodes. None if the fast path does not apply."""
-    if fitted.columns is not None:
-        return None  # attributes must be read and remembered
     if fitted.bounded:
         return None  # recency must be updated
     if fitted.pairs is not None:
         return None  # the pair must be remembered
-    nodes = plain_numbers(fitted.nodes, ids)
-    if nodes is None or -1 in nodes:
+    nodes, found = _nodes(fitted, ids, learn=True)
+    if nodes is None:
         return None
     # an event needs no value
     value: Any = _number(fitted, 1.0 if given is None and fitted.model.rule else given)
@@ -136,9 +135,11 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
     scaled = scaling.scaled_one(value)
     if not fitted.model.likelihood.allows_one(value) or abs(scaled - centre) > farthest:
         return None
-    learned = _updated(fitted, nodes, scaled)
+    learned = _updated(fitted, nodes, found, scaled)
     if learned is None:
         return None
+    if found is not None:
+        found.keep()
     mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
     notes.learned_one(fitted, value, mean, var, clipped=clipped, refused=refused)
     in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
@@ -147,12 +148,37 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
     return kind._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
 
 
-def _updated(fitted: Fitted, nodes: list[int], scaled: float) -> Any:
+def _nodes(fitted: Fitted, ids: Any, *, learn: bool) -> tuple[list[int] | None, Found | None]:
+    """The nodes of an entry, None if the fast path does not apply; and its attributes, if there are any."""
+    columns = fitted.columns
+    if columns is None:
+        nodes = plain_numbers(fitted.nodes, ids)
+        return (None if nodes is None or -1 in nodes else nodes), None
+    if fitted.model.rule is not None or (type(ids) not in (dict, list, tuple)):
+        return None, None
+    names = [name for _, name in columns.with_id]
+    row = [ids.get(name) for name in names] if type(ids) is dict else ids
+    known = plain_numbers([fitted.nodes[mode] for mode, _ in columns.with_id], row)
+    if known is None or -1 in known:
+        return None, None
+    nodes = [-1] * len(fitted.nodes)
+    for (mode, _), number in zip(columns.with_id, known, strict=True):
+        nodes[mode] = number
+    if not columns.columns:
+        return nodes, None
+    given = ids if type(ids) is dict else dict(zip(names, row, strict=True))
+    found = columns.single(given, nodes, learn=learn)
+    return (None if found is None else nodes), found
+
+
+def _updated(fitted: Fitted, nodes: list[int], found: Found | None, scaled: float) -> Any:
     """The numbers of the method's Update, in its units; None if the general path must learn the entry."""
     state, method = fitted.state, fitted.model.method
     # An event is several entries, so it cannot use learn_one.
     if fitted.model.rule is None and (ready := method.ready(state)) is not None:
-        return ready.learn_one(nodes, scaled)
+        return ready.learn_one(nodes, scaled, None if found is None else found.elements)
+    if found is not None:
+        return None
     if method.unit != "entry" or (int(state.counts.entries) + 1) % fitted.params["batch_size"] == 0:
         return None  # at a refinement a member may follow a change, which needs a warning
     _, update = method.update(state, Batch(np.array([nodes], np.int64), np.array([scaled])))  # in place
@@ -173,14 +199,14 @@ def _number(fitted: Fitted, value: Any) -> Any:
 
 def predict_fast(fitted: Fitted, ids: Any) -> tuple[float, float, float] | None:
     """mean, var and noise in user units; None if the fast path does not apply, as for unseen nodes."""
-    if fitted.columns is not None:
-        return None
-    nodes = plain_numbers(fitted.nodes, ids)
-    if nodes is None or -1 in nodes:
+    nodes, found = _nodes(fitted, ids, learn=False)
+    if nodes is None:
         return None
     state, method = fitted.state, fitted.model.method
     if (ready := method.ready(state)) is not None:
-        predicted: Any = ready.predict_one(nodes)
+        predicted: Any = ready.predict_one(nodes, None if found is None else found.elements)
+    elif found is not None:
+        return None
     else:
         parts = method.predict(state, np.array([nodes], np.int64))
         predicted = [part.item() for part in parts]

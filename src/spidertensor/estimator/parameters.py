@@ -31,13 +31,17 @@ OF_MEMBERS = (
     "rank", "hidden", "activation", "bias", "multilinear", *Prior.names(), "curvature", "memory",
     "noise_memory", "node_noise",
 )  # fmt: skip
-# `committee=n` uses the first n: the estimator's own parameters, with these changes. Chosen by
-# benchmarks/choose_members.py.
+# `committee=n` uses the first n: the estimator's own parameters, with these changes. Chosen on training
+# streams (docs/history.md). The two without a network do not chase the level of the last hours; the one
+# without pairs is what simple or small data need. It has one noise for all nodes: with more, it leads in log
+# density where its means are poor (acc).
 MEMBERS: tuple[dict[str, Any], ...] = (
     {},
     {"bias_var": 0.2, "multilinear_var": 0.2, "memory": 500},
     {"bias_var": 0.2, "multilinear_var": 0.6},
     {"bias_var": 0.02, "multilinear_var": 0.03},
+    {"rank": 0, "bias_var": 0.1, "multilinear_var": 0.2},  # pairs without a network
+    {"rank": 0, "bias_var": 0.1, "multilinear": 0, "node_noise": False},  # biases only
     {"bias_var": 0.1, "multilinear_var": 0.1, "memory": 100},
     {"bias_var": 0.1, "multilinear_var": 0.3},
     {"bias_var": 0.3, "multilinear_var": 0.01},
@@ -226,6 +230,11 @@ class Attributes(NamedTuple):
     without_id: tuple[int, ...] = ()
     of_nodes: AttributesOfNodes | None = None
 
+    @property
+    def of_events(self) -> EventBags | None:
+        """What makes the bags of events and their negatives."""
+        return self.of_nodes and EventBags([table.mode for table in self.tables], self.of_nodes)
+
 
 NO_ATTRIBUTES = Attributes()
 
@@ -237,7 +246,10 @@ def network_of(
     product: bool = False,
     attributes: Attributes = NO_ATTRIBUTES,
 ) -> Network:
-    """The network for entries with n_modes modes. product: see Network.product, for models from before 0.2"""
+    """The network for entries with n_modes modes; without hidden layers if the rank is 0.
+
+    product: see Network.product, for models from before 0.2
+    """
     rank = params["rank"]
     ranks = tuple(rank) if isinstance(rank, list) else (rank,) * n_modes
     if len(ranks) != n_modes:
@@ -249,6 +261,8 @@ def network_of(
         "tables": attributes.tables,
         "without_id": attributes.without_id,
     }
+    if not any(ranks):  # no network, whatever the other members have
+        return Network(ranks, (), params["activation"], **around)
     if params["network"] is not None:
         return CustomSizes(ranks, custom=params["network"], **around)
     return Network(ranks, tuple(params["hidden"]), params["activation"], **around)
@@ -280,6 +294,8 @@ def model_of(
     """
     if params["network"] is not None and params["engine"] != "vectorized":
         raise ValueError(f"a custom network needs the vectorized engine, got engine {params['engine']}")
+    if params["network"] is not None and not np.any(params["rank"]):
+        raise ValueError("rank 0 means no network: leave out network, or choose a rank")
     built = []
     for own in members_of(params) if members is None else members:
         settings = params | own
@@ -295,8 +311,7 @@ def model_of(
     if runs:
         whole = committee([member.method for member in built], likelihood, clip=params.get("clip"))
         if rule is not None:
-            modes = [table.mode for table in attributes.tables]
-            whole = events(whole, rule, attributes.of_nodes and EventBags(modes, attributes.of_nodes))
+            whole = events(whole, rule, attributes.of_events)
     return Model(tuple(built), likelihood, whole, rule)
 
 
@@ -311,4 +326,6 @@ def left_out(*_: Any) -> NoReturn:
     raise RuntimeError("this model was opened with `look`, without its engine: use `load` to run it")
 
 
-LEFT_OUT = CommitteeMethod(left_out, left_out, left_out, ready=left_out)
+LEFT_OUT = CommitteeMethod(
+    left_out, left_out, left_out, forecast=left_out, update_by=left_out, ready=left_out
+)

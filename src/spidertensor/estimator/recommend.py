@@ -67,13 +67,14 @@ def best_nodes(
     n: int,
     explore: str,
     rng: np.random.Generator,
-    coverage: float | None,
+    interval: tuple[float, str] | None,
 ) -> list[Recommendation]:
     """The n best candidates, best first, for the ids `given` in all other modes.
 
     excluded:  sorted positions among the candidates
     situation: attribute columns that are the same for all candidates, by name
-    explore, coverage: see SpiderRegressor.recommend
+    explore:   see SpiderRegressor.recommend
+    interval:  coverage and calibration of the intervals to return, if any
     """
     if explore not in EXPLORE:
         raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
@@ -97,16 +98,16 @@ def best_nodes(
             for places in _blocks(allowed):
                 now = _of(numbers, places)
                 best.add(places, _scores(fitted, _index(now), bags.of(places, now), explore))
-    return _recommendations(fitted, candidates, numbers, bags, best.places, coverage)
+    return _recommendations(fitted, candidates, numbers, bags, best.places, interval)
 
 
 class _Bags:
-    """The attributes of candidates: those that the model remembers, and the situation."""
+    """The attributes of candidates: stated ones, those that the model remembers, and the situation."""
 
     def __init__(
         self, fitted: Fitted, candidates: Candidates, given: Mapping[int, Any], situation: Mapping[str, Any]
     ) -> None:
-        self._columns, self._candidates = None, candidates
+        self._columns = None
         self.any = fitted.columns is not None and len(fitted.columns.tables) > 0
         if fitted.columns is not None and fitted.columns.tables:
             self._columns = fitted.columns
@@ -114,7 +115,8 @@ class _Bags:
             read = {holder.spec.name for column in fitted.columns.columns for holder in column.holders}
             same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
             self._same = {name: raw for name, raw in same.items() if name in read}
-            self._over = names[candidates.over] if names[candidates.over] in read else None
+            of_candidates = candidates.given | {names[candidates.over]: candidates.ids}
+            self._own = {name: column for name, column in of_candidates.items() if name in read}
 
     def of(self, places: Ints, numbers: list[Ints]) -> Bags | None:
         """numbers: per mode, the nodes of the candidates at these places"""
@@ -122,8 +124,8 @@ class _Bags:
             return None
         n = len(places)
         table: dict[str, Any] = {name: [value] * n for name, value in self._same.items()}
-        if self._over is not None:  # an attribute of the same name
-            table[self._over] = [self._candidates.ids[place] for place in places.tolist()]
+        for name, column in self._own.items():
+            table[name] = [column[place] for place in places.tolist()]
         index = np.stack(np.broadcast_arrays(*numbers, places)[:-1], axis=1)
         return self._columns.bags(self._columns.check(table, n), index, learn=False)
 
@@ -220,14 +222,14 @@ def _recommendations(
     numbers: list[Ints],
     bags: _Bags,
     best: Ints,
-    coverage: float | None,
+    interval: tuple[float, str] | None,
 ) -> list[Recommendation]:
     index = np.stack(np.broadcast_arrays(*_of(numbers, best), best)[:-1], axis=1)
     predicted = fitted.model.method.predict(fitted.state, index, bags.of(best, _of(numbers, best)))
     in_units = fitted.scaling.user_units(*predicted)
     columns = [fitted.model.likelihood.expected(in_units.mean, in_units.var), np.sqrt(in_units.var)]
-    if coverage is not None:
-        columns += intervals(fitted, Prediction(*in_units), coverage)
+    if interval is not None:
+        columns += intervals(fitted, Prediction(*in_units), *interval)
     rows = zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
     return [Recommendation(candidates.ids[place], *row) for place, *row in rows]
 

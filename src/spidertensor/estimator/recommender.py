@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from spidertensor.estimator.candidates import Excluded, candidates_of, given_columns
+from spidertensor.estimator.candidates import (
+    Candidates,
+    Excluded,
+    candidates_of,
+    given_columns,
+    is_sequence,
+)
 from spidertensor.estimator.inputs import by_name
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.notes import Noting
@@ -30,6 +36,7 @@ class Recommender(Known, Noting):
         coverage: float | None = None,
         candidates: Any = None,
         exclude: Any = None,
+        calibration: str = "auto",
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
@@ -41,12 +48,16 @@ class Recommender(Known, Noting):
         coverage:   also return a prediction interval with this coverage, as predict_interval does
         candidates: the ids to rank; by default all learned ones. If other modes depend on the candidate, a
                     dict of columns or a data frame: {"product": [...], "category": [...]}; leave these modes
-                    out of `given`. Unseen ids are predicted from the prior
+                    out of `given`. Attributes of the candidates may stand beside them. Unseen ids are
+                    predicted from their attributes and the prior
         exclude:    ids not to recommend; or a dict of columns or a data frame, such as
                     {"user": [...], "movie": [...]}, which excludes each movie for its user only
+        calibration: of the interval; see predict_interval
         """
         rows = {mode: [raw] for mode, raw in given.items()}
-        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude)[0]
+        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude, calibration)[
+            0
+        ]
 
     @locked
     def recommend_many(
@@ -59,6 +70,7 @@ class Recommender(Known, Noting):
         coverage: float | None = None,
         candidates: Any = None,
         exclude: Any = None,
+        calibration: str = "auto",
     ) -> list[list[Recommendation]]:
         """Recommend for each row of a table; returns one list per row, in order.
 
@@ -67,16 +79,19 @@ class Recommender(Known, Noting):
                "thompson" each row gets its own draw
         """
         fitted, mode = self._fitted(), self._mode(over)
-        given, situations = self._situations(given)
+        given, situations = self._apart(given, "given")
         columns = given_columns(given, self._mode)
-        ranked = candidates_of(candidates, mode, fitted.nodes, self._mode)
+        ranked = self._candidates(candidates, mode)
+        if twice := ranked.given.keys() & situations.keys():
+            raise ValueError(f"{min(twice)!r:.80} is given and among the candidates: leave one of them out")
         if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
             reason = "the mode of remember_seen must be given, not among the candidates"
             raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)
-        options: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "coverage": coverage}
+        interval = None if coverage is None else (coverage, calibration)
+        options: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "interval": interval}
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         rows = rows if columns else [{}]  # the candidates cover all modes
         best = []
@@ -90,16 +105,31 @@ class Recommender(Known, Noting):
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return best
 
-    def _situations(self, given: Any) -> tuple[Any, dict[str, Any]]:
-        """Split a table into ids by mode and attribute columns by name."""
+    def _candidates(self, table: Any, over: int) -> Candidates:
+        """The candidates, with their attributes checked."""
+        fitted, attributes = self._fitted(), {}
+        if not (table is None or is_sequence(table)):
+            table, attributes = self._apart(table, "candidates")
+        ranked = candidates_of(table, over, fitted.nodes, self._mode, attributes)
+        if ranked.given and fitted.columns is not None:
+            try:
+                fitted.columns.check(ranked.given, len(ranked))
+            except EntryError as error:
+                raise error.but(reason=f"candidates: {error.reason}") from None
+        return ranked
+
+    def _apart(self, table: Any, what: str) -> tuple[Any, dict[str, Any]]:
+        """Split a table into ids by mode and attribute columns by name. what: for error messages"""
         columns = self._fitted().columns
         if columns is None:
-            return given, {}
-        table, ids = by_name(given, "given"), {mode.name for mode in columns.schema.modes if mode.has_id}
-        own = {name: column for name, column in table.items() if name in ids or not isinstance(name, str)}
-        rest = {name: list(column) for name, column in table.items() if name not in own}
-        if strange := [name for name in rest if name not in columns.schema.inputs]:
-            raise ValueError(f"given names {strange[0]!r:.80}, which is neither a mode nor an attribute")
-        if len(lengths := {len(column) for column in table.values()}) > 1:
-            raise EntryError(f"columns of given differ in length: {sorted(lengths)}")
+            return table, {}
+        with_id = {mode.name for mode in columns.schema.modes if mode.has_id}
+        attributes = [name for name in columns.schema.inputs if name not in with_id]
+        named = by_name(table, what, attributes)
+        own = {name: column for name, column in named.items() if name in with_id or not isinstance(name, str)}
+        rest = {name: list(column) for name, column in named.items() if name not in own}
+        if strange := [name for name in rest if name not in attributes]:
+            raise ValueError(f"{what} names {strange[0]!r:.80}, which is neither a mode nor an attribute")
+        if len(lengths := {len(column) for column in named.values()}) > 1:
+            raise EntryError(f"columns of {what} differ in length: {sorted(lengths)}")
         return own, rest

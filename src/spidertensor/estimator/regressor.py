@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
+from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.old_names import takes_old_names
@@ -24,6 +25,7 @@ from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
 from spidertensor.spider.likelihoods import Likelihood, likelihood_by_name
 from spidertensor.spider.posterior import State
+from spidertensor.spider.robust import KNOT_STEP, LOWEST_KNOT
 
 
 @takes_old_names
@@ -36,7 +38,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     often as `passes` says. Unseen ids become new nodes. A value further than 1e12 scales from the shift is
     refused (1e6 scales without clipping).
 
-    rank:         number of factors per node that enter the network; one number, or one per mode
+    rank:         number of factors per node that enter the network: one, or one per mode; 0: no network
     hidden:       widths of the hidden layers
     activation:   "relu", "tanh", "sigmoid", "softplus" or "gelu"
     bias:         add a bias per node to the output of the network
@@ -127,16 +129,22 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @locked
     def predict_interval(
-        self, X: Any, coverage: float = 0.9
+        self, X: Any, coverage: float = 0.9, calibration: str = "auto"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Low and high ends of the prediction interval at each row of X.
 
         An observation falls inside with probability `coverage`. The ends are calibrated on the prediction
         errors of recent entries, so the interval need not be symmetric around the mean. For counts the ends
         are whole numbers inside the interval, so the coverage is at least the one asked for.
+
+        X:           also a Forecast
+        calibration: on which errors: of predictions just before an entry was learned ("next"), of forecasts
+                     ("forecast"), or of the slice that `fit` held back ("rest"). "auto": forecasts if most
+                     recent entries came with one; at rest for 1,000 entries after `fit`; else next
         """
         coverage = checked_coverage(coverage)
-        return intervals(self._fitted(), self._predict(X), coverage)
+        predicted = X.prediction if isinstance(X, Forecast) else self._predict(X)
+        return intervals(self._fitted(), predicted, coverage, calibration)
 
     @property
     @locked
@@ -194,7 +202,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
 
 def _noise(member: State) -> float:
-    """Noise variance of an entry whose nodes have the mean noise of their modes."""
-    post, stream = member.posterior, member.stream
-    node_factor = math.exp(stream.log_noise.sum()) if post.log_noise else 1.0
-    return float(post.noise.rate / post.noise.shape * node_factor * stream.scale**2)
+    """Noise variance of an entry whose nodes are new, at the mean of the values."""
+    noise, stream = member.posterior.noise, member.stream
+    knots = LOWEST_KNOT + KNOT_STEP * np.arange(len(stream.level_noise))
+    by_level = math.exp(np.interp(float(stream.mean), knots, stream.level_noise))
+    return float(noise.rate / noise.shape * by_level * stream.scale**2)

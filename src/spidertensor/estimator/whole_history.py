@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator import history, times
+from spidertensor.estimator.collected import Collected
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.fitted import Fitted, scaled_values, with_room
-from spidertensor.estimator.history import Collected, Pass
+from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room
+from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.faults import EntryError
 from spidertensor.spider.committee import deferred_interrupts
@@ -27,14 +28,15 @@ class LearnsHistory:
         for _ in self._learn_collected():
             pass
 
-    def _learn_in_time(self: Any, columns: Columns, y: Any, order: NDArray[np.int64]) -> None:
-        """Learn entries once, in this order."""
+    def _in_time(self: Any, learn: Callable[..., Any], columns: Columns, y: Any, when: NDArray[Any]) -> None:
+        """Call learn(columns, y, times) with entries in the order of their times."""
+        order = np.argsort(when, kind="stable")
         self._values(y, columns.n_entries, None)  # so that there are as many as entries
         ids = [None if each is None else times.in_order(each, order) for each in columns.ids]
         given = {name: times.in_order(each, order) for name, each in columns.given.items()}
         try:
             y = None if y is None else times.in_order(y, order)
-            self._advance(replace(columns, ids=ids, given=given), y)
+            learn(replace(columns, ids=ids, given=given), y, when[order])
         except EntryError as error:  # about a row as the caller has it
             row, rows = (None if error.row is None else int(order[error.row])), order[list(error.rows)]
             raise error.but(row=row, rows=tuple(rows.tolist())) from None
@@ -60,14 +62,20 @@ class LearnsHistory:
         """Why this model can learn entries only once, whatever `passes` is."""
         if self.max_nodes is not None:
             return "max_nodes lets nodes go"
-        if self.learns_events:
-            return "they are events"
         return None if self._placed is None else "several workers learn them"
 
-    def _collect(self: Any, X: Any, y: Any, when: NDArray[Any] | None = None, classes: Any = None) -> None:
+    def _collect(
+        self: Any,
+        X: Any,
+        y: Any,
+        when: NDArray[Any] | None = None,
+        classes: Any = None,
+        folder: str | None = None,
+    ) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.
 
-        when: their times, if they are to be learned in that order
+        when:   their times, if they are to be learned in that order
+        folder: for files of what does not fit into memory
         """
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
@@ -77,7 +85,7 @@ class LearnsHistory:
         if fitted is None:
             # until all values decide: it refuses what is too far off, as it does for rows learned once
             fitted = self._start(columns, value, provisional=True)._replace(classes=classes)
-        self._collected = self._collected or Collected()
+        self._collected = self._collected or Collected(folder)
         if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
             self._collected.check_sorted(when, self.time)
         with deferred_interrupts():
@@ -93,25 +101,32 @@ class LearnsHistory:
             self._collected.add(index, value, bags, when)
 
     def _learn_collected(
-        self: Any, folder: str | None = None, stop: Callable[[], bool] = lambda: False
+        self: Any, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[NDArray[np.float64], Numbered] | Pass | None]:
         """Learn what was collected. Yields what has been done: for a block of the first pass, the values and
         what was predicted for them; a Pass; None for other work.
 
-        folder: for files of what does not fit into memory
-        stop:   asked between blocks of later passes whether these are enough
+        stop: asked between blocks of later passes whether these are enough
         """
         collected, self._collected = self._collected, None
         if collected is None or not collected.n_entries:
             return
-        value = collected.values()
-        n = self.batch_size if collected.are_few(self.passes) else len(value)
-        scaling = self._first_scaling(value, n)
-        started: Fitted = self._learned._replace(scaling=scaling)
-        for fitted, step in history.learn(started, collected, self.passes, folder, stop):
+        n, folder, in_time = collected.n_entries, collected.folder, collected.has_time
+        few = self.passes == "auto" and n < history.FEWEST and not in_time  # learned once, as they came
+        started: Fitted = self._learned
+        entries = collected.arranged(started.params["random_state"], shuffled=not few)
+        if in_time and started.columns is None:
+            # in the order of time, so that the order of rows in a file is no matter
+            orders = entries.renumber([len(each) for each in started.nodes])
+            nodes = [each.reordered(order) for each, order in zip(started.nodes, orders, strict=True)]
+            started = started._replace(nodes=nodes)
+        scaling = entries.scaling = self._first_scaling(entries.sample(), self.batch_size if few else n)
+        started = started._replace(scaling=scaling)
+        judge = "latest" if in_time else "random"
+        for fitted, step in history.learn(started, entries, self.passes, judge, folder, stop):
             self._learned = fitted
             if isinstance(step, history.Learned):
-                own, update = value[step.rows], step.update
+                own, update = step.value, step.update
                 self._notes.learned(fitted, own, update, followed=False)
                 log_evidence = scaling.log_density(update.log_evidence)
                 mean, var, noise = scaling.user_units(update.mean, update.var, update.noise)
@@ -119,3 +134,5 @@ class LearnsHistory:
                 yield own, Numbered(update, step.nodes)
             else:
                 yield step
+        if self._learned.history is not None:  # else it is what the same entries make of it in one call
+            self._learned = fitted_anew(self._learned)

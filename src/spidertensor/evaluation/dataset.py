@@ -67,6 +67,8 @@ class Dataset(Info):
     """Entries with raw values. `train` has all of them, except published test sets in `tests`.
 
     time_order: an argsort of `train` by time; None if times are unknown
+    times, known: of each entry of `train`, when it is asked for and when its value is known; None if unknown
+    time_unit:  of these: see clock.Clock
     labels:     the raw ids of each mode's nodes; () if unknown
     table:      raw columns of a file with attributes, and its `schema`: see with_attributes.py
     truth:      synthetic only: noise-free f of "train" and "test" (for binary, P(1) = Phi(f))
@@ -76,6 +78,9 @@ class Dataset(Info):
     train: Batch
     tests: Mapping[str, Batch] = field(default_factory=dict)
     time_order: NDArray[np.int64] | None = None
+    times: NDArray[Any] | None = None
+    known: NDArray[Any] | None = None
+    time_unit: str = "seconds"
     labels: tuple[NDArray[Any], ...] = ()
     truth: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     table: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -167,5 +172,8 @@ def check(dataset: Dataset) -> None:
         if not dataset.likelihood.allows(value).all():
             raise ValueError(f"a value is not {dataset.likelihood.allowed}")
     order = dataset.time_order
+    for each in (dataset.times, dataset.known):
+        if each is not None and each.shape != dataset.train.value.shape:
+            raise ValueError(f"{len(dataset.train.value)} entries but times of shape {each.shape}")
     if order is not None and not np.array_equal(np.sort(order), np.arange(len(dataset.train.value))):
         raise ValueError("time_order is not a permutation of the entries")

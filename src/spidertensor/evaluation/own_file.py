@@ -39,6 +39,7 @@ def load_file(
     *,
     events_over: str | None = None,
     time: str | None = None,
+    known_at: str | None = None,
     on_bad: Callable[[list[BadRow]], None],
     progress: Callable[[float | None], None] = lambda share: None,
     missing: str = "error",
@@ -51,6 +52,7 @@ def load_file(
     value:    None for events, which are ranked over the mode `events_over`
     time:     a column of numbers or ISO timestamps to order the entries by; equal times keep the
               row order
+    known_at: a column like `time`: when the value of an entry became known
     on_bad:   called with the bad rows of each chunk; may raise
     progress: called with the share of the file read so far
     missing, bins: see sources.read
@@ -58,8 +60,8 @@ def load_file(
               row of the `table` (with_attributes.py)
     described: attributes that the source need not have
     """
-    nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time)
-    index, values, times = [], [], []
+    nodes, clock = [NodeIndex() for _ in modes], _Clock(source.name, time, known_at)
+    index, values, times, known = [], [], [], []
     attributes = [] if schema is None else [name for name in schema.inputs if name not in modes]
     table: dict[str, list[NDArray[Any]]] = {}
     chunks = sources.read(
@@ -76,7 +78,7 @@ def load_file(
             chunk = with_types(chunk, kinds, source, list(modes))
             chunk = without_refused(chunk, FittedColumns(schema), list(modes))
         found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
-        found, good, wrong = clock.read(chunk)
+        found, later, good, wrong = clock.read(chunk)
         on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
         index.append(to_index(nodes, Columns([column[good] for column in chunk.columns]), add=True))
         values.append(found_values[good])
@@ -84,18 +86,21 @@ def load_file(
             for name, column in [*zip(modes, chunk.columns, strict=True), *chunk.attributes.items()]:
                 table.setdefault(name, []).append(column[good])
         times.append(found)
+        known.append(later)
         progress(chunk.share)
     _check(source.name, value, np.concatenate([np.empty(0), *values]))
     entries = np.concatenate(index)
     if schema is not None:
         entries = np.column_stack([entries, np.arange(len(entries))])
     train = as_batch(entries, np.concatenate(values))
-    order = np.argsort(np.concatenate(times), kind="stable")
+    asked = np.concatenate(times)
+    order = np.argsort(asked, kind="stable")
     return Dataset(
         name=source.name, about="", modes=tuple(modes), value_name=value or "", likelihood=likelihood,
         licence="", source=source.name, shape=tuple(map(len, nodes)), train=train, time_order=order,
         events_over=events_over, table={name: _joined(parts) for name, parts in table.items()},
-        schema=schema,
+        schema=schema, times=asked, known=None if known_at is None else np.concatenate(known),
+        time_unit=clock.unit,
     )  # fmt: skip
 
 
@@ -119,17 +124,38 @@ class _Clock:
     """Reads times as numbers. All times must be of the kind of the first one (numbers, local or zoned times),
     because different kinds cannot be ordered."""
 
-    def __init__(self, file: str, column: str | None) -> None:
-        self.file, self.column, self.kind = file, column, ""
+    def __init__(self, file: str, column: str | None, known_at: str | None = None) -> None:
+        self.file, self.columns, self.kind = file, (column, known_at), ""
 
-    def read(self, chunk: Chunk) -> tuple[NDArray[Any], NDArray[np.bool_], list[BadRow]]:
-        """The times of the good rows, a mask of the good rows, and the bad rows.
+    @property
+    def unit(self) -> str:
+        """The unit of the times: see Clock.unit."""
+        if self.columns[0] is None:
+            return "entries"
+        return "" if self.kind == _NUMBER else "seconds"
+
+    def read(self, chunk: Chunk) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], list[BadRow]]:
+        """When the good rows were asked for and when their values were known, a mask of the good rows, and
+        the bad rows.
 
         Without a time column, the time is the row number.
         """
-        if self.column is None:
+        (asked, good, bad), (known, fine, wrong) = (self._times(name, chunk) for name in self.columns)
+        bad = [*bad, *(each for each in wrong if good[chunk.rows == each.row].all())]
+        good, name = good & fine, self.columns[1]
+        if name is not None:
+            early = good & (known < asked)
+            for place in np.flatnonzero(early):
+                reason = f"{name} is earlier than {self.columns[0]}, when the entry is predicted"
+                bad.append(BadRow(int(chunk.rows[place]), reason, {name: known[place].item()}))
+            good &= ~early
+        return asked[good], known[good], good, bad
+
+    def _times(self, name: str | None, chunk: Chunk) -> tuple[NDArray[Any], NDArray[np.bool_], list[BadRow]]:
+        """A time for each row, a mask of those that have one, and the bad rows."""
+        if name is None:
             return chunk.rows, np.ones(len(chunk.rows), bool), []
-        raw = self._column(chunk.records)
+        raw = self._column(name, chunk.records)
         fast = self._all_at_once(raw) if isinstance(raw, pa.Array) else None
         if fast is not None:
             return fast, np.ones(len(fast), bool), []
@@ -138,22 +164,23 @@ class _Clock:
             try:
                 found.append(self._one(each))
             except ValueError as error:
+                found.append(0)
                 good[place] = False
-                bad.append(BadRow(int(chunk.rows[place]), f"{self.column} {error}", {self.column: each}))
+                bad.append(BadRow(int(chunk.rows[place]), f"{name} {error}", {name: each}))
         whole = all(type(each) is int and abs(each) < 2**63 for each in found)
         return np.array(found, np.int64 if whole else np.float64), good, bad
 
-    def _column(self, records: Any) -> Any:
+    def _column(self, column: str, records: Any) -> Any:
         """The time column as an Arrow array or a list; JSON rows may lack it."""
         table = not isinstance(records, list)
         names = (
             records.column_names if table else list(dict.fromkeys(name for each in records for name in each))
         )
-        if len(records) and self.column not in names:
-            raise DatasetError(f"{self.file}: no column {self.column!r} (there are: {', '.join(names)})")
+        if len(records) and column not in names:
+            raise DatasetError(f"{self.file}: no column {column!r} (there are: {', '.join(names)})")
         if not len(records):
             return []
-        return records[self.column].combine_chunks() if table else [each.get(self.column) for each in records]
+        return records[column].combine_chunks() if table else [each.get(column) for each in records]
 
     def _all_at_once(self, raw: pa.Array) -> NDArray[Any] | None:
         """Convert all times at once; None if they must be parsed one by one."""

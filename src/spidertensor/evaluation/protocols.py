@@ -17,8 +17,11 @@ A row is a dict of plain numbers in the user's units, with the same keys in both
     coverage_90_lowest, coverage_90_highest, calibrated_90_lowest, calibrated_90_highest
                             prequential: lowest and highest coverage of 90 % intervals over all windows
                             of 5,000 consecutive scored entries; None if there are fewer, or held out
+    quarters                prequential: coverage of 90 % intervals (calibrated, if there are any) in the four
+                            quarters of the expected value, lowest first; None for binary values, or held out
     window_score, window_log_density
                             prequential: scores of the entries since the previous row; else None
+    case                    which error it is: "next entry", "at rest", or how late values were known
     n_entries, n_scored     entries learned so far, and entries scored
     skipped                 entries at the start of a stream that are not scored: a tenth
     seconds                 spent in `update` so far, without compiling and scoring
@@ -62,6 +65,7 @@ WORST_WINDOWS = tuple(
     f"{kind}_90_{end}" for kind in ("coverage", "calibrated") for end in ("lowest", "highest")
 )
 _CURVES = ("calibration", "calibrated")
+NEXT_ENTRY, AT_REST = "next entry", "at rest"
 
 
 def held_out(
@@ -94,7 +98,7 @@ def held_out(
             scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}
             if step.last:
                 scores |= _curves(likelihood, value, prediction, calibrated)
-            yield scores | progress(step, lost, n_scored=len(value), skipped=0)
+            yield scores | progress(step, lost, n_scored=len(value), skipped=0) | {"case": AT_REST}
 
 
 def prequential(
@@ -116,35 +120,68 @@ def prequential(
     if method.unit == "all":
         raise ValueError("a static method has no prequential score, because it needs all entries at once")
     scaling = _scaling(stream, batch_size, wanted=scaled and likelihood.scaled)
-    n = len(stream.value)
-    skipped = int(SKIPPED_SHARE * n)
-    predicted = Prediction(*np.empty((3, n)))
-    log_density, below = np.empty((2, n))
-    lost, learned, window_start = NotLearned(), 0, 0
+    scores = StreamScores(stream.value, likelihood)
+    lost, learned = NotLearned(), 0
     for step in one_pass(method, _scaled(stream, scaling), batch_size, seed, at):
-        new = slice(learned, step.n_entries)
-        for kept, part in zip(predicted, scaling.user_units(*step.update[:3]), strict=True):
-            kept[new] = part
-        log_density[new] = scaling.log_density(step.update.log_evidence)
-        calibrates = step.update.below is not None
-        below[new] = step.update.below if calibrates else math.nan
-        learned, lost = step.n_entries, lost.plus(step.update)
+        update = step.update
+        prediction = scaling.user_units(*update[:3])
+        log_density = scaling.log_density(update.log_evidence)
+        scores.add(slice(learned, step.n_entries), prediction, log_density, update.below)
+        learned, lost = step.n_entries, lost.plus(update)
         if step.wants_row:
-            scored, window = slice(min(skipped, learned), learned), slice(window_start, learned)
-            value, prediction = stream.value[scored], _cut(predicted, scored)
-            calibrated = partial(metrics.inside_by_below, below[scored]) if calibrates else None
-            scores = _scores(likelihood, value, prediction, log_density[scored])
-            scores |= _calibrated_scores(calibrated)
-            scores |= _worst_windows("coverage", _plain_intervals(likelihood, value, prediction))
-            scores |= _worst_windows("calibrated", calibrated)
-            scores["window_score"] = METRICS[likelihood.metric].of(
-                stream.value[window], _cut(predicted, window), likelihood
-            )
-            scores["window_log_density"] = float(log_density[window].mean())
-            if step.last:
-                scores |= _curves(likelihood, value, prediction, calibrated)
-            yield scores | progress(step, lost, n_scored=len(value), skipped=skipped)
-            window_start = learned
+            row = scores.row(learned, last=step.last)
+            row |= progress(step, lost, n_scored=scores.n_scored(learned), skipped=scores.skipped)
+            yield row | {"case": NEXT_ENTRY}
+
+
+class StreamScores:
+    """Predictions of a stream, as they are made, and their scores.
+
+    The first tenth is not scored.
+    """
+
+    def __init__(self, value: NDArray[np.float64], likelihood: Likelihood) -> None:
+        n = len(value)
+        self._value, self._likelihood = value, likelihood
+        self._predicted = Prediction(*np.full((3, n), math.nan))
+        self._log_density, self._below = np.full((2, n), math.nan)
+        self._calibrates, self._window_start = False, 0
+        self.skipped = int(SKIPPED_SHARE * n)
+
+    def add(
+        self,
+        rows: slice,
+        prediction: Prediction,
+        log_density: NDArray[np.float64],
+        below: NDArray[np.float64] | None,
+    ) -> None:
+        """Predictions of these entries, in the user's units. below: see Update"""
+        for kept, part in zip(self._predicted, prediction, strict=True):
+            kept[rows] = part
+        self._log_density[rows] = log_density
+        self._calibrates = below is not None
+        self._below[rows] = math.nan if below is None else below
+
+    def n_scored(self, until: int) -> int:
+        return until - min(self.skipped, until)
+
+    def row(self, until: int, *, last: bool) -> Row:
+        """Scores of the entries before `until`; its window begins where that of the row before ended."""
+        scored, window = slice(min(self.skipped, until), until), slice(self._window_start, until)
+        value, prediction, likelihood = self._value[scored], _cut(self._predicted, scored), self._likelihood
+        calibrated = partial(metrics.inside_by_below, self._below[scored]) if self._calibrates else None
+        plain = _plain_intervals(likelihood, value, prediction)
+        row = _scores(likelihood, value, prediction, self._log_density[scored])
+        row |= _calibrated_scores(calibrated)
+        row |= _worst_windows("coverage", plain) | _worst_windows("calibrated", calibrated)
+        row["quarters"] = _by_quarter(likelihood, prediction, calibrated or plain)
+        metric = METRICS[likelihood.metric]
+        row["window_score"] = metric.of(self._value[window], _cut(self._predicted, window), likelihood)
+        row["window_log_density"] = float(self._log_density[window].mean())
+        self._window_start = until
+        if last:
+            row |= _curves(likelihood, value, prediction, calibrated)
+        return row
 
 
 class NotLearned(NamedTuple):
@@ -219,7 +256,8 @@ def _scores(
     row |= {name: METRICS[name].of(value, prediction, likelihood) for name in likelihood.metrics}
     if log_density is not None:
         row["log_density"] = float(log_density.mean()) if len(log_density) else math.nan
-    return row | dict.fromkeys(("test", "window_score", "window_log_density", *WORST_WINDOWS, *_CURVES))
+    of_streams = ("window_score", "window_log_density", "quarters", *WORST_WINDOWS)
+    return row | dict.fromkeys(("test", *of_streams, *_CURVES))
 
 
 def _plain_intervals(
@@ -251,6 +289,16 @@ def _calibrated_scores(calibrated: Inside | None) -> Row:
 def _worst_windows(kind: str, intervals: Inside | None) -> Row:
     worst = metrics.lowest_and_highest(intervals(0.9)) if intervals else None
     return {f"{kind}_90_lowest": worst[0], f"{kind}_90_highest": worst[1]} if worst else {}
+
+
+def _by_quarter(
+    likelihood: Likelihood, prediction: Prediction, intervals: Inside | None
+) -> list[float] | None:
+    if intervals is None or len(prediction.mean) < 4:
+        return None
+    order = np.argsort(likelihood.expected(prediction.mean, prediction.var), kind="stable")
+    inside = intervals(0.9)
+    return [float(inside[quarter].mean()) for quarter in np.array_split(order, 4)]
 
 
 def _curves(

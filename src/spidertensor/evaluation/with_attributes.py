@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.columns import FittedColumns, Mode, Schema
 from spidertensor.estimator.event_rule import NEGATIVES
+from spidertensor.estimator.forecast import forecast_by
 from spidertensor.estimator.groups import paths
 from spidertensor.estimator.inputs import Columns
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor.spider.committee import ForecastingMethod
+from spidertensor.spider.forecasts import Said
 from spidertensor.spider.likelihoods import Likelihood
 
 FIRST_ROWS = 256  # decide what columns are, as the first batch of `spider fit` does
@@ -29,11 +32,18 @@ Describe = Callable[[Any], Any]  # sets attributes of an estimator
 
 
 def of_estimator(
-    table: Table, schema: Schema, likelihood: Likelihood, describe: Describe, settings: Mapping[str, Any]
+    table: Table,
+    schema: Schema,
+    likelihood: Likelihood,
+    describe: Describe,
+    settings: Mapping[str, Any],
+    *,
+    scaled: bool = True,
 ) -> Method:
-    """The library's default with attributes. Values come scaled, as for every method.
+    """The library's default with attributes.
 
     describe: called with each new estimator
+    scaled:   values come scaled, as for every method; else the estimator scales them
     """
     ids = tuple(mode.name for mode in schema.modes if mode.has_id)
 
@@ -48,7 +58,7 @@ def of_estimator(
             estimator = SpiderClassifier()
         else:
             estimator = SpiderRegressor(likelihood=likelihood.name)
-            own |= {"scaling": (0.0, 1.0)} if likelihood.scaled else {}
+            own |= {"scaling": (0.0, 1.0)} if scaled and likelihood.scaled else {}
         estimator.set_params(**paths(own))
         describe(estimator)
         return estimator
@@ -63,11 +73,28 @@ def of_estimator(
             warnings.simplefilter("ignore")
             return state.predict_parts(columns(index))
 
-    def quantile(state: Any, probability: float) -> float:
-        fitted = state._fitted()
-        return fitted.model.method.quantile(fitted.state, probability)
+    def forecast(state: Any, index: NDArray[np.integer], bags: Any = None) -> tuple[Prediction, Said]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = state.forecast(columns(index))
+        return made.prediction, made.said
 
-    return Method(init, update, predict, quantile=quantile if likelihood.intervals else None)
+    def update_by(state: Any, batch: Batch, said: Said) -> tuple[Any, Update]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            earlier = forecast_by(state._fitted(), said)
+            return state, state.learn(columns(batch.index), batch.value, forecast=earlier)
+
+    calibrated = quantile_of_estimator if likelihood.intervals else None
+    return ForecastingMethod(
+        init, update, predict, quantile=calibrated, forecast=forecast, update_by=update_by
+    )
+
+
+def quantile_of_estimator(state: Any, probability: Any) -> Any:
+    """`Method.quantile` of a method whose state is an estimator."""
+    fitted = state._fitted()
+    return fitted.model.method.quantile(fitted.state, probability)
 
 
 class EventState(NamedTuple):
@@ -78,11 +105,17 @@ class EventState(NamedTuple):
 
 
 def of_events(
-    table: Table, schema: Schema, over: str, describe: Describe, settings: Mapping[str, Any]
+    table: Table,
+    schema: Schema,
+    over: str,
+    describe: Describe,
+    settings: Mapping[str, Any],
+    learn_all: Callable[[SpiderClassifier, Columns, int], Update] | None = None,
 ) -> Method:
     """The same for events. A node that takes the place of an event's own has what the model knows of it.
 
-    over: the mode that is ranked; ValueError if a column depends on the nodes that are drawn from it
+    over:      the mode that is ranked; ValueError if a column depends on the nodes that are drawn from it
+    learn_all: learns that many events at once (fitted_events.py); None: as they come
     """
     columns, number = FittedColumns(schema), schema.number_of(over)
     columns.check_drawn([number])
@@ -93,7 +126,7 @@ def of_events(
 
     def init(seed: int) -> EventState:
         own = dict(settings) | {"modes": schema, "random_state": seed, "negatives_over": over}
-        estimator = SpiderClassifier(negatives=NEGATIVES).set_params(**paths(own))
+        estimator = SpiderClassifier().set_params(**paths({"negatives": NEGATIVES} | own))
         describe(estimator)
         # Of nodes that were never learned nothing is asked: they are no candidates.
         return EventState(estimator, np.repeat(table[over][:1], len(table[over])))
@@ -102,9 +135,12 @@ def of_events(
         rows = batch.index[:, -1]
         given = {name: column[rows] for name, column in table.items()}
         state.ids[batch.index[:, place]] = given[over]
+        columns = Columns([given[name] for name in names], names, given)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return state, state.estimator.learn(Columns([given[name] for name in names], names, given))
+            if learn_all is not None:
+                return state, learn_all(state.estimator, columns, len(rows))
+            return state, state.estimator.learn(columns)
 
     def predict(state: EventState, index: NDArray[np.integer], bags: Any = None) -> Prediction:
         rows = index[:, -1]
@@ -114,7 +150,7 @@ def of_events(
             warnings.simplefilter("ignore")
             return state.estimator.predict_parts(Columns([given[name] for name in names], names, given))
 
-    return Method(init, update, predict)
+    return Method(init, update, predict, "entry" if learn_all is None else "all")
 
 
 def of_ids(method: Method) -> Method:
@@ -126,7 +162,17 @@ def of_ids(method: Method) -> Method:
     def predict(state: Any, index: NDArray[np.integer], bags: Any = None) -> Prediction:
         return method.predict(state, np.ascontiguousarray(index[:, :-1]))
 
-    return replace(method, update=update, predict=predict)
+    if not isinstance(method, ForecastingMethod):
+        return replace(method, update=update, predict=predict)
+
+    def forecast(state: Any, index: NDArray[np.integer], bags: Any = None) -> tuple[Prediction, Said]:
+        return method.forecast(state, np.ascontiguousarray(index[:, :-1]), None)
+
+    def update_by(state: Any, batch: Batch, said: Said) -> tuple[Any, Update]:
+        own = Batch(np.ascontiguousarray(batch.index[:, :-1]), batch.value)
+        return method.update_by(state, own, said)
+
+    return replace(method, update=update, predict=predict, forecast=forecast, update_by=update_by)
 
 
 def decided(schema: Schema, given: Table) -> Schema:

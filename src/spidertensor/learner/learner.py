@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from spidertensor.estimator.times import sortable
 from spidertensor.faults import EntryError
 from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids, refused
 from spidertensor.learner.errors import LearnerError
+from spidertensor.learner.forecasts import Remembered
 from spidertensor.learner.position import Position
 from spidertensor.learner.scores import Scores
 from spidertensor.learner.warned import warned
@@ -45,6 +47,7 @@ class Learned(NamedTuple):
     kept: NDArray[np.int64]
     numbered: Numbered
     warnings: list[Warning]
+    late: NDArray[np.float64] | None = None  # seconds since the forecast of each, NaN for those without
 
 
 @dataclass
@@ -127,7 +130,7 @@ class Learner:
     def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Learned | Pass | None]:
         """Learn what was collected, in several passes. Yields what has been done: entries learned for the
         first time, a pass, or None for other work. stop: see LearnsHistory._learn_collected"""
-        steps = self.estimator._learn_collected(str(self.path.parent), stop)
+        steps = self.estimator._learn_collected(stop)
         while True:
             with warned() as warnings:
                 step = next(steps, self)
@@ -144,13 +147,16 @@ class Learner:
         values: NDArray[np.float64],
         refuse: Refuse,
         given: Mapping[str, NDArray[Any]] | None = None,
+        remembered: Remembered | None = None,
     ) -> Learned:
         """Learn all entries except those that `refuse` leaves out; on an error nothing is learned.
 
-        ids:   a column for each mode that has ids
-        given: columns of attributes, by name
+        ids:        a column for each mode that has ids
+        given:      columns of attributes, by name
+        remembered: forecasts of the entries, where there are any
         """
-        return self._each(self._learned, ids, values, refuse, given or {})
+        learned = self._each(partial(self._learned, remembered), ids, values, refuse, given or {})
+        return learned if remembered is None else learned._replace(late=remembered.late[learned.kept])
 
     def _each(
         self,
@@ -164,7 +170,7 @@ class Learner:
         while True:
             try:
                 with warned() as warnings:
-                    numbered = learn(ids, values, given)
+                    numbered = learn(ids, values, given, kept)
                 return Learned(ids, values, kept, numbered, warnings)
             except EntryError as error:
                 rows = list(error.rows) or ([] if error.row is None else [error.row])
@@ -183,26 +189,30 @@ class Learner:
 
     def _learned(
         self,
+        remembered: Remembered | None,
         ids: Sequence[NDArray[Any]],
         values: NDArray[np.float64],
         given: Mapping[str, NDArray[Any]],
+        kept: NDArray[np.int64],
     ) -> Numbered:
         columns = self._columns(ids, given)
+        how: dict[str, Any] = {} if remembered is None else {"forecast": remembered.forecast[kept]}
         if self.classes is None or not isinstance(self.estimator, SpiderClassifier):
-            return self.estimator._learn_numbered(columns, values)
-        return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes)
+            return self.estimator._learn_numbered(columns, values, **how)
+        return self.estimator._learn_numbered(columns, self.labels(values), classes=self.classes, **how)
 
     def _collected(
         self,
         ids: Sequence[NDArray[Any]],
         values: NDArray[np.float64],
         given: Mapping[str, NDArray[Any]],
+        kept: NDArray[np.int64],
     ) -> None:
         columns, time, when = self._columns(ids, given), self.estimator.time, None
         if time is not None:
             when = sortable(given[time], time)
         given_labels = values if self.classes is None else self.labels(values)
-        self.estimator._collect(columns, given_labels, when, self.classes)
+        self.estimator._collect(columns, given_labels, when, self.classes, str(self.path.parent))
 
     def _columns(self, ids: Sequence[NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> Columns:
         if self.estimator._schema is not None:
@@ -219,7 +229,7 @@ class Learner:
         """Add entries to the scores; returns their (1 + floors, n) losses."""
         if not len(learned.values):
             return np.empty((len(self.scores.sums.losses), 0))
-        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_)
+        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_, learned.late)
 
     def save(self) -> None:
         self.estimator.save(self.path, self.position)

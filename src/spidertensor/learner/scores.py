@@ -1,7 +1,7 @@
 """Running scores of a model while it learns: error and floors, coverage, clipping.
 
-Every entry is scored by its prediction before it was learned. A run weighs all its entries alike. A server
-forgets: an entry counts 1/e after `memory` more.
+Every entry is scored by its prediction before it was learned; those with a forecast apart, by the forecast.
+A run weighs all its entries alike. A server forgets: an entry counts 1/e after `memory` more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spidertensor import checkpoint
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.floors import FLOORS, RunningFloors, in_intervals
+from spidertensor.learner.forecasts import ForecastSums
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -60,16 +61,26 @@ class Scores:
             np.zeros((), np.int64),
             np.zeros((), np.int64),
         )
+        self.forecasts = ForecastSums.start()
 
-    def add(self, value: NDArray[np.float64], learned: Numbered, first: float) -> NDArray[np.float64]:
+    def add(
+        self,
+        value: NDArray[np.float64],
+        learned: Numbered,
+        first: float,
+        late: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float64]:
         """Score the entries of one call; returns the (1 + floors, n) losses of the model and of the floors.
 
         first: what the floors predict before their very first entry
+        late:  if some have a forecast, the seconds since it was made; NaN for the others
         """
         n, update, sums = len(value), learned.update, self.sums
         losses = self._floors.learn(value, learned, first)
         left = np.exp(-n / self.memory)
         keep = np.exp(-(np.arange(n)[::-1]) / self.memory)  # the last entry counts 1
+        self.forecasts.add(update, losses[0], np.full(n, np.nan) if late is None else late, keep, left)
+        keep = keep if late is None else np.where(np.isnan(late), keep, 0.0)
         good = np.isfinite(update.log_evidence)
         sums.weight[()] = sums.weight * left + keep[good].sum()
         sums.losses[:] = sums.losses * left + np.where(good, keep * losses, 0.0).sum(axis=1)
@@ -115,18 +126,25 @@ class Scores:
     @property
     def clipped(self) -> float | None:
         """The share of entries that were clipped."""
-        weight = float(self.sums.weight)
+        weight = float(self.sums.weight + self.forecasts.weight)
         return float(self.sums.clipped) / weight if weight and self.by_squares else None
+
+    @property
+    def forecast_error(self) -> float | None:
+        """The error of forecasts; None before the first."""
+        weight = float(self.forecasts.weight)
+        return self.in_units(np.array([self.forecasts.loss / weight]))[0] if weight else None
 
     def state(self, model: Estimator) -> bytes:
         """The state for `restore`, as bytes. model: the estimator that is scored"""
         file = io.BytesIO()
-        arrays: Any = checkpoint.flatten((self.sums, self._floors.state(model)))
+        arrays: Any = checkpoint.flatten((self.sums, self._floors.state(model), self.forecasts))
         np.savez(file, **arrays)
         return file.getvalue()
 
     def restore(self, state: bytes, model: Estimator) -> None:
         """Restore a state; ValueError if the bytes are not one."""
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            self.sums, of_floors = checkpoint.restore((self.sums, self._floors.state(model)), dict(arrays))
+            template = self.sums, self._floors.state(model), self.forecasts
+            self.sums, of_floors, self.forecasts = checkpoint.restore(template, dict(arrays))
         self._floors.restore(of_floors, model)

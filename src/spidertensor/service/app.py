@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib import resources
@@ -18,13 +19,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from spidertensor.estimator.forecast import Forecast
 from spidertensor.faults import EntryError
 from spidertensor.service import attributes, openapi, requests
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, entries
 from spidertensor.service.errors import ServiceError, record
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
-from spidertensor.service.questions import as_interval, predicted, recommendation, recommended
+from spidertensor.service.questions import Remember, as_interval, predicted, recommendation, recommended
 from spidertensor.service.replies import in_rows, refusal, reply
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.snapshots import described
@@ -114,15 +116,34 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         interval, skip = as_interval(request.query_params.get("interval")), _skips(request)
+        remember = await self._remember(request.query_params.get("remember"))
         _, body, found = await self._entries(request, learned=False)
         try:
             self._check(found, skip)
-            question = partial(predicted, self.owner.served.learner, found, interval, skip=skip)
+            how: dict[str, Any] = {"skip": skip, "remember": remember}
+            question = partial(predicted, self.owner.served.learner, found, interval, **how)
             columns, found, notes = await self._asked(question)
         finally:
             self.held -= len(body)
         skipped = [record(each) for each in found.bad]
         return reply({"predictions": in_rows(columns, found), "skipped": skipped, "notes": notes})
+
+    async def _remember(self, text: str | None) -> Remember | None:
+        """How the forecasts of a request are kept. text: for how long; None: not at all"""
+        if text is None:
+            return None
+        await self._check_writable()
+        forecasts = self.owner.served.forecasts
+        assert forecasts is not None
+        seconds = forecasts.keeping.seconds_of(text)
+
+        def remember(forecast: Forecast) -> list[str]:
+            try:
+                return forecasts.remember(forecast, seconds)
+            except sqlite3.Error as error:
+                raise ServiceError(503, "forecasts", f"{forecasts.path}: {error}", retry=5) from None
+
+        return remember
 
     async def recommend(self, request: Request) -> Response:
         media_type, body = await self._body(request)
@@ -215,7 +236,8 @@ class Service:
         if learned:
             wanted = wanted_to_learn(learner, self.limits.rows)
         else:
-            wanted = wanted_to_learn(learner, self.limits.rows)._replace(value=None, events=False)
+            wanted = wanted_to_learn(learner, self.limits.rows)
+            wanted = wanted._replace(value=None, events=False, forecasts=False)
         try:
             if len(body) > LARGE_BODY_BYTES:
                 return media_type, body, await run_in_threadpool(entries, body, media_type, wanted)

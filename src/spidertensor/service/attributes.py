@@ -6,10 +6,13 @@ In the journal such a request is in order with those to learn: a line about it, 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 
+from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError, Fault
 from spidertensor.learner.attributes import attribute_columns, refused
 from spidertensor.learner.learner import Learner
@@ -76,6 +79,24 @@ def with_types(learner: Learner, found: Entries) -> Entries:
         for place, reason in wrong.items()
     ]
     return found._replace(given=given).without(list(wrong), faults) if wrong else found._replace(given=given)
+
+
+def body_of(mode: str, columns: Mapping[str, Column]) -> bytes:
+    """A table that was read elsewhere, as the body of a request, a line for each node."""
+    lines = []
+    for row in zip(*map(_cells, columns.values()), strict=True):
+        try:
+            lines.append(orjson.dumps(dict(zip(columns, row, strict=True))))
+        except TypeError:
+            reason = "a cell that JSON does not have, such as bytes"
+            raise EntryError(reason, len(lines), kind="attribute", remedy="write it as text") from None
+    return b"\n".join(lines)
+
+
+def _cells(column: Any) -> list[Any]:
+    if isinstance(column, np.ndarray) and column.dtype.kind == "M" and column.dtype != "M8[D]":
+        return column.astype("M8[us]").tolist()  # of finer ones Python makes numbers
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
 def packed(body: bytes, media_type: str, mode: str) -> bytes:

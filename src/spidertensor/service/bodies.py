@@ -27,6 +27,7 @@ from spidertensor.spider.likelihoods import Likelihood
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 MEDIA_TYPES = {JSON: JSON, NDJSON: NDJSON, "application/jsonl": NDJSON, ARROW: ARROW}
 MAX_ID_CHARS = 1000  # or bytes
+FORECAST = "_forecast"  # column of rows to learn: the id of a forecast (forecasts.py)
 
 
 class Wanted(NamedTuple):
@@ -35,6 +36,7 @@ class Wanted(NamedTuple):
     modes:      the columns of ids
     value:      None for predictions, which need none, and for events, which are all 1
     attributes: columns that a body may have
+    forecasts:  rows may have ids of forecasts, in the column FORECAST
     """
 
     modes: Sequence[str]
@@ -43,6 +45,7 @@ class Wanted(NamedTuple):
     max_rows: int
     events: bool = False
     attributes: Sequence[str] = ()
+    forecasts: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -76,6 +79,8 @@ class Entries(NamedTuple):
 def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
     """Parse a body. ServiceError if it is not a list of rows at all; single bad rows go to `bad`."""
     bad: list[Fault] = []
+    if wanted.forecasts and FORECAST.encode() in body:
+        wanted = wanted._replace(attributes=(*wanted.attributes, FORECAST))
     if media_type == ARROW:
         raw, others, n = read_arrow(body, wanted.columns, wanted.attributes, wanted.max_rows, MAX_ID_CHARS)
         rows = np.arange(n)

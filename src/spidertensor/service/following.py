@@ -23,7 +23,7 @@ class Following:
     """See served.Served for its fields."""
 
     read_only = True
-    learned = checkpointed = saved_stream = rejects = surprises = None
+    learned = checkpointed = saved_stream = rejects = surprises = forecasts = None
     saved_entries = journal_bytes = 0
 
     def __init__(self, path: Path) -> None:

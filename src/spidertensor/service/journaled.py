@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 import orjson
 
+from spidertensor.estimator.forecast import no_forecast
 from spidertensor.faults import EntryError, Fault
+from spidertensor.learner.forecasts import joined as joined_forecasts
 from spidertensor.learner.learner import Learned, Learner
 from spidertensor.learner.position import Position
 from spidertensor.learner.warned import warned
 from spidertensor.method import Prediction
 from spidertensor.service import attributes
 from spidertensor.service.answers import Answer, Answers
-from spidertensor.service.bodies import Entries
+from spidertensor.service.bodies import FORECAST, Entries
 from spidertensor.service.errors import ServiceError, as_notes
+from spidertensor.service.forecasts import Forecasts
 from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of
-from spidertensor.service.journal import Journal, JournalError, Row
+from spidertensor.service.journal import Journal, JournalError
 from spidertensor.service.requests import (
     Outcome,
     Request,
@@ -35,7 +38,10 @@ from spidertensor.service.requests import (
     joined,
     journaled,
     skipped,
+    to_journal,
     unrepeated,
+    with_forecasts,
+    without_forecasts,
 )
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.surprises import Surprises
@@ -58,6 +64,12 @@ class JournaledLearner:
             self.answers = Answers(place, journal.about["id"])
         except sqlite3.OperationalError as error:
             raise JournalError(f"{place}: {error}", kind="answers") from None
+        place = learner.path.with_name(f"{learner.path.name}.forecasts")
+        try:
+            self.forecasts = Forecasts(place, journal.about["id"])
+        except sqlite3.Error as error:
+            remedy = "move it away to continue without the forecasts in it"
+            raise JournalError(f"{place}: {error}", kind="forecasts", remedy=remedy) from None
         self.surprises = Surprises(learner.estimator.likelihood_)
         self.learned = self.checkpointed = sequence
         self.saved_at: float | None = None
@@ -117,13 +129,14 @@ class JournaledLearner:
     def _learn_new(self, requests: list[Request]) -> list[Outcome]:
         if not requests:
             return []
+        requests = [self._with_forecasts(request) for request in requests]
         cuts = in_cuts(requests, is_new=self.learner.is_new)
         rows, sequence = [], self.sequence
         for cut in cuts:
             first = sequence + 1
             for each in cut:
                 sequence += 1
-                rows.append(Row(sequence, first, each.key, each.media_type, each.skip, each.body))
+                rows.append(to_journal(each, sequence, first))
         try:
             self.journal.append(rows)
         except JournalError as error:
@@ -134,6 +147,20 @@ class JournaledLearner:
         self.trouble.pop("journal", None)
         self.sequence = sequence
         return [outcome for cut in cuts for outcome in self._learn_cut(cut)]
+
+    def _with_forecasts(self, request: Request) -> Request:
+        """Look up the forecasts that the rows of a request name. The journal keeps what is found."""
+        ids, estimator = request.entries.given.get(FORECAST), self.learner.estimator
+        if ids is None or request.mode is not None:
+            return request
+        found = None
+        if not self.learner.is_new:
+            try:
+                found = self.forecasts.find(ids, no_forecast(estimator._fitted()))
+                self.trouble.pop("forecasts", None)
+            except (sqlite3.Error, EntryError) as error:
+                self.trouble["forecasts"] = f"{self.forecasts.path}: {error}"
+        return with_forecasts(request, found)
 
     def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
         """Learn requests in one call. The effect depends only on them and on the model."""
@@ -172,9 +199,11 @@ class JournaledLearner:
             left_out.extend(error.rows)
             faults.extend(self._faults(cut[0].entries, error))
 
-        before, (ids, values, given) = self.learner.entries, joined([request.entries for request in cut])
+        parts = [without_forecasts(request) for request in cut]
+        before, (ids, values, given) = self.learner.entries, joined([found for found, _ in parts])
         try:
-            learned = self.learner.learn(ids, values, refuse, given)
+            remembered = joined_forecasts([each for _, each in parts])
+            learned = self.learner.learn(ids, values, refuse, given, remembered)
         except EntryError as error:  # nothing was learned
             if len(cut) > 1:
                 return [self._learned_together([request])[0] for request in cut]
@@ -187,6 +216,7 @@ class JournaledLearner:
                 others = self._faults(found, error)
             others = others or [error]
             return [ServiceError(422, error.kind, error.reason, others=others)]
+        self.learner.scores.forecasts.unknown[()] += sum(request.unknown for request in cut)
         if len(learned.values):
             self.learner.score(learned)
             self.surprises.add(learned, self.learner.scores.entries)
@@ -224,7 +254,7 @@ class JournaledLearner:
             if request.messages is None:
                 update = learned.numbered.update
                 predicted = Prediction(*(each[at:end] for each in update[:3]))
-                outcomes.append(answer(request.entries, predicted, likelihood, before + end, notes))
+                outcomes.append(answer(request, predicted, likelihood, before + end, notes))
             else:  # a stream does not use predictions
                 outcomes.append(orjson.dumps({"skipped": skipped(request.entries)}))
             at = end
@@ -269,6 +299,7 @@ class JournaledLearner:
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.start_empty()
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
+            self.forecasts.drop_expired()
         except (OSError, sqlite3.Error, JournalError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or learner.path}: {reason}"
@@ -302,6 +333,7 @@ class JournaledLearner:
         finally:
             self.journal.close()
             self.answers.close()
+            self.forecasts.close()
 
 
 def _raised(error: EntryError) -> None:

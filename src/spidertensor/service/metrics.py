@@ -15,6 +15,13 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 GAUGES = {  # field of a snapshot -> name and help
     "error": ("spider_running_error", "running error (RMSE, or log loss for 0/1 values)"),
     "coverage": ("spider_running_coverage", "running share of values inside their 90 % intervals"),
+    "forecast_error": ("spider_forecast_error", "running error of remembered forecasts"),
+    "forecast_coverage": (
+        "spider_forecast_coverage",
+        "running share of values inside the 90 % intervals of their forecasts",
+    ),
+    "late_median": ("spider_late_seconds_median", "median time from a forecast to its value"),
+    "late_90": ("spider_late_seconds_90", "time from a forecast to its value that 90 % do not exceed"),
     "clipped": ("spider_running_clipped_ratio", "running share of entries that were clipped"),
     "noise": ("spider_noise", "standard deviation of an observation"),
     "queue": ("spider_queue_requests", "requests waiting"),
@@ -59,6 +66,10 @@ class Metrics:
         if not self._served.read_only:
             clipped = int(self._served.learner.scores.sums.n_clipped)
             yield CounterMetricFamily("spider_clipped_entries", "entries that were clipped", value=clipped)
+            counted = {"spider_forecasts": "forecasts", "spider_unknown_forecasts": "unknown_forecasts"}
+            abouts = ("remembered forecasts scored", "rows learned with a forecast that is not known")
+            for (name, field), about in zip(counted.items(), abouts, strict=True):
+                yield CounterMetricFamily(name, about, value=snapshot[field])
         if snapshot["stream"] is not None:
             yield from _stream_metrics(snapshot["stream"])
         floors = {name: snapshot[f"floor_{name}"] for name in ("mean", "biases")}

@@ -33,12 +33,12 @@ def _refer(name: str) -> dict[str, Any]:
 
 _ROW = {
     "type": "object",
-    "description": "One field per mode by its name; for learning also the value. Attributes, if the model has any: what is left out, the model remembers.",
+    "description": "One field per mode by its name; for learning also the value. Attributes, if the model has any: what is left out, the model remembers. _forecast: for learning, the forecast that /v1/predict?remember= gave.",
     "additionalProperties": True,
 }
 _PREDICTION = _object(
     {"mean": _NUMBER, "std": _NUMBER, "probability": _NUMBER, "low": _NUMBER, "high": _NUMBER,
-     "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}},
+     "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}, "forecast": _TEXT},
     description="mean and std of an observation, or the probability of a 1. null for a row that was skipped.",
 )  # fmt: skip
 _ERROR = _object(
@@ -53,7 +53,7 @@ _SCHEMAS = {
     "Note": _object({"kind": _TEXT, "message": _TEXT, "remedy": _TEXT}),
     "Learned": _object(
         {"learned": _WHOLE, "entries": _WHOLE, "predictions": _list(_refer("Prediction")), "repeated": {"type": "boolean"},
-         "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}
+         "forecasts": _object({"scored": _WHOLE, "unknown": _WHOLE}), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}
     ),
     "Described": _object({"described": _WHOLE, "repeated": {"type": "boolean"}, "notes": _list(_refer("Note"))}),
     "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}),
@@ -124,7 +124,8 @@ DESCRIPTION: dict[str, Any] = {
         "/v1/attributes/{mode}": {"post": _operation("describe nodes, one per row: adds and replaces their attributes", _refer("Described"),
                                                     f"404 {_OF_ROWS}", _ROWS, [_MODE, _KEY])},
         "/v1/predict": {"post": _operation("predict rows", _refer("Predicted"), _OF_ROWS, _ROWS, [
-            _ON_BAD, _query("interval", _NUMBER, "add low and high, the bounds of an interval with this coverage")])},
+            _ON_BAD, _query("interval", _NUMBER, "add low and high, the bounds of an interval with this coverage"),
+            _query("remember", _TEXT, "keep what is said for this long (30m, 3h, 2d), to be scored when the row is learned: adds forecast, to be sent as _forecast")])},
         "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,
                                              {JSON: {"schema": _refer("Recommendation")}})},
         "/v1/checkpoint": {"post": _operation("save the model now", _object({"position": _WHOLE, "entries": _WHOLE}),

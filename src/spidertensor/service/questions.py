@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import orjson
 
+from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.recommend import EXPLORE
 from spidertensor.faults import EntryError
@@ -15,6 +17,8 @@ from spidertensor.service.attributes import bad_cells
 from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError, as_notes
 from spidertensor.service.replies import id_of
+
+Remember: TypeAlias = Callable[[Forecast], list[str]]
 
 
 def as_interval(text: Any) -> float | None:
@@ -31,9 +35,12 @@ def as_interval(text: Any) -> float | None:
 
 
 def predicted(
-    learner: Learner, found: Entries, interval: float | None, *, skip: bool
+    learner: Learner, found: Entries, interval: float | None, *, skip: bool, remember: Remember | None = None
 ) -> tuple[dict[str, list[Any]], Entries, list[dict[str, Any]]]:
-    """Predict in columns; also returns the entries without those that `skip` leaves out, and notes."""
+    """Predict in columns; also returns the entries without those that `skip` leaves out, and notes.
+
+    remember: keeps the forecast of these rows, and returns an id for each
+    """
     likelihood = learner.estimator.likelihood_
     if interval is not None and not likelihood.intervals:
         reason = f"the model predicts a {likelihood.mean_name}, which has no interval"
@@ -41,24 +48,26 @@ def predicted(
     if not len(found.rows):
         return {likelihood.mean_name: []}, found, []
     try:
-        columns, notes = _predicted(learner, found, interval)
+        columns, notes = _predicted(learner, found, interval, remember)
     except EntryError as error:
         faults = bad_cells(learner, found, error)
         if not faults:
             raise
         if not skip:
             raise ServiceError(422, error.kind, error.reason, others=faults) from None
-        return predicted(learner, found.without_rows(faults), interval, skip=skip)
+        return predicted(learner, found.without_rows(faults), interval, skip=skip, remember=remember)
     return columns, found, notes
 
 
 def _predicted(
-    learner: Learner, found: Entries, interval: float | None
+    learner: Learner, found: Entries, interval: float | None, remember: Remember | None
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     estimator: Any = learner.estimator
     names = None if estimator._schema is None else tuple(learner.id_columns)
     ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
     with warned() as warnings:
+        # first: a model of events has none
+        tokens = {} if remember is None else {"forecast": remember(estimator.forecast(ids))}
         if likelihood.intervals:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}
@@ -68,7 +77,8 @@ def _predicted(
             columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
     seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
-    return {name: column.tolist() for name, column in columns.items()} | {"seen": seen}, as_notes(warnings)
+    lists = {name: column.tolist() for name, column in columns.items()}
+    return lists | {"seen": seen} | tokens, as_notes(warnings)
 
 
 def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -11,11 +12,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from spidertensor.estimator.forecast import Forecast
+from spidertensor.estimator.inputs import Column
 from spidertensor.learner.first_batch import first_alone
+from spidertensor.learner.forecasts import Remembered
 from spidertensor.learner.learner import Learner
 from spidertensor.method import Prediction
 from spidertensor.service import attributes
-from spidertensor.service.bodies import Entries, Wanted, entries
+from spidertensor.service.bodies import FORECAST, NDJSON, Entries, Wanted, entries
 from spidertensor.service.cells import joined_cells
 from spidertensor.service.errors import ServiceError, record
 from spidertensor.service.from_stream import MESSAGES, Messages, unpacked
@@ -23,6 +27,7 @@ from spidertensor.service.journal import Row
 from spidertensor.service.replies import in_rows
 from spidertensor.spider.likelihoods import Likelihood
 
+FORECASTS = "application/x-spider-forecasts"  # in the journal; never accepted from a client
 Outcome = bytes | ServiceError
 Given = Mapping[str, NDArray[Any]]  # attributes by name
 
@@ -37,10 +42,63 @@ class Request(NamedTuple):
     key: str | None = None
     messages: Messages | None = None  # if it came from a stream
     mode: str | None = None  # of the nodes that it describes (attributes.py); None if it is to learn
+    remembered: Remembered | None = None  # forecasts that its rows name, by their places in FORECAST
+    unknown: int = 0  # rows that name a forecast which is not known
 
     @property
     def digest(self) -> bytes:
         return hashlib.sha256(b"%d %s\n" % (self.skip, self.media_type.encode()) + self.body).digest()
+
+
+def describing(mode: str, columns: Mapping[str, Column], learner: Learner) -> Request:
+    """A request for a table that did not come from a client. EntryError if a cell cannot be sent."""
+    body = attributes.body_of(mode, columns)
+    found = attributes.table(body, NDJSON, learner, mode, len(body))
+    whole = attributes.packed(body, NDJSON, mode)
+    return Request(found, whole, attributes.ATTRIBUTES, mode=mode)
+
+
+def with_forecasts(request: Request, found: Remembered | None) -> Request:
+    """The request with the forecasts that its rows name. found: for each of its rows"""
+    entries = request.entries
+    ids = entries.given[FORECAST]
+    known = np.zeros(len(ids), bool) if found is None else found.given
+    named = np.array([each is not None and each == each for each in ids.tolist()], bool)
+    places = np.where(known, np.arange(len(ids)), -1)
+    entries = entries._replace(given={**entries.given, FORECAST: places})
+    return request._replace(entries=entries, remembered=found, unknown=int((named & ~known).sum()))
+
+
+def without_forecasts(request: Request) -> tuple[Entries, tuple[Remembered | None, int]]:
+    """Its entries without the column of forecasts; and the forecasts, with the number of entries."""
+    entries, found = request.entries, None
+    if FORECAST in entries.given:
+        given = {name: column for name, column in entries.given.items() if name != FORECAST}
+        if request.remembered is not None:
+            found = request.remembered.at(entries.given[FORECAST])
+        entries = entries._replace(given=given)
+    return entries, (found, len(entries.rows))
+
+
+def to_journal(request: Request, sequence: int, cut: int) -> Row:
+    """The request as a row of the journal, with the forecasts that it uses: these may be gone at a replay."""
+    media_type, body = request.media_type, request.body
+    if request.remembered is not None:
+        forecast, late = request.remembered
+        about = {"media_type": media_type, "shape": forecast.numbers.shape, "model": forecast.model}
+        numbers = np.concatenate([forecast.numbers.reshape(-1), late]).astype("<f8")
+        media_type, body = FORECASTS, orjson.dumps(about) + b"\n" + numbers.tobytes() + body
+    return Row(sequence, cut, request.key, media_type, request.skip, body)
+
+
+def _from_journal(packed: bytes) -> tuple[bytes, str, Remembered]:
+    """The inverse: the body, its media type, and the forecasts."""
+    line, _, rest = packed.partition(b"\n")
+    about = orjson.loads(line)
+    size = math.prod(about["shape"])
+    numbers = np.frombuffer(rest[: 8 * (size + about["shape"][0])], "<f8")
+    forecast = Forecast(numbers[:size].reshape(about["shape"]), *about["model"])
+    return rest[8 * len(numbers) :], about["media_type"], Remembered(forecast, numbers[size:])
 
 
 def journaled(row: Row, wanted: Wanted, learner: Learner) -> Request:
@@ -52,8 +110,11 @@ def journaled(row: Row, wanted: Wanted, learner: Learner) -> Request:
     if row.media_type == MESSAGES:
         found, messages = unpacked(row.body, wanted)
         return Request(found, row.body, row.media_type, row.skip, row.key, messages)
-    found = entries(row.body, row.media_type, wanted)
-    return Request(found, row.body, row.media_type, row.skip, row.key)
+    body, media_type, remembered = row.body, row.media_type, None
+    if row.media_type == FORECASTS:
+        body, media_type, remembered = _from_journal(row.body)
+    request = Request(entries(body, media_type, wanted), body, media_type, row.skip, row.key)
+    return with_forecasts(request, remembered) if FORECAST in request.entries.given else request
 
 
 def unrepeated(requests: Sequence[Request]) -> Iterator[list[Request]]:
@@ -95,18 +156,26 @@ def joined(parts: Sequence[Entries]) -> tuple[list[NDArray[Any]], NDArray[np.flo
 
 
 def answer(
-    found: Entries, predicted: Prediction, likelihood: Likelihood, total: int, notes: list[dict[str, Any]]
+    request: Request, predicted: Prediction, likelihood: Likelihood, total: int, notes: list[dict[str, Any]]
 ) -> bytes:
     """The answer to a request, as JSON.
 
     predicted: for the good rows, before they were learned
     total:     entries of the model, including these
     """
+    found, more = request.entries, {}
+    if FORECAST in found.given:
+        scored = int((found.given[FORECAST] >= 0).sum())
+        more["forecasts"] = {"scored": scored, "unknown": request.unknown}
+        if request.unknown:
+            message = f"{request.unknown} forecasts are not known, or no longer: learned without them"
+            remedy = "remember forecasts for as long as values may take"
+            notes = [*notes, {"kind": "forecast", "message": message, "remedy": remedy}]
     columns = {likelihood.mean_name: likelihood.expected(*predicted[:2]).tolist()}
     if likelihood.intervals:
         columns["std"] = likelihood.std(*predicted).tolist()
     reply = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}
-    return orjson.dumps(reply | {"skipped": skipped(found), "notes": notes})
+    return orjson.dumps(reply | more | {"skipped": skipped(found), "notes": notes})
 
 
 def skipped(found: Entries) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from spidertensor.learner.learner import Learner
 from spidertensor.service.bodies import Wanted
+from spidertensor.service.forecasts import Forecasts
 from spidertensor.service.from_stream import Rejects
 from spidertensor.service.requests import Outcome, Request
 from spidertensor.service.surprises import Surprises
@@ -24,6 +25,7 @@ class Served(Protocol):
     trouble:      "journal" or "checkpoint" -> why it cannot be written or read
     rejects:      where messages of a stream that cannot be learned are recorded
     surprises:    None if read-only, since there are no scores
+    forecasts:    those that clients asked to remember; None if read-only
     """
 
     @property
@@ -48,6 +50,8 @@ class Served(Protocol):
     def rejects(self) -> Rejects | None: ...
     @property
     def surprises(self) -> Surprises | None: ...
+    @property
+    def forecasts(self) -> Forecasts | None: ...
 
     def warm_up(self) -> None: ...
     def replay(self) -> int: ...
@@ -68,4 +72,5 @@ def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> Wanted:
         max_rows,
         estimator.learns_events,
         learner.attributes,
+        forecasts=True,
     )

@@ -19,7 +19,10 @@ from spidertensor.service.served import Served
 
 EVERY_S = 1.0  # between two snapshots
 HISTORY_POINTS = 1800
-CURVES = ("time", "entries", "rate", "error", "floor_mean", "floor_biases", "coverage", "clipped", "noise")
+CURVES = (
+    "time", "entries", "rate", "error", "floor_mean", "floor_biases", "coverage", "clipped", "noise",
+    "forecast_error", "forecast_coverage",
+)  # fmt: skip
 
 # Thresholds of alarms
 MIN_ENTRIES = 1000  # fewer say little
@@ -110,6 +113,9 @@ def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]
         found.append(("clipped", f"{snapshot['clipped']:.1%} of the entries are clipped"))
     if snapshot["coverage"] is not None and abs(snapshot["coverage"] - COVERAGE) > COVERAGE_OFF:
         found.append(("coverage", f"90 % intervals cover {snapshot['coverage']:.1%}"))
+    covered = snapshot["forecast_coverage"] if snapshot["forecasts"] >= MIN_ENTRIES else None
+    if covered is not None and abs(covered - COVERAGE) > COVERAGE_OFF:
+        found.append(("forecasts", f"90 % intervals of forecasts cover {covered:.1%}"))
     return found
 
 
@@ -121,6 +127,12 @@ def running(scores: Scores) -> dict[str, Any]:
         "coverage": scores.coverage,
         "clipped": scores.clipped,
         "scored": scores.entries,
+        "forecast_error": scores.forecast_error,
+        "forecast_coverage": scores.forecasts.coverage,
+        "forecasts": int(scores.forecasts.entries),
+        "unknown_forecasts": int(scores.forecasts.unknown),
+        "late_median": scores.forecasts.late_quantile(0.5),
+        "late_90": scores.forecasts.late_quantile(0.9),
     }
 
 

@@ -7,7 +7,7 @@ histogram that forgets. Intervals use its quantiles in place of the normal distr
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,52 @@ class Histogram(NamedTuple):
     mass: NDArray[np.float64]  # (N_BINS,)
 
 
+class ForecastScores(NamedTuple):
+    """Residuals of forecasts: predictions made some time before their entries were learned.
+
+    share: of recent entries that came with a forecast, at entry number `latest`, the last that did
+    """
+
+    mass: NDArray[np.float64]  # (N_BINS,)
+    entries: NDArray[np.int64]  # number of forecasts scored
+    share: NDArray[np.float64]
+    latest: NDArray[np.int64]
+
+
+class RestScores(NamedTuple):
+    """Residuals of entries that the model predicted at rest, when it had learned `at` entries."""
+
+    mass: NDArray[np.float64]  # (N_BINS,)
+    entries: NDArray[np.int64]
+    at: NDArray[np.int64]
+
+
+def start_of_forecasts() -> ForecastScores:
+    return ForecastScores(start().mass, np.zeros((), np.int64), np.zeros(()), np.zeros((), np.int64))
+
+
+def start_at_rest() -> RestScores:
+    return RestScores(start().mass, np.zeros((), np.int64), np.zeros((), np.int64))
+
+
 def start() -> Histogram:
     cdf = ndtr(EDGES)
     cdf[0], cdf[-1] = 0, 1
     return Histogram(START_ENTRIES * np.diff(cdf))
 
 
-def quantile(histogram: Histogram, probability: float) -> float:
-    """The residual with this share of the mass below it; within a bin the mass is uniform."""
+def quantile(histogram: Histogram, probability: Any) -> Any:
+    """The residual with this share of the mass below it, or several; within a bin the mass is uniform."""
     cdf = np.concatenate([[0.0], np.cumsum(histogram.mass)])
-    return float(np.interp(probability * cdf[-1], cdf, EDGES))
+    return np.interp(np.asarray(probability) * cdf[-1], cdf, EDGES)
+
+
+@kernel(**COMPILE | {"fastmath": False})
+def note_shares(share, latest, numbers):
+    """The entries with these numbers came with forecasts; others are inferred from the gaps."""
+    for number in numbers:
+        share[()] = share[()] * (1 - 1 / MEMORY_ENTRIES) ** (number - latest[()]) + 1 / MEMORY_ENTRIES
+        latest[()] = number
 
 
 @kernel(**COMPILE)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
-from spidertensor.spider.calibration import Histogram
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
+from spidertensor.spider.forecasts import Said, histogram, update_of_forecasts
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
 from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
@@ -47,10 +47,25 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitteeMethod(Method):
-    """A Method whose CommitteeStates can be prepared for calls with few entries."""
+class ForecastingMethod(Method):
+    """A Method of several members, which can score what they said earlier (section 21).
 
-    ready: Callable[[CommitteeState], ReadyCommittee | None]  # None if the members do not support it
+    forecast:  `predict`, and what each member says
+    update_by: `update` that scores forecasts, where there are any, in place of predictions just before
+    """
+
+    forecast: Callable[[Any, NDArray[np.integer], Bags | None], tuple[Prediction, Said]]
+    update_by: Callable[[Any, Batch, Said], tuple[Any, Update]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitteeMethod(ForecastingMethod):
+    """The same with CommitteeStates, which can be prepared for calls with few entries.
+
+    ready: prepares a state; None if the members do not support it
+    """
+
+    ready: Callable[[CommitteeState], ReadyCommittee | None]
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -94,9 +109,7 @@ def committee(
         return start(states, likelihood)
 
     def update(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
-        entries = int(state.counts.entries)
-        if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
-            raise RuntimeError(OUT_OF_STEP)
+        check_in_step(state)
         if len(batch.value) < MANY_ENTRIES and (found := ready(state)) is not None:
             learned = found.learn(batch)
             if learned is not None:
@@ -104,12 +117,19 @@ def committee(
         with deferred_interrupts():  # all members must learn the same entries
             return learn(state, batch)
 
-    def learn(state: CommitteeState, batch: Batch) -> tuple[CommitteeState, Update]:
+    def update_by(state: CommitteeState, batch: Batch, said: Said) -> tuple[CommitteeState, Update]:
+        check_in_step(state)
+        with deferred_interrupts():
+            return learn(state, batch, said)
+
+    def learn(state: CommitteeState, batch: Batch, said: Said | None = None) -> tuple[CommitteeState, Update]:
         results = run(lambda m: members[m].update(state.members[m], batch), len(batch.value))
         state = state._replace(members=tuple(after for after, _ in results))
         parts = np.array([update[:4] for _, update in results])
         rejected = sum(update.rejected for _, update in results)
         value = np.require(batch.value, np.float64, LAYOUT)
+        if said is not None:
+            return update_of_forecasts(state, likelihood, clip, value, parts, rejected, said)
         return state, update_of_members(state, likelihood, clip, value, parts, rejected)
 
     known: Any = None, None  # the last state, and its ReadyCommittee
@@ -124,20 +144,37 @@ def committee(
         return found
 
     def predict(state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
-        if len(index) < MANY_ENTRIES and (found := ready(state)) is not None:
-            prediction = found.predict(index, bags)
-            if prediction is not None:
-                return prediction
         predicted = []
         for start in range(0, max(len(index), 1), BLOCK_ENTRIES):
             rows = index[start : start + BLOCK_ENTRIES]
             of = None if bags is None else bags.part(start, start + len(rows))
-            parts = run(lambda m, rows=rows, of=of: members[m].predict(state.members[m], rows, of), len(rows))
-            predicted.append(mixed(likelihood, state.weights[:, None], parts))
-        return Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
+            predicted.append(mixed(likelihood, state.weights[:, None], parts(state, rows, of)))
+        return (
+            predicted[0]
+            if len(predicted) == 1
+            else Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
+        )
 
-    def quantile(state: CommitteeState, probability: float) -> float:
-        return calibration.quantile(Histogram(*state.residuals), probability)
+    def parts(
+        state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
+    ) -> NDArray[np.float64]:
+        """(M, 3, n) mean, var and noise of each member's prediction."""
+        if len(index) < MANY_ENTRIES and (found := ready(state)) is not None:
+            predicted = found.parts(index, bags)
+            if predicted is not None:
+                return predicted[:, :3]
+        return np.array(run(lambda m: members[m].predict(state.members[m], index, bags), len(index)))
+
+    def forecast(
+        state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
+    ) -> tuple[Prediction, Said]:
+        said = Said(parts(state, index, bags), np.repeat(state.weights[:, None], len(index), axis=1))
+        return mixed(likelihood, said.weights, said.parts), said
+
+    def quantile(state: CommitteeState, probability: Any) -> Any:
+        residuals = histogram(state, "auto")
+        assert residuals is not None  # there is a quantile only where there are intervals
+        return calibration.quantile(residuals, probability)
 
     def run(work: Callable[[int], T], n_entries: int) -> list[T]:
         n = min(threads or cores(), len(members)) if n_entries >= MANY_ENTRIES else 1
@@ -145,7 +182,21 @@ def committee(
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
     calibrated = quantile if likelihood.intervals else None
-    return CommitteeMethod(init, update, predict, unit, calibrated, ready=ready)
+    own: dict[str, Any] = {"ready": ready, "forecast": forecast, "update_by": update_by}
+    return CommitteeMethod(init, update, predict, unit, calibrated, **own)
+
+
+def updated(
+    method: ForecastingMethod, state: CommitteeState, batch: Batch, said: Said | None
+) -> tuple[CommitteeState, Update]:
+    """Update a model with entries, some of which come with what was said about them earlier."""
+    return method.update(state, batch) if said is None else method.update_by(state, batch, said)
+
+
+def check_in_step(state: CommitteeState) -> None:
+    entries = int(state.counts.entries)
+    if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
+        raise RuntimeError(OUT_OF_STEP)
 
 
 def _same_arrays(a: CommitteeState, b: CommitteeState) -> bool:

@@ -60,3 +60,7 @@ class CustomSizes(Network):
     @property
     def n_weights(self) -> int:
         return sum(map(math.prod, self.layers))
+
+    @property
+    def has_deep(self) -> bool:
+        return True

@@ -1,9 +1,9 @@
 """Streams of events, without zeros: after each event some negatives are learned: mathematics.md section 16.
 
 An event is an entry of value 1. A negative is the same entry with value 0 and the node of one mode replaced
-by another one seen before. Which one depends only on the model's seed and the event's number, so cuts,
-resumes and engines agree. All members of a committee learn the same entries, so their predictions can be
-compared.
+by another one seen before. Which one depends only on the model's seed, the event's number and, in several
+passes (event_passes.py), the pass, so cuts, resumes and engines agree. All members of a committee learn the
+same entries, so their predictions can be compared.
 
 `events` wraps the Method of a committee, whose state holds `draws`. Entries are made for a block of events at
 a time, so memory does not grow with the length of a call.
@@ -107,18 +107,13 @@ def events(method: M, rule: Rule, attributes: EventBags | None = None) -> M:
         """Learn a block of events and their negatives."""
         entries = int(state.counts.entries)
         state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
-        made = _made(state.draws, rule, int(state.members[0].seed), index)
-        if bags is not None:
-            if attributes is None:
-                raise ValueError(IDS_ONLY)
-            of_made = attributes.made(bags, made.event, made.replaced, made.batch.index)
-            made = made._replace(batch=made.batch._replace(bags=of_made))
+        batch = made(state.draws, rule, int(state.members[0].seed), index).with_bags(bags, attributes)
         try:
-            after, update = method.update(state, made.batch)
+            after, update = method.update(state, batch)
         finally:  # an interrupt comes before these entries are learned or after all of them are
-            if int(state.counts.entries) == entries + len(made.batch.value):
-                _commit(state.draws, rule, index)
-        return after, _update_of_events(update, made.first)
+            if int(state.counts.entries) == entries + len(batch.value):
+                commit(state.draws, rule, index)
+        return after, update_of_events(update, batch.value)
 
     return replace(method, init=init, update=update)
 
@@ -147,10 +142,10 @@ def around(method: Method, rule: Rule) -> Method:
         if bags is not None:
             raise ValueError(IDS_ONLY)
         draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
-        made = _made(draws, rule, int(state.seed), index)
-        after, update = method.update(state.state, made.batch)
-        _commit(draws, rule, index)
-        return Around(after, draws, state.seed), _update_of_events(update, made.first)
+        batch = made(draws, rule, int(state.seed), index).batch
+        after, update = method.update(state.state, batch)
+        commit(draws, rule, index)
+        return Around(after, draws, state.seed), update_of_events(update, batch.value)
 
     def predict(state: Around, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
         return method.predict(state.state, index, bags)
@@ -173,35 +168,50 @@ def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, U
     return state, updates[0] if len(updates) == 1 else joined(updates)
 
 
-class _Made(NamedTuple):
-    batch: Batch  # events and negatives
-    first: NDArray[np.int64]  # (n,) positions of the events in the batch
+class Made(NamedTuple):
+    """Events and their negatives, without attributes."""
+
+    batch: Batch
     event: NDArray[np.int64]  # of each entry of the batch
     replaced: NDArray[np.int64]  # the mode whose node was drawn, -1 for an event
+    first: int  # the number of the first event
+
+    def with_bags(self, bags: Bags | None, attributes: EventBags | None) -> Batch:
+        """The entries with their attributes. bags: of the events"""
+        if bags is None:
+            return self.batch
+        if attributes is None:
+            raise ValueError(IDS_ONLY)
+        made = attributes.made(bags, self.event, self.replaced, self.batch.index, self.first)
+        return self.batch._replace(bags=made)
 
 
-def _made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64]) -> _Made:
-    """Make the entries of a block of events: the events and their negatives."""
-    first = int(draws.events)
+def made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64], visit: int = 0) -> Made:
+    """Make the entries of a block of events: the events and their negatives.
+
+    visit: how often these events were learned before. If they were, `draws` counts them already
+    """
+    first, n = int(draws.events), rule.negatives
     number = first + np.arange(len(index))[:, None]
     # (n, negatives) which mode of rule.over gets another node: negatives take turns
-    turn = (number * rule.negatives + np.arange(rule.negatives)) % len(rule.over)
+    turn = (number * n + np.arange(n)) % len(rule.over)
     drawn = np.empty(turn.shape, np.int64)
     for place, mode in enumerate(rule.over):
         nodes, is_on = np.ascontiguousarray(index[:, mode]), turn == place
         if draws.popularity:
-            draw_by_popularity(key, first, nodes, *draws.popularity[place], rule.power, is_on, drawn)
+            of = draws.popularity[place]
+            draw_by_popularity(key, first, nodes, *of, rule.power, is_on, drawn, visit)
         else:
-            draw_alike(key, first, nodes, draws.seen[place], is_on, drawn)
+            draw_alike(key, first, nodes, draws.seen[place], is_on, drawn, visit)
     modes = np.array(rule.over, np.int64)[turn]
-    made, value, at = with_negatives(index, modes, drawn)
+    entries, value = with_negatives(index, modes, drawn)
     event = np.repeat(np.arange(len(index)), 1 + (drawn >= 0).sum(axis=1))
     replaced = np.full(len(value), -1)
     replaced[value == 0] = modes[drawn >= 0]
-    return _Made(Batch(made, value), at, event, replaced)
+    return Made(Batch(entries, value), event, replaced, first)
 
 
-def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
+def commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
     """Count these events as learned."""
     draws.events[()] += len(index)
     np.maximum(draws.seen, index[:, list(rule.over)].max(axis=0, initial=-1) + 1, out=draws.seen)
@@ -210,42 +220,45 @@ def _commit(draws: Draws, rule: Rule, index: NDArray[np.int64]) -> None:
 
 
 @kernel(**COMPILE)
-def draw_alike(key, first, nodes, seen, is_on, drawn):
+def draw_alike(key, first, nodes, seen, is_on, drawn, visit):
     """Draw uniformly among the other nodes seen so far; -1 if there is none.
 
     Fills drawn (n, negatives) where `is_on`, for events from number `first` on that have these `nodes`.
+    visit: how often they were learned before; other draws each time
     """
+    at = visit * drawn.shape[1]
     for i in range(len(nodes)):
         seen = max(seen, nodes[i] + 1)
         for j in range(drawn.shape[1]):
             if is_on[i, j]:
                 node = np.int64(-1)
                 if seen > 1:
-                    node = np.int64(uniform(key, first + i, j) * (seen - 1))
+                    node = np.int64(uniform(key, first + i, at + j) * (seen - 1))
                     node += node >= nodes[i]
                 drawn[i, j] = node
 
 
 @kernel(**COMPILE)
-def draw_by_popularity(key, first, nodes, times, tree, power, is_on, drawn):
+def draw_by_popularity(key, first, nodes, times, tree, power, is_on, drawn, visit):
     """`draw_alike`, but by popularity; each event counts for its own draws and those of later events."""
+    at, count = visit * drawn.shape[1], np.int64(visit == 0)
     for i in range(len(nodes)):
-        own = set_times(times, tree, nodes[i], power, times[nodes[i]] + 1)
+        own = set_times(times, tree, nodes[i], power, times[nodes[i]] + count)
         others, below = before(tree, len(tree)) - own, before(tree, nodes[i])
         for j in range(drawn.shape[1]):
             if is_on[i, j]:
                 node = np.int64(-1)
                 if others > 0:
-                    place = min(np.int64(uniform(key, first + i, j) * others), others - 1)
+                    place = min(np.int64(uniform(key, first + i, at + j) * others), others - 1)
                     node = node_at(tree, place + own * (place >= below))
                 drawn[i, j] = node
     for i in range(len(nodes)):  # undo the counts: the events may not be learned after all
-        set_times(times, tree, nodes[i], power, times[nodes[i]] - 1)
+        set_times(times, tree, nodes[i], power, times[nodes[i]] - count)
 
 
 @kernel(**COMPILE)
 def with_negatives(index, modes, drawn):
-    """Index and value of each event followed by its negatives, and (n,) the positions of the events.
+    """Index and value of each event followed by its negatives.
 
     modes, drawn (n, negatives): the mode whose node is replaced, and by which node; -1: no negative
     """
@@ -254,10 +267,9 @@ def with_negatives(index, modes, drawn):
     for i in range(n):
         for j in range(negatives):
             size += drawn[i, j] >= 0
-    made, value, first = np.empty((size, index.shape[1]), np.int64), np.zeros(size), np.empty(n, np.int64)
+    made, value = np.empty((size, index.shape[1]), np.int64), np.zeros(size)
     at = 0
     for i in range(n):
-        first[i] = at
         made[at] = index[i]
         value[at] = 1.0
         at += 1
@@ -266,11 +278,12 @@ def with_negatives(index, modes, drawn):
                 made[at] = index[i]
                 made[at, modes[i, j]] = drawn[i, j]
                 at += 1
-    return made, value, first
+    return made, value
 
 
-def _update_of_events(update: Update, first: NDArray[np.int64]) -> Update:
-    """The Update of all entries reduced to their events."""
+def update_of_events(update: Update, value: NDArray[np.float64]) -> Update:
+    """The Update of events and negatives, which have these values, reduced to the events."""
+    first = np.flatnonzero(value == 1)
     mean, var, noise = (part[first] for part in update[:3])
     log_evidence = np.add.reduceat(update.log_evidence, first) if len(first) else update.log_evidence
     return update._replace(mean=mean, var=var, noise=noise, log_evidence=log_evidence)

@@ -25,14 +25,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Bags, Batch, Method, Prediction, Update, check_index
+from spidertensor.method import Bags, Batch, Method, Update, check_index
 from spidertensor.spider.bags import plain
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import SequentialMethod, run_models
 from spidertensor.spider.sequential_record import RECORD, Record, point_to
-from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, mixed, update_of_members
+from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, update_of_members
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
+Bag: TypeAlias = Sequence[tuple[int, int, float]]  # table, row and weight of an entry's attributes, each once
 EntryNumbers: TypeAlias = tuple[float, float, float, float, int, int, int, float | None]
 
 _NO_VALUES = np.empty(0)
@@ -95,6 +96,7 @@ class ReadyCommittee:
         mass = mass_of(state, likelihood)
         self._calibrated, self._mix = len(mass) > 0, likelihood.mix
         self._in_one_kernel = likelihood.normal or not likelihood.intervals
+        self._bag, self._points_to_bag = _empty_bag(16), False
         self._mix_one = (
             *(state.weights, tuple(state.counts), mass),
             *(self._parts, self._value, self._clip, self._before, self._out),
@@ -136,27 +138,53 @@ class ReadyCommittee:
     def _run(self, learning: bool, index, value, bags: Bags | None, parts) -> tuple[int, int]:
         """run_models; the records point to the attributes only while it runs."""
         if bags is None:
+            if self._points_to_bag:
+                self._point_to(None)
             return run_models(learning, 0, index, value, self._records, self._like, parts)
-        point_to(self._records, bags)
+        self._point_to(bags)
         try:
             return run_models(learning, 0, index, value, self._records, self._like, parts)
         finally:
-            point_to(self._records, None)
+            self._point_to(None)
+
+    def _point_to(self, bags: Bags | None) -> None:
+        point_to(self._records, bags)
+        self._points_to_bag = bags is self._bag
+
+    def _put(self, nodes: Sequence[int], bag: Bag | None) -> None:
+        """Write one entry where the kernel reads it. Its attributes stay in place from call to call."""
+        for mode, node in enumerate(nodes):
+            self._index[0, mode] = node
+        if bag is None:
+            if self._points_to_bag:
+                self._point_to(None)
+            return
+        if len(bag) > len(self._bag.table):
+            self._bag, self._points_to_bag = _empty_bag(2 * len(bag)), False
+        start, table, row, weight = self._bag
+        start[1] = len(bag)
+        for at, element in enumerate(bag):
+            table[at], row[at], weight[at] = element
+        if not self._points_to_bag:
+            self._point_to(self._bag)
 
     def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
         return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
 
-    def predict(self, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction | None:
-        """Predict these rows; None if the array's layout does not suit the kernel."""
+    def parts(self, index: NDArray[np.integer], bags: Bags | None = None) -> NDArray[np.float64] | None:
+        """(M, 4, n) mean, var and noise of these rows by each member, and a row without meaning.
+
+        None if the array's layout does not suit the kernel.
+        """
         if not _plain(index, np.int64, (len(index), self._n_modes)):
             return None
         parts = np.empty((len(self._records), 4, len(index)))
         bags = self._checked(index, bags)
         with self._busy:
             self._run(False, index, _NO_VALUES, bags, parts)
-        return mixed(self._likelihood, self._state.weights[:, None], parts)
+        return parts
 
-    def learn_one(self, nodes: Sequence[int], value: float) -> EntryNumbers | None:
+    def learn_one(self, nodes: Sequence[int], value: float, bag: Bag | None = None) -> EntryNumbers | None:
         """`learn` for one entry; None also if the members are out of step."""
         entries = self._entries.item()
         if (
@@ -166,10 +194,9 @@ class ReadyCommittee:
         ):
             return None
         if not self._in_one_kernel:
-            return _numbers(self.learn(Batch(np.array([nodes], np.int64), np.array([value]))))
+            return _numbers(self.learn(Batch(np.array([nodes], np.int64), np.array([value]), _bags_of(bag))))
         with self._busy:
-            for mode, node in enumerate(nodes):
-                self._index[0, mode] = node
+            self._put(nodes, bag)
             self._value[0] = value
             try:
                 stopped, rejected = run_models(
@@ -187,15 +214,28 @@ class ReadyCommittee:
             mean, var, noise, log_evidence, below, _ = self._numbers.tolist()
         return mean, var, noise, log_evidence, rejected, refused, clipped, below if self._calibrated else None
 
-    def predict_one(self, nodes: Sequence[int]) -> tuple[float, float, float]:
+    def predict_one(self, nodes: Sequence[int], bag: Bag | None = None) -> tuple[float, float, float]:
         """Mean, var and noise of one entry, as in a Prediction."""
         with self._busy:
-            for mode, node in enumerate(nodes):
-                self._index[0, mode] = node
+            self._put(nodes, bag)
             run_models(False, 0, self._index, self._value, self._records, self._like, self._parts)
             self._mix(self._weights, self._parts, self._out)
             mean, var, noise, *_ = self._numbers.tolist()
         return mean, var, noise
+
+
+def _empty_bag(room: int) -> Bags:
+    return Bags(
+        np.zeros(2, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.float32)
+    )
+
+
+def _bags_of(bag: Bag | None) -> Bags | None:
+    if bag is None:
+        return None
+    table, row, weight = zip(*bag, strict=True) if bag else ((), (), ())
+    start = np.array([0, len(bag)], np.int64)
+    return Bags(start, np.array(table, np.int64), np.array(row, np.int64), np.array(weight, np.float32))
 
 
 def _numbers(update: Update | None) -> EntryNumbers | None:

@@ -146,7 +146,8 @@ def _start_afresh(state: State, network: Network, prior: Prior, *, keep_means: b
     if keep_means:
         for part, mean in zip(parts, means, strict=True):
             part.mean[:] = mean
-    state.stream.log_noise[:] = 0
+    state.stream.squares[:] = posterior.SQUARES_AT_FIRST
+    state.stream.level_noise[:], state.stream.level_noise_var[:] = 0, posterior.LEVEL_NOISE_VAR
 
 
 def _copy(source: tuple, target: tuple) -> None:

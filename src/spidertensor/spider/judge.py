@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     weights: NDArray[np.float64]  # (M,) that the mixture should have
     noise: NDArray[np.float64]  # (M,) factors on the noise of the members
     mixture: Prediction  # of the slice, with these
-    log_score: float  # mean log evidence of the mixture
+    log_score: float  # mean log evidence of the mixture; for events, of each among its negatives
 
 
 def judged(likelihood: Likelihood, predictions: Sequence[Prediction], value: NDArray[np.float64]) -> Verdict:
@@ -37,11 +37,33 @@ def judged(likelihood: Likelihood, predictions: Sequence[Prediction], value: NDA
         for m, (mean, var, noise) in enumerate(predictions):
             factors[m] = np.minimum((value - mean) ** 2 / (var + noise), LARGEST_SQUARE).mean()
     parts = [each._replace(noise=each.noise * f) for each, f in zip(predictions, factors, strict=True)]
-    log_p = np.array([likelihood.log_evidence(value, *part) for part in parts])
+    weights, log_score = stacked(np.array([likelihood.log_evidence(value, *part) for part in parts]))
+    return Verdict(weights, factors, mixed(likelihood, weights[:, None], parts), log_score)
+
+
+def judged_events(
+    likelihood: Likelihood, predictions: Sequence[Prediction], value: NDArray[np.float64]
+) -> Verdict:
+    """The same for events, each followed by its negatives: by how probable each event is among these.
+
+    That is what ranks. By the log score of single entries a member that ranks badly has nearly the weight of
+    one that ranks well.
+    """
+    first, log_p, one = np.flatnonzero(value == 1), [], np.ones(len(value))
+    for each in predictions:
+        log_odds = likelihood.log_evidence(one, *each) - likelihood.log_evidence(0 * one, *each)
+        log_p.append(log_odds[first] - np.logaddexp.reduceat(log_odds, first))
+    weights, log_score = stacked(np.array(log_p))
+    mixture = mixed(likelihood, weights[:, None], predictions)
+    return Verdict(weights, np.ones(len(weights)), mixture, log_score)
+
+
+def stacked(log_p: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """(M,) weights with the best mean log score of a mixture, and that score. log_p (M, n): by each member"""
     good = np.isfinite(log_p).all(axis=0)
-    weights = np.full(len(parts), 1 / len(parts))
+    weights = np.full(len(log_p), 1 / len(log_p))
     if not good.any():  # values that are absurd to all members
-        return Verdict(weights, factors, mixed(likelihood, weights[:, None], parts), -math.inf)
+        return weights, -math.inf
     best = log_p[:, good].max(axis=0)
     p = np.exp(log_p[:, good] - best)
     for _ in range(ROUNDS):
@@ -49,8 +71,7 @@ def judged(likelihood: Likelihood, predictions: Sequence[Prediction], value: NDA
         weights = (shares / shares.sum(axis=0)).mean(axis=1)
         weights = np.maximum(weights, LEAST_WEIGHT)
         weights /= weights.sum()
-    log_score = float((np.log(weights @ p) + best).mean())
-    return Verdict(weights, factors, mixed(likelihood, weights[:, None], parts), log_score)
+    return weights, float((np.log(weights @ p) + best).mean())
 
 
 def calibrated(likelihood: Likelihood, mixture: Prediction, value: NDArray[np.float64]) -> Histogram:

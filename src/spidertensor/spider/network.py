@@ -26,7 +26,8 @@ class Table(NamedTuple):
 class Network:
     """Sizes of f.
 
-    ranks:       length of the deep part of a factor vector, one per mode
+    ranks:       length of the deep part of a factor vector, one per mode. 0 in all modes: no network, only a
+                 constant in its place
     hidden:      widths of the hidden layers; () makes f linear in the factors
     activation:  one of `ACTIVATIONS`, for every hidden layer
     bias:        give every node an additive bias
@@ -54,8 +55,10 @@ class Network:
                 raise ValueError(f"{name} must be whole numbers, got {sizes}")
         if not isinstance(self.multilinear, Integral):
             raise ValueError(f"multilinear must be a whole number, got {self.multilinear}")
-        if any(rank < 1 for rank in self.ranks):
-            raise ValueError(f"rank must be at least 1 in every mode, got {self.ranks}")
+        if any(rank < 1 for rank in self.ranks) and any(self.ranks):
+            raise ValueError(f"rank must be at least 1 in every mode, or 0 for no network, got {self.ranks}")
+        if not any(self.ranks) and self.hidden:
+            raise ValueError(f"rank 0 means no network, so hidden must be (), got {self.hidden}")
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, got {self.hidden}")
         if self.activation not in ACTIVATIONS:
@@ -72,6 +75,11 @@ class Network:
     @property
     def n_modes(self) -> int:
         return len(self.ranks)
+
+    @property
+    def has_deep(self) -> bool:
+        """Whether f has a network."""
+        return any(self.ranks)
 
     @property
     def deep_start(self) -> int:

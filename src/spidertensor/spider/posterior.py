@@ -24,6 +24,9 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 NODE_NOISE_VAR = 0.1  # prior variance of log_noise with up to NODE_NOISE_MODES modes: see `node_noise_var`
 NODE_NOISE_MODES = 3
+LEVEL_NOISE_VAR = 0.1  # prior variance of the part of the log noise that depends on the predicted mean
+LEVEL_KNOTS = 9
+SQUARES_AT_FIRST = (100.0, 1.0)  # entries, and their mean square, that `Stream.squares` starts with
 GAP_ROWS = 16  # rows to restart that are at most this far apart share a generator; those between are dropped
 ATTRIBUTE_STREAMS = 2**32  # random streams of attribute tables begin here, behind those of modes and layers
 GROWTH = 1.5  # factor by which a mode's arrays grow: amortised O(1) copies per node
@@ -80,7 +83,9 @@ class Stream(NamedTuple):
     entries: NDArray[np.float64]  # number of entries in the running moments
     mean: NDArray[np.float64]  # of the values, in the model's units
     var: NDArray[np.float64]
-    log_noise: NDArray[np.float64]  # per mode, the running mean of its nodes' log_noise
+    squares: NDArray[np.float64]  # (2,) entries and running mean of squared residuals in predictive variances
+    level_noise: NDArray[np.float64]  # (LEVEL_KNOTS,) log of the noise factor by predicted mean: section 23
+    level_noise_var: NDArray[np.float64]
     window: NDArray[np.float64]  # (7,) entries, sum of squares, moments of y and f (follow.py)
     watching: NDArray[np.int64]  # 0 no, 1 yes, 2 the window is full: decide
     followed: NDArray[np.int64]  # (3,) times the level moved, the scale changed, the model started afresh
@@ -136,6 +141,7 @@ def init(
         # N(0, 1) truncated to [-slab, slab], by inverse transform
         uniform = np.random.Generator(_bits(seed, network.n_modes + layer)).random(shape)
         mean = ndtri(ndtr(-slab) + uniform * (ndtr(slab) - ndtr(-slab)))
+        mean *= network.has_deep  # a constant alone has no symmetry to break
         weights.append(Gaussian(_f32(mean), np.full(shape, prior.slab_var, np.float32)))
         # Trap 1: the random mean does not go into the site, or the first refinement divides it out.
         sites.append(
@@ -172,7 +178,9 @@ def init(
             entries=np.zeros(()),
             mean=np.zeros(()),
             var=np.array(level_var),
-            log_noise=np.zeros(network.n_modes),
+            squares=np.array(SQUARES_AT_FIRST),
+            level_noise=np.zeros(LEVEL_KNOTS),
+            level_noise_var=np.full(LEVEL_KNOTS, LEVEL_NOISE_VAR),
             window=np.zeros(7),
             watching=np.zeros((), np.int64),
             followed=np.zeros(3, np.int64),
@@ -274,10 +282,7 @@ def sample(
     """
     factors = tuple(_draw_factors(state, network, prior, mode, row, rng) for mode, row in enumerate(rows))
     weights = tuple(_draw(*weight, rng) for weight in state.posterior.weights)
-    log_noise = tuple(
-        Gaussian(_taken(mean, row), _taken(var, row))
-        for (mean, var), row in zip(state.posterior.log_noise, rows, strict=False)
-    )
+    log_noise = tuple(map(_log_noise_at, state.posterior.log_noise, rows))
     return state._replace(
         posterior=Posterior(factors, weights, state.posterior.noise, log_noise),
         counts=state.counts._replace(nodes=np.array([len(row) for row in rows])),
@@ -297,7 +302,7 @@ def with_drawn(
     factors, log_noise = list(drawn.posterior.factors), list(drawn.posterior.log_noise)
     factors[mode] = _draw_factors(state, network, prior, mode, row, rng)
     if log_noise:
-        log_noise[mode] = Gaussian(*(_taken(part, row) for part in state.posterior.log_noise[mode]))
+        log_noise[mode] = _log_noise_at(state.posterior.log_noise[mode], row)
     nodes = drawn.counts.nodes.copy()
     nodes[mode] = len(row)
     return drawn._replace(
@@ -312,6 +317,11 @@ def _draw_factors(
     factor, seen = state.posterior.factors[mode], (row >= 0)[:, None]
     mean = np.where(seen, _taken(factor.mean, row), 0).astype(factor.mean.dtype)
     return _draw(mean, np.where(seen, _taken(factor.var, row), factor_prior_var(network, prior, mode)), rng)
+
+
+def _log_noise_at(log_noise: Gaussian, row: NDArray[np.int64]) -> Gaussian:
+    mean = np.where(row >= 0, _taken(log_noise.mean, row), 0).astype(log_noise.mean.dtype)
+    return Gaussian(mean, _taken(log_noise.var, row))
 
 
 def _taken(part: NDArray[np.floating], row: NDArray[np.int64]) -> NDArray[np.floating]:
@@ -373,7 +383,7 @@ def start_rows(network: Network, prior: Prior, seed: int, table: int, first: int
 
 
 def start_log_noise(network: Network, mode: int, first: int, last: int) -> Gaussian:
-    """Starting log_noise. This exact variance marks an untouched node, which uses its mode's running mean."""
+    """Log_noise before the first entry: that of the prior, whatever other nodes have learned."""
     var = np.full(last - first, node_noise_var(network.n_modes), np.float32)
     return Gaussian(np.zeros_like(var), var)
 

@@ -6,9 +6,14 @@ import math
 from typing import Any
 
 # Guards of section 12: without any one of them some streams break a model.
-LARGEST_SQUARE = 16.0  # bound of a squared residual in units of its noise, clipped or not
+LARGEST_SQUARE = 16.0  # bound of a squared residual in predictive variances, as a multiple of their mean
+LEAST_SQUARE = 1e-6  # bound of that mean
 LARGEST_LOG_NOISE = 6.0  # bound of |log_noise|
-LOG_NOISE_RUNNING = 1000.0  # entries over which a mode's mean of log_noise runs
+SQUARES_RUNNING = 1000.0  # entries over which the mean of the squares runs
+LARGEST_LEVEL_NOISE = 1.0  # bound of the part that depends on the predicted mean
+LEVEL_MEMORY = 10_000.0  # entries of a knot over which noise by level forgets
+# Section 23: the knots of noise by level, in the model's units
+LOWEST_KNOT, KNOT_STEP = -3.0, 0.75
 LEAST_LOG_NOISE_MEMORY = 1000  # entries; with fewer the noise jitters between half and twice the truth
 
 

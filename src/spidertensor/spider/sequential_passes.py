@@ -12,7 +12,17 @@ from __future__ import annotations
 import math
 
 from spidertensor.spider.compiled import HOT, RARE, kernel
-from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
+from spidertensor.spider.posterior import LEVEL_KNOTS, LEVEL_NOISE_VAR
+from spidertensor.spider.robust import (
+    KNOT_STEP,
+    LARGEST_LEVEL_NOISE,
+    LARGEST_LOG_NOISE,
+    LARGEST_SQUARE,
+    LEAST_SQUARE,
+    LEVEL_MEMORY,
+    LOWEST_KNOT,
+    SQUARES_RUNNING,
+)
 from spidertensor.spider.sequential_memory import SINGLE, WHOLE, elements
 from spidertensor.spider.sequential_simd import (
     bend_rows,
@@ -333,36 +343,70 @@ def _moved(mean, var, g, bend, da, c):
 
 
 @kernel(**HOT)
-def load_log_noise(places, nodes, running, index, n, settings, mem):
-    """Section 12: load log_noise of the entry's nodes; returns their sum, the log of its noise factor.
-
-    A node that no entry has touched yet uses its mode's running mean.
-    """
+def load_log_noise(places, nodes, index, n, settings, mem):
+    """Section 12: load log_noise of the entry's nodes; returns their sum, the log of its noise factor."""
     total = 0.0
     for k in range(len(settings.ranks)):
         row = index[n, k]
-        mem.log_noise[k], mem.log_noise_var[k] = running[k], settings.log_noise_prior
+        mem.log_noise[k], mem.log_noise_var[k] = 0, settings.log_noise_prior
         if 0 <= row < nodes[k]:
-            v = elements(places.log_noise_var[k], mem.s)[row]
-            if v < settings.log_noise_prior:
-                mem.log_noise[k] = elements(places.log_noise_mean[k], mem.s)[row]
-                mem.log_noise_var[k] = v
+            mem.log_noise[k] = elements(places.log_noise_mean[k], mem.s)[row]
+            mem.log_noise_var[k] = elements(places.log_noise_var[k], mem.s)[row]
         total += mem.log_noise[k]
     return total
 
 
 @kernel(**HOT)
-def move_log_noise(places, running, index, n, settings, mem, square, kept):
-    """Section 12: update log_noise of the entry's nodes, and their modes' running means.
+def level_place(alpha):
+    """Section 23: the knot below a predicted mean, and how far it is from there to the next one."""
+    place = min(max((alpha - LOWEST_KNOT) / KNOT_STEP, 0.0), LEVEL_KNOTS - 1.0)
+    knot = min(int(place), LEVEL_KNOTS - 2)
+    return knot, place - knot
 
-    square: the entry's misfit in units of its noise
-    kept:   the noise's share k of the predictive variance; the entry's information is k²/2
 
-    Returns the summed move of the running means. That belongs to no single node: the caller takes it out of
-    the noise that all nodes share.
+@kernel(**HOT)
+def log_noise_at(level_noise, alpha):
+    """Section 23: the part of the log noise that depends on the predicted mean."""
+    knot, t = level_place(alpha)
+    return (1 - t) * level_noise[knot] + t * level_noise[knot + 1]
+
+
+@kernel(**HOT)
+def move_level_noise(level_noise, level_noise_var, alpha, square, kept):
+    """Section 23: as `move_log_noise`, for the two knots next to the predicted mean."""
+    score, information = 0.5 * kept * (square - 1), 0.5 * kept * kept
+    knot, t = level_place(alpha)
+    for j in range(knot, knot + 2):
+        w = t if j > knot else 1 - t
+        if w > 0:
+            v = min(LEVEL_NOISE_VAR, level_noise_var[j] * (1 + 1 / LEVEL_MEMORY))
+            v = 1 / (1 / v + w * w * information)
+            moved = level_noise[j] + v * w * score
+            level_noise[j] = min(max(moved, -LARGEST_LEVEL_NOISE), LARGEST_LEVEL_NOISE)
+            level_noise_var[j] = v
+
+
+@kernel(**HOT)
+def relative_square(squares, square, kept):
+    """Section 12: move the running mean of the squares, and return this one in units of it.
+
+    square: the entry's squared residual in units of its predictive variance
+    kept:   the noise's share of that variance, which is how much the square says about the noise
     """
-    score, information = 0.5 * (min(square, LARGEST_SQUARE) - 1), 0.5 * kept * kept
-    shift = 0.0
+    n, mean = min(squares[0] + 1, SQUARES_RUNNING), squares[1]
+    square = min(square, LARGEST_SQUARE * mean)
+    squares[0], squares[1] = n, max(mean + kept * (square - mean) / n, LEAST_SQUARE)
+    return square / squares[1]
+
+
+@kernel(**HOT)
+def move_log_noise(places, index, n, settings, mem, square, kept):
+    """Section 12: update log_noise of the entry's nodes.
+
+    square: `relative_square`
+    kept:   the noise's share k of the predictive variance; the entry's information is k²/2
+    """
+    score, information = 0.5 * kept * (square - 1), 0.5 * kept * kept
     for k in range(len(settings.ranks)):
         row = index[n, k]
         if row < 0:  # a mode without ids
@@ -373,7 +417,3 @@ def move_log_noise(places, running, index, n, settings, mem, square, kept):
         moved = min(max(mem.log_noise[k] + v * score, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
         elements(places.log_noise_mean[k], mem.s)[row] = moved
         elements(places.log_noise_var[k], mem.s)[row] = v
-        step = (moved - running[k]) / LOG_NOISE_RUNNING
-        running[k] += step
-        shift += step
-    return shift

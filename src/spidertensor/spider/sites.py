@@ -8,7 +8,8 @@ that element at its last visit. Beside the prior (P, H) of the element:
     v = 1/(P + t),      m = v (H + h)               `take_back`: the cavity, from which the part is learned
     T = 1/v' - P - t,   J = m'/v' - H - h           `keep`: rounded first, then applied
 
-So however often a part is visited, the posterior holds once what it says.
+So however often a part is visited, the posterior holds once what it says. Rows without sites give back a
+share instead (`give_back`): stochastic expectation propagation.
 """
 
 from __future__ import annotations
@@ -77,3 +78,19 @@ def keep(mean, var, rows, prior_precision, prior_shift, site, others):
                 mean[row, e] = (shift + h) / (prior + t)
             else:
                 mean[row, e], var[row, e] = others[1, i, e], others[2, i, e]
+
+
+@kernel(**COMPILE)
+def give_back(mean, var, rows, prior_precision, prior_shift, share):
+    """Let some rows forget a share of what they have learned since the prior, in place.
+
+    share: (rows,) the entries of the part among all entries of the row
+    """
+    for i in range(len(rows)):
+        row, kept = rows[i], 1.0 - share[i]
+        own = min(row, len(prior_precision) - 1)
+        for e in range(mean.shape[1]):
+            prior, shift, precision = prior_precision[own, e], prior_shift[own, e], 1.0 / var[row, e]
+            t, h = kept * max(precision - prior, 0.0), kept * (mean[row, e] * precision - shift)
+            var[row, e] = 1.0 / (prior + t)
+            mean[row, e] = (shift + h) / (prior + t)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE, Prediction, Update
-from spidertensor.spider.calibration import Histogram, note
+from spidertensor.spider.calibration import ForecastScores, Histogram, RestScores, note
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods import Likelihood
@@ -34,6 +34,8 @@ class CommitteeState(NamedTuple):
     counts: CommitteeCounts
     residuals: Histogram | tuple[()]  # for intervals; () if the likelihood has none
     draws: Draws | tuple[()] = ()  # for the negatives of a model of events
+    forecasts: ForecastScores | tuple[()] = ()  # of entries that came with a forecast (forecasts.py)
+    rest: RestScores | tuple[()] = ()  # of entries predicted by the model at rest (judge.py)
 
 
 _NO_HISTOGRAM = np.empty(0)
@@ -46,12 +48,14 @@ def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64
 
 # Not fastmath: the order of summation over members would depend on the number of entries in a call.
 @kernel(**COMPILE | {"fastmath": False})
-def stack(weights, counts, log_p, before, log_evidence, good):
+def stack(weights, counts, log_p, said, before, log_evidence, good):
     """For each entry in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST_WEIGHT, normalised.
 
     Changes weights and counts in place. log_p (M, n): log evidence of each entry by each member.
-    Fills before (M, n): the weights before each entry; log_evidence (n,): that of the mixture; good (n,):
-    whether any member could learn the entry. A member that could not keeps its weight.
+    said (M, n): weights that a forecast was made with, NaN where there is none; or (M, 0) without forecasts.
+    Fills before (M, n): the weights before each entry; log_evidence (n,): that of the mixture, of the
+    forecast where there is one; good (n,): whether any member could learn the entry. A member that could
+    not keeps its weight.
     """
     members, n = log_p.shape
     for i in range(n):
@@ -67,12 +71,16 @@ def stack(weights, counts, log_p, before, log_evidence, good):
             log_evidence[i] = log_p[0, i]
             counts.refused[()] += 1
             continue
-        able, total = 0.0, 0.0
+        is_forecast = said.shape[1] > 0 and not np.isnan(said[0, i])
+        able, total, able_then, total_then = 0.0, 0.0, 0.0, 0.0
         for m in range(members):
             if abs(log_p[m, i]) < HUGE:
+                p, then = math.exp(log_p[m, i] - best), said[m, i] if is_forecast else weights[m]
                 able += weights[m]
-                total += weights[m] * math.exp(log_p[m, i] - best)
-        log_evidence[i] = best + math.log(total / able)
+                total += weights[m] * p
+                able_then += then
+                total_then += then * p
+        log_evidence[i] = best + math.log(total_then / able_then)
         counts.log_evidence[()] += log_evidence[i]
         new_sum = 0.0
         for m in range(members):
@@ -96,7 +104,7 @@ def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
     """
     n, counts = len(value), CommitteeCounts(*counts)
     good, clipped = np.empty(n, np.bool_), 0
-    stack(weights, counts, parts[:, 3], before, out[3], good)
+    stack(weights, counts, parts[:, 3], before[:, :0], before, out[3], good)
     refused = n
     for i in range(n):
         refused -= good[i]

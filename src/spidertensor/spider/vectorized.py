@@ -24,10 +24,10 @@ from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Prior, State, Stream
-from spidertensor.spider.robust import check_robust, log_noise_widening, widening
+from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Prior, State, Stream
+from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, check_robust, log_noise_widening, widening
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
-from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings
+from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings, hats
 from spidertensor.spider.vectorized_table import Table, factors_of, gathered, n_elements, slots_of
 from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
 
@@ -187,7 +187,15 @@ def _carry(state: State, table: Table) -> Carry:
 def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
     """The running sums, in the order of Carry.sums."""
     stream = state.stream
-    return (*state.posterior.noise, stream.entries, stream.mean, stream.var, stream.log_noise)
+    return (
+        *state.posterior.noise,
+        stream.entries,
+        stream.mean,
+        stream.var,
+        stream.squares,
+        stream.level_noise,
+        stream.level_noise_var,
+    )
 
 
 def _put_back(state: State, table: Table, carry: Carry) -> None:
@@ -205,21 +213,24 @@ def _put_back(state: State, table: Table, carry: Carry) -> None:
     for part in _sums(state):
         part[...] = sums[at : at + part.size].reshape(part.shape)
         at += part.size
+    # float32 on the device may round beyond the bounds, and a file of such a state would be refused
+    level, var = state.stream.level_noise, state.stream.level_noise_var
+    np.clip(level, -LARGEST_LEVEL_NOISE, LARGEST_LEVEL_NOISE, out=level)
+    np.minimum(var, LEVEL_NOISE_VAR, out=var)
 
 
-def _noise_of(settings: Settings, state: State, index) -> NDArray[np.float64]:
-    """(n,) noise of the entries: mathematics.md sections 11 and 12."""
+def _noise_of(settings: Settings, state: State, index, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,) noise of the entries: mathematics.md sections 11, 12 and 23."""
     log_noise = np.zeros(len(index))
-    for mode, (mean, var) in enumerate(state.posterior.log_noise):
+    for mode, (mean, _) in enumerate(state.posterior.log_noise):
         rows = index[:, mode]
-        touched = (rows >= 0) & (rows < state.counts.nodes[mode])
-        touched[touched] = var[rows[touched]] < settings.log_noise_prior
-        own = np.full(len(index), state.stream.log_noise[mode])
-        own[touched] = mean[rows[touched]]
-        log_noise += own
+        seen = (rows >= 0) & (rows < state.counts.nodes[mode])
+        log_noise[seen] += mean[rows[seen]]
     noise = settings.likelihood.noise_var(*state.posterior.noise) * np.exp(log_noise)
-    if settings.robust:
-        noise = np.maximum(noise, max(LEAST_NOISE * float(state.stream.var), 1 / HUGE))
+    least = max(LEAST_NOISE * float(state.stream.var), 1 / HUGE) if settings.robust else 0
+    noise = np.maximum(noise, least)
+    if settings.node_noise:
+        noise = np.maximum(noise * np.exp(hats(alpha, np) @ state.stream.level_noise), least)
     return noise
 
 
@@ -340,7 +351,7 @@ def vectorized(
             _fetch(results[-1])
         for row, blocks in zip(out, zip(*results, strict=True), strict=False):
             row[:] = np.concatenate(list(map(np.asarray, blocks)))[: len(index)]
-        out[2] = _noise_of(settings, state, index)
+        out[2] = _noise_of(settings, state, index, out[0])
         if likelihood.level_var:  # section 17
             out[0] += state.stream.mean
             out[1] += state.stream.var

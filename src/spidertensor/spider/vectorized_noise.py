@@ -16,14 +16,23 @@ from spidertensor.method import HUGE
 from spidertensor.spider.follow import LEAST_NOISE, RUNNING_ENTRIES, WILD
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import node_noise_var
-from spidertensor.spider.robust import LARGEST_LOG_NOISE, LARGEST_SQUARE, LOG_NOISE_RUNNING
+from spidertensor.spider.posterior import LEVEL_KNOTS, LEVEL_NOISE_VAR, node_noise_var
+from spidertensor.spider.robust import (
+    KNOT_STEP,
+    LARGEST_LEVEL_NOISE,
+    LARGEST_LOG_NOISE,
+    LARGEST_SQUARE,
+    LEAST_SQUARE,
+    LEVEL_MEMORY,
+    LOWEST_KNOT,
+    SQUARES_RUNNING,
+)
 from spidertensor.spider.vectorized_networks import Normal
 
 LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry always moves it by less
 # Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (for counts, of
-# the level); each mode's mean of log_noise.
-NOISE, VALUES, LOG_NOISE = slice(0, 2), slice(2, 5), slice(5, None)
+# the level); entries and mean of squares (section 12); noise by level, mean and var.
+NOISE, VALUES, SQUARES, LEVEL = slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 7 + 2 * LEVEL_KNOTS)
 
 count = partial(jnp.sum, dtype=jnp.int32)
 
@@ -68,25 +77,42 @@ class Pair(NamedTuple):
     low: jax.Array
 
 
-def log_noise_of(settings: Settings, table: Normal | None, sums: Pair, rows: jax.Array) -> Normal | None:
-    """log_noise of the nodes of one entry (K,) or many (n, K); untouched nodes have their mode's mean."""
+def log_noise_of(settings: Settings, table: Normal | None, rows: jax.Array) -> Normal | None:
+    """log_noise of the nodes of one entry (K,) or many (n, K)."""
     if table is None:
         return None
-    mean, var, prior_var = table.mean[rows], table.var[rows], settings.log_noise_prior
-    mean = jnp.where(var < prior_var, mean, sums.high[LOG_NOISE])
-    return Normal(mean, jnp.minimum(var, prior_var))
+    return Normal(table.mean[rows], jnp.minimum(table.var[rows], settings.log_noise_prior))
 
 
-def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None) -> tuple[Any, Any]:
-    """Section 12: noise b/a exp(sum_k l^k) of each entry, and the entry's own factor in it."""
+def noise_of(settings: Settings, sums: Pair, log_noise: Normal | None, alpha) -> tuple[Any, Any, Any]:
+    """Noise of each entry in the step of the mean, b/a exp(sum_k l^k) of section 12; the noise that is
+    reported and learned from, with that of its level (section 23); and the entry's own factor in it."""
     shape, rate = sums.high[NOISE]
-    noise, own = settings.likelihood.jax_noise_var(shape, rate), 1
+    noise, own, by_level = settings.likelihood.jax_noise_var(shape, rate), 1, 1
     if log_noise is not None:
         own = jnp.exp(jnp.sum(log_noise.mean, axis=-1))
+        by_level = jnp.exp(hats(alpha, jnp) @ sums.high[LEVEL][:LEVEL_KNOTS])
         noise = noise * own
-    if settings.robust:
-        noise = jnp.maximum(noise, jnp.maximum(LEAST_NOISE * sums.high[VALUES][2], 1 / HUGE))
-    return noise, own
+    least = jnp.maximum(LEAST_NOISE * sums.high[VALUES][2], 1 / HUGE) if settings.robust else 0
+    noise = jnp.maximum(noise, least)
+    return noise, jnp.maximum(noise * by_level, least), own * by_level
+
+
+def hats(alpha: Any, np: Any) -> Any:
+    """Section 23: (n, LEVEL_KNOTS) weights of the knots: each mean lies between two of them."""
+    place = np.clip((alpha - LOWEST_KNOT) / KNOT_STEP, 0, LEVEL_KNOTS - 1)
+    return np.maximum(1 - np.abs(place[..., None] - np.arange(LEVEL_KNOTS)), 0)
+
+
+def level_change(sums: Pair, good, alpha, information, score) -> jax.Array:
+    """Section 23: what the entries of a batch add to LEVEL; information and score: see `moved_log_noise`."""
+    mean, var = sums.high[LEVEL].reshape(2, LEVEL_KNOTS)
+    w = jnp.where(good[:, None], hats(alpha, jnp), 0)
+    v = widened(var, LEVEL_NOISE_VAR, math.log1p(1 / LEVEL_MEMORY), jnp.sum(w > 0, axis=0))
+    v = 1 / (1 / v + information @ (w * w))
+    moved = mean + jnp.clip(v * (score @ w), -LARGEST_STEP, LARGEST_STEP)
+    moved = jnp.clip(moved, -LARGEST_LEVEL_NOISE, LARGEST_LEVEL_NOISE)
+    return jnp.concatenate([moved - mean, v - var])
 
 
 def clipped(settings: Settings, clip, value, alpha, beta, noise) -> jax.Array:
@@ -110,9 +136,16 @@ def moved_log_noise(settings: Settings, log_widening, old: Normal, times, inform
     return Normal(jnp.clip(moved, -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE), v)
 
 
-def score_of(misfit, noise) -> jax.Array:
-    """d log evidence / dlog noise of an entry, bounded above."""
-    return 0.5 * (jnp.minimum(misfit / noise, LARGEST_SQUARE) - 1)
+def relative_squares(sums: Pair, good, square, kept) -> tuple[jax.Array, jax.Array]:
+    """Section 12: squared residuals in predictive variances, relative to their running mean after the batch;
+    and what the batch adds to SQUARES. kept: the noise's share of the predictive variance"""
+    n, mean = sums.high[SQUARES]
+    square = jnp.minimum(square, LARGEST_SQUARE * mean)
+    counted = jnp.minimum(n + jnp.cumsum(good), SQUARES_RUNNING)
+    weights, left = _weights(counted, good, kept)
+    moved = left * mean + jnp.sum(weights * jnp.where(good, square, 0))
+    moved = jnp.maximum(moved, LEAST_SQUARE)
+    return square / moved, jnp.stack([counted[-1] - n, moved - mean])
 
 
 def widened(var, prior_var, log_by, times) -> jax.Array:
@@ -125,17 +158,14 @@ def for_noise(settings: Settings, value, y) -> jax.Array:
     return jnp.where(jnp.abs(value) < WILD, value, y) if settings.robust else y
 
 
-def sums_after(
-    settings: Settings, log_forgetting, sums: Pair, good, y, misfit, log_noise: Normal | None
-) -> Pair:
+def sums_after(settings: Settings, log_forgetting, sums: Pair, good, y, misfit, added) -> Pair:
     """The running sums after the `good` entries.
 
-    y:         values
-    misfit:    misfits divided by the entries' own noise factors
-    log_noise: (n, K) of the entries' nodes, after the entries
+    y:       values
+    misfit:  misfits divided by the entries' own noise factors
+    added:   what the entries add to SQUARES and LEVEL
 
-    Noise (section 7): a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits. What the running means
-    of log_noise gain belongs to no single node: b loses as much.
+    Noise (section 7): a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits.
     """
     high = sums.high
     n = count(good)
@@ -145,14 +175,7 @@ def sums_after(
     values = jnp.zeros_like(high[VALUES])
     if settings.robust:
         values = _values_change(high[VALUES], good, jnp.clip(y, -WILD, WILD))
-    running = jnp.zeros_like(high[LOG_NOISE])
-    if log_noise is not None:  # n steps of 1 / LOG_NOISE_RUNNING of the way to their mean
-        mean = jnp.sum(jnp.where(good[:, None], log_noise.mean, 0), axis=0) / jnp.maximum(n, 1)
-        running = -jnp.expm1(n * math.log1p(-1 / LOG_NOISE_RUNNING)) * (mean - high[LOG_NOISE])
-        if settings.network.without_id:
-            running = running.at[jnp.array(settings.network.without_id)].set(0)
-        change = change.at[1].add(jnp.expm1(-jnp.sum(running)) * (high[NOISE][1] + change[1]))
-    return add(sums, jnp.concatenate([change, values, running]))
+    return add(sums, jnp.concatenate([change, values, added]))
 
 
 def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
@@ -165,25 +188,27 @@ def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, scor
     if change is None:
         return sums
     noise, level = change[:2], change[2:]
-    unchanged = jnp.zeros_like(high[VALUES][:1]), jnp.zeros_like(high[LOG_NOISE])
+    unchanged = jnp.zeros_like(high[VALUES][:1]), jnp.zeros_like(high[SQUARES.start :])
     return add(sums, jnp.concatenate([noise, unchanged[0], level, unchanged[1]]))
 
 
 def _values_change(values: jax.Array, good, y) -> jax.Array:
-    """What follow.note_value would add to the running moments of the values, entry by entry.
-
-    With w_i = 1 / entries_i they are weighted moments: y_i has weight u_i = w_i prod_{j>i} (1 - w_j), and the
-    earlier moments 1 - sum_i u_i.
-    """
+    """What follow.note_value would add to the running moments of the values, entry by entry."""
     entries, mean, var = values
     counted = jnp.minimum(entries + jnp.cumsum(good), RUNNING_ENTRIES)
-    w = jnp.where(good, 1 / counted, 0)
-    left = jnp.cumprod((1 - w)[::-1])[::-1]
-    u = w * jnp.append(left[1:], 1)
+    u, kept = _weights(counted, good)
     off = jnp.where(good, y - mean, 0)
     step = jnp.sum(u * off)
-    spread = jnp.sum(u * (off - step) ** 2) + left[0] * step * step - jnp.sum(u) * var
+    spread = jnp.sum(u * (off - step) ** 2) + kept * step * step - jnp.sum(u) * var
     return jnp.stack([counted[-1] - entries, step, spread])
+
+
+def _weights(counted, good, share=1) -> tuple[jax.Array, jax.Array]:
+    """Weights in a running mean of the entries of a batch, and of all before it. Entry i moves the mean by
+    w_i = share_i / counted_i of the way: u_i = w_i prod_{j>i} (1 - w_j), and prod_j (1 - w_j)."""
+    w = jnp.where(good, share / counted, 0)
+    left = jnp.cumprod((1 - w)[::-1])[::-1]
+    return w * jnp.append(left[1:], 1), left[0]
 
 
 def add(pair: Pair, x: jax.Array) -> Pair:

@@ -35,6 +35,7 @@ from spidertensor.spider.vectorized_nodes import (
     summed,
 )
 from spidertensor.spider.vectorized_noise import (
+    SQUARES,
     VALUES,
     Numbers,
     Pair,
@@ -42,11 +43,12 @@ from spidertensor.spider.vectorized_noise import (
     clipped,
     count,
     for_noise,
+    level_change,
     level_of,
     log_noise_of,
     moved_log_noise,
     noise_of,
-    score_of,
+    relative_squares,
     sums_after,
     sums_after_scores,
     widened,
@@ -71,7 +73,7 @@ class Carry(NamedTuple):
     weights: Normal  # (P,): all layers
     sites: Sites
     log_noise: Normal | None  # (rows,): log of the nodes' noise factors, if any
-    sums: Pair  # (5 + K,): NOISE, VALUES, and the modes' running means of log_noise
+    sums: Pair  # (25,): NOISE, VALUES, SQUARES, LEVEL
 
 
 class Learned(NamedTuple):
@@ -105,12 +107,13 @@ def _joint(
     alpha, beta, cov = alpha + level, beta + level_var, cov + level_var
 
     # what each entry says by itself; with noise below `n eps beta` B would be all rounding error
-    log_noise = log_noise_of(settings, carry.log_noise, carry.sums, ids)
-    noise_var, own = noise_of(settings, carry.sums, log_noise)
-    used = jnp.maximum(noise_var, len(value) * jnp.finfo(cov.dtype).eps * beta)
+    log_noise = log_noise_of(settings, carry.log_noise, ids)
+    noise_var, told, own = noise_of(settings, carry.sums, log_noise, alpha)
+    least = len(value) * jnp.finfo(cov.dtype).eps * beta
+    used, told_used = jnp.maximum(noise_var, least), jnp.maximum(told, least)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
     _, _, db, _, precision, root, score = evidence(y, alpha, beta, used, level)
-    log_z = evidence(value, alpha, beta, used, level).log_z
+    log_z = evidence(value, alpha, beta, told_used, level).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # false for NaN
     solved = _solve(cov, good & ~watching, precision, root)
     moves, good = solved.good, jnp.where(watching, good, solved.good)
@@ -131,23 +134,31 @@ def _joint(
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood.normal:
         mean, var = _innovations(solved, alpha, beta, used)
-        log_z = evidence(value, mean, var, noise_var, level).log_z
+        log_z = evidence(value, mean, var, told, level).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
+        # f given the other entries of the batch, and the unclipped residual from there
+        precise = jnp.where(moves, own_precision, 1)
+        left, of_f = solved.S_res / precise + y_noise - y, jnp.maximum(1 / precise - used, 0)
+        kept = told_used / (of_f + told_used)
         if settings.noise_fades:  # gaussian.misfit: f after the batch
-            S_res = solved.S_res + own_precision * (y_noise - y)  # of the unclipped residual
-            misfit = (used * S_res) ** 2 + used * (1 - used * own_precision)
+            misfit = (kept * left) ** 2 + kept * of_f
+        added = jnp.zeros_like(sums.high[SQUARES.start :])
         if log_noise is not None:
-            information = 0.5 * (used * own_precision) ** 2  # 0 for an entry that takes no part
-            of_entries = jnp.stack([information, jnp.where(moves, score_of(misfit, used), 0)], axis=-1)
+            information = jnp.where(moves, 0.5 * kept**2, 0)
+            square, of_squares = relative_squares(sums, moves, left**2 / (of_f + told_used), kept)
+            score = jnp.where(moves, 0.5 * kept * (square - 1), 0)
+            of_levels = level_change(sums, moves, alpha, information, score)
+            added = jnp.concatenate([of_squares, of_levels])
+            of_entries = jnp.stack([information, score], axis=-1)
             sums_of, widening = groups[0].shared @ of_entries, numbers.log_noise_log_widening
             log_noise = moved_log_noise(settings, widening, log_noise, times[0].T, *sums_of.T)
             stored = put(stored, log_noise, ids, _with_id(settings.network, times[0].T > 0))
-        sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, log_noise)
+        sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, added)
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
         sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
-    reported = [mean, var, jnp.broadcast_to(noise_var, mean.shape), log_z, y][: 5 if settings.clips else 4]
+    reported = [mean, var, jnp.broadcast_to(told, mean.shape), log_z, y][: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(reported), good, rejected, sums.high[VALUES][2])
 

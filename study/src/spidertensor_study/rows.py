@@ -30,7 +30,7 @@ KEYS = {
     "version", "commit", "machine", "jobs", "finished", "wall_seconds",
 }  # fmt: skip
 TEXTS, NUMBERS = ("method", "data", "protocol"), ("rank", "batch_size", "seed", "at")  # in all settings
-NAMES = ("metric", "test")  # in a score
+NAMES = ("metric", "test", "case")  # in a score
 WHOLE = range(-(2**63), 2**63)
 LARGEST = 1e300  # of a number
 LONGEST = 2**24  # characters in a line: a longer one is not a row, and would fill the memory

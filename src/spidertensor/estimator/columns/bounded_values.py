@@ -63,6 +63,11 @@ class BoundedValues:
             return rows
         return np.where(numbers >= 0, self.row[numbers], numbers) if known else numbers
 
+    def row_of(self, value: Any) -> int:
+        """The row of one checked value; UNSEEN if it has none."""
+        number = self.index.number_of(value)
+        return int(self._row[number]) if number >= 0 else number
+
     def _admit(self, known: int) -> None:
         """Give rows to new values."""
         n = len(self.index)
@@ -80,6 +85,11 @@ class BoundedValues:
         n = len(elements.size)
         self._seen[elements.row] = np.repeat(np.arange(self.clock, self.clock + n), elements.size)
         self.clock += n
+
+    def see(self, rows: list[int]) -> None:
+        """One entry was learned with these rows."""
+        self._seen[rows] = self.clock
+        self.clock += 1
 
     def fitting(self, values: Column) -> int:
         """How many of these values, from the first on, find room; new ones among them are not added."""

@@ -28,9 +28,11 @@ TREND_DAYS = 30
 MOST_TREND = 1200  # knots, about a century: a date that is a typing error must not add thousands
 NO_TIME = np.iinfo(np.int64).min
 
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
+TREND_US = TREND_DAYS * DAY_US
+EPOCH = dt.date(1970, 1, 1).toordinal()
 _DATE_UNITS = frozenset({"Y", "M", "W", "D"})
-_MIN_DAY, _MAX_DAY = dt.date.min.toordinal() - 719_163, dt.date.max.toordinal() - 719_163
+_MIN_DAY, _MAX_DAY = dt.date.min.toordinal() - EPOCH, dt.date.max.toordinal() - EPOCH
 _REMEDY = "pass a datetime, a date, an ISO text such as 2024-05-31T18:30, or epoch seconds"
 
 
@@ -79,7 +81,7 @@ class CalendarState:
         there = encoded.codes != NO_TIME
         codes = np.where(there, encoded.codes, 0)
         us, n = codes >> 1, len(codes)
-        day, in_day = us // _DAY_US, (us % _DAY_US) / _DAY_US
+        day, in_day = us // DAY_US, (us % DAY_US) / DAY_US
         row, weight = np.empty((n, 7), np.int64), np.empty((n, 7), np.float32)
         row[:, :2], weight[:, :2] = _cyclic(in_day * HOURS, HOURS)
         weight[(codes & 1) == 0, :2] = 0
@@ -98,7 +100,7 @@ class CalendarState:
     def _trend(self, us: NDArray[np.int64]) -> NDArray[np.float64]:
         """Times on the grid of the trend, from 0 for the first time seen."""
         first = int(us[0]) if self.first is None and len(us) else self.first or 0
-        return np.clip((us - first) / (TREND_DAYS * _DAY_US), 0, MOST_TREND - 1)
+        return np.clip((us - first) / TREND_US, 0, MOST_TREND - 1)
 
     def tidy(self, memory: Any) -> None:
         """Nothing to tidy up."""
@@ -112,7 +114,7 @@ class CalendarState:
             raise ValueError(f"unknown arrays {sorted(arrays)!s:.200}")
         if len(trend):
             first, n_trend = trend.tolist()
-            if not (_MIN_DAY <= first // _DAY_US <= _MAX_DAY and 1 <= n_trend <= MOST_TREND):
+            if not (_MIN_DAY <= first // DAY_US <= _MAX_DAY and 1 <= n_trend <= MOST_TREND):
                 raise ValueError("the trend is not possible")
             self.first, self.n_trend = first, n_trend
 
@@ -121,7 +123,7 @@ class CalendarState:
         us = codes[codes != NO_TIME] >> 1
         if not len(us):
             return True
-        day = us // _DAY_US
+        day = us // DAY_US
         inside = ((day >= _MIN_DAY) & (day <= _MAX_DAY)).all()
         return bool(inside and self.first is not None and np.ceil(self._trend(us).max()) < self.n_trend)
 
@@ -177,6 +179,11 @@ def _codes_of_seconds(column: Column, mask: NDArray[np.bool_] | None) -> NDArray
     return 2 * np.rint(seconds * 1e6).astype(np.int64) + 1
 
 
+def code_of(cell: Any) -> int:
+    """The code of a single time."""
+    return _code(cell, None, 0)
+
+
 def _code(cell: Any, mask: NDArray[np.bool_] | None, place: int) -> int:
     """The code of a single time of any type."""
     try:
@@ -187,9 +194,9 @@ def _code(cell: Any, mask: NDArray[np.bool_] | None, place: int) -> int:
             cell = dt.date.fromisoformat(text) if len(text) <= 10 else dt.datetime.fromisoformat(text)
         if isinstance(cell, dt.datetime):
             in_day = ((cell.hour * 60 + cell.minute) * 60 + cell.second) * 1_000_000 + cell.microsecond
-            return 2 * ((cell.toordinal() - 719_163) * _DAY_US + in_day) + 1
+            return 2 * ((cell.toordinal() - EPOCH) * DAY_US + in_day) + 1
         if isinstance(cell, dt.date):
-            return 2 * (cell.toordinal() - 719_163) * _DAY_US
+            return 2 * (cell.toordinal() - EPOCH) * DAY_US
         if isinstance(cell, np.datetime64):
             return int(_codes_of_array(np.array([cell]), None)[0])
         if isinstance(cell, int | float | np.integer | np.floating) and not isinstance(cell, bool):

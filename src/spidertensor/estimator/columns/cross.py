@@ -25,7 +25,7 @@ from spidertensor.estimator.columns.cells import (
 )
 from spidertensor.estimator.ids import NodeIndex
 
-_HALF = 2**31
+HALF = 2**31
 
 Restart = tuple[int, NDArray[np.int64]]  # from this entry on, these rows belong to nothing learned before
 
@@ -52,7 +52,7 @@ class NodeCodes:
         return found
 
     def _fresh(self, n: int) -> NDArray[np.int64]:
-        if self.next + n > _HALF:
+        if self.next + n > HALF:
             raise ValueError(
                 f"a cross has had {self.next:,} ids of a mode, and cannot tell more apart: make a new model, "
                 "or one without the cross"
@@ -78,7 +78,7 @@ class NodeCodes:
         codes, following = arrays["codes"], arrays["next"]
         if (codes.dtype, following.dtype, codes.ndim, following.ndim) != (np.int64, np.int64, 1, 0):
             raise ValueError("the codes of nodes are not numbers")
-        good = 0 <= following <= _HALF and (codes >= 0).all() and (codes < following).all()
+        good = 0 <= following <= HALF and (codes >= 0).all() and (codes < following).all()
         if not good or len(np.unique(codes)) < len(codes):
             raise ValueError("the codes of nodes are not possible")
         self._codes, self._n, self.next = codes.copy(), len(codes), int(following)
@@ -132,17 +132,17 @@ class CrossState:
         code = parts[0]
         for fold, part in zip(self.folds, parts[1:-1], strict=True):
             known = code >= 0
-            code = np.where(known, code * _HALF + part, code)
+            code = np.where(known, code * HALF + part, code)
             code[known] = fold.numbers(code[known], add=add)
-        return np.where(code >= 0, code * _HALF + parts[-1], code)
+        return np.where(code >= 0, code * HALF + parts[-1], code)
 
     def combinations(self) -> NDArray[np.int64]:
         """(combinations, parts) the codes of each, in the order in which they came."""
         found, code = [], np.array(self.values.index.ids, np.int64)
         for fold in reversed(self.folds):
-            found.append(code % _HALF)
-            code = np.array(fold.ids, np.int64)[code // _HALF] if len(code) else code
-        return np.stack([code // _HALF, code % _HALF, *reversed(found)], axis=1)
+            found.append(code % HALF)
+            code = np.array(fold.ids, np.int64)[code // HALF] if len(code) else code
+        return np.stack([code // HALF, code % HALF, *reversed(found)], axis=1)
 
     def _remove(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove combinations, and what only they need. Returns their rows, which are free now."""
@@ -178,7 +178,7 @@ class CrossState:
         if known is None:
             raise ValueError("the combinations are missing")
         shaped = known.dtype == np.int64 and known.ndim == 2 and known.shape[1] == self.n_parts
-        if not shaped or (known < 0).any() or (known >= _HALF).any():
+        if not shaped or (known < 0).any() or (known >= HALF).any():
             raise ValueError("the combinations are not codes of their parts")
         self._number(known)
         if len(self.values) != len(known):

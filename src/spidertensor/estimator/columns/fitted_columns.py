@@ -19,6 +19,7 @@ from spidertensor.estimator.columns.assembling import assemble
 from spidertensor.estimator.columns.bounded_values import MAX_VALUES
 from spidertensor.estimator.columns.number import NumberState
 from spidertensor.estimator.columns.schema import Schema
+from spidertensor.estimator.columns.single import Found, find
 from spidertensor.estimator.columns.specs import (
     Calendar,
     Cross,
@@ -69,6 +70,8 @@ class FittedColumns:
         self.columns: list[TableColumn] = [
             self.column(mode, spec) for mode, each in enumerate(schema.modes) for spec in each.columns
         ]
+        self.first_event = 0  # number of the first event of the latest call
+        self.with_id = [(mode, each.name) for mode, each in enumerate(schema.modes) if each.has_id]
 
     def column(self, mode: int, spec: Spec, owners: Mapping[str, int] | None = None) -> TableColumn:
         """A new column. owners: of the parts of a cross; None for those of the schema"""
@@ -175,6 +178,16 @@ class FittedColumns:
         ]
         return assemble(checked.n, found)
 
+    def single(self, given: Mapping[str, Any], nodes: list[int], *, learn: bool) -> Found | None:
+        """The bag of one entry with these cells, by name; None if `bags` must make it. Changes nothing."""
+        return find(self.columns, given, nodes, learn=learn)
+
+    def expect_events(self, first: int, drawn: Sequence[int]) -> None:
+        """The next call learns events. first: the number of its first; drawn: modes of their negatives"""
+        self.first_event = first
+        for holder in (holder for column in self.columns for holder in column.holders):
+            holder.keeps_changes = holder.owner in drawn
+
     def describe(self, mode: int, nodes: NDArray[np.int64], checked: Checked) -> None:
         """Replace attributes of nodes of a mode, where stated. checked: one row for each node"""
         check_once(nodes, self.schema.names[mode])
@@ -207,6 +220,12 @@ class FittedColumns:
             if column.scale is None:
                 column.scale = self._scale(column.mode)
 
+    def forget_changes(self) -> None:
+        """Forget what attributes nodes had during the latest call: `of_nodes` has the last ones."""
+        for column in self.columns:
+            for holder in column.holders:
+                holder.forget_changes()
+
     def check_drawn(self, modes: Sequence[int]) -> None:
         """ValueError if a column cannot be known for nodes of these modes that are drawn as negatives."""
         names = {self.schema.names[mode] for mode in modes}
@@ -223,12 +242,17 @@ class FittedColumns:
                 continue
             raise ValueError(f"{column.spec.name!r:.80} {reason}: leave it out, or draw over another mode")
 
-    def of_nodes(self, mode: int, nodes: NDArray[np.int64]) -> Bags:
-        """The attributes that the model remembers of these nodes; -1 is an unknown node."""
+    def of_nodes(self, mode: int, nodes: NDArray[np.int64], events: NDArray[np.int64] | None = None) -> Bags:
+        """The attributes that the model remembers of these nodes; -1 is an unknown node.
+
+        events: of the latest call, by number: the attributes as of then, so that they do not depend on where
+                a stream is cut into calls. None for now
+        """
         own = [(t, column) for t, column in enumerate(self.columns) if column.mode == mode]
         if not self.schema.modes[mode].has_id:
             raise ValueError(f"{self.schema.names[mode]} is a Context: it has no nodes")
-        return assemble(len(nodes), [(table, column.of_nodes(nodes)) for table, column in own])
+        entries = None if events is None else events - self.first_event
+        return assemble(len(nodes), [(table, column.of_nodes(nodes, entries)) for table, column in own])
 
     def keep(self, mode: int, keep: NDArray[np.bool_]) -> dict[int, NDArray[np.bool_]]:
         """Nodes of a mode were removed, and the others renumbered in the same order. keep: (nodes,)

@@ -13,7 +13,7 @@ from spidertensor.estimator.columns.calendar import CalendarState
 from spidertensor.estimator.columns.cells import Elements, Encoded
 from spidertensor.estimator.columns.deciding import decide
 from spidertensor.estimator.columns.many import ManyState
-from spidertensor.estimator.columns.memory import NodeMemory
+from spidertensor.estimator.columns.memory import Changes, NodeMemory
 from spidertensor.estimator.columns.number import NumberState
 from spidertensor.estimator.columns.specs import Calendar, Many, Number, Spec, Undecided
 from spidertensor.estimator.columns.value import ValueState
@@ -40,6 +40,8 @@ class Holder:
         self.spec, self.owner, self._max_values = spec, owner, max_values
         self.state: State | None = None
         self.memory: NodeMemory | None = None
+        self.keeps_changes = False  # of the latest call, for the negatives of events
+        self._changes: tuple[Changes, int] | None = None
         if not isinstance(spec, Undecided):
             self._start(spec)
 
@@ -113,7 +115,10 @@ class Holder:
             return encoded
         codes, missing = encoded.codes, state.is_missing(encoded.codes)
         if learn:
+            before = memory.read(nodes) if self.keeps_changes else None
             codes = memory.fill_and_store(nodes, codes, ~missing)
+            if before is not None:
+                self._changes = Changes(nodes, before, codes), encoded.ready
         elif missing.any():
             codes = np.where(missing, memory.read(nodes), codes)
         return encoded._replace(codes=codes)
@@ -150,6 +155,19 @@ class Holder:
         if self.memory is None or nodes is None:
             return Encoded(np.full(n, self.state.missing, self.state.dtype))
         return Encoded(self.memory.read(nodes))
+
+    def as_of(self, nodes: NDArray[np.int64], entries: NDArray[np.int64]) -> Encoded | None:
+        """The codes that the model kept for these nodes when it had learned the latest call up to these
+        entries."""
+        encoded = self.remembered(nodes, len(nodes))
+        if encoded is None or self._changes is None or self.state is None:
+            return encoded
+        changes, ready = self._changes
+        codes = changes.undone(nodes, encoded.codes, entries)
+        return Encoded(np.where(entries < ready, self.state.missing, codes) if ready else codes)
+
+    def forget_changes(self) -> None:
+        self._changes = None
 
     def describe(self, nodes: NDArray[np.int64], given: CheckedColumn) -> None:
         """Replace the attribute of these nodes where it is stated."""

@@ -58,6 +58,12 @@ class ManyState:
         """Values were evicted from these rows: nodes do not have them any more."""
         self.pool = self.pool.without(rows, self.n_rows)
 
+    def pooled(self, bag: list[tuple[int, float]]) -> int:
+        """Put a bag of known values into the pool; returns its code."""
+        rows, weights = [row for row, _ in bag], [weight for _, weight in bag]
+        self.pool.append(np.array([len(bag)]), np.array(rows, np.int64), np.array(weights))
+        return self.pool.n_bags - 1
+
     def is_missing(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         return codes == MISSING
 

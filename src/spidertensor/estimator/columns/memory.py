@@ -8,6 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class Changes:
+    """What a call has changed, so that codes can be asked for as of an entry of the call.
+
+    nodes:  (n,) of its entries
+    before: (n,) their codes before the call
+    after:  (n,) their codes from the entry on
+    """
+
+    def __init__(self, nodes: NDArray[np.int64], before: NDArray[Any], after: NDArray[Any]) -> None:
+        order = np.argsort(nodes, kind="stable")
+        self._nodes, self._before, self._after = nodes[order], before[order], after[order]
+        self._keys = self._nodes * len(nodes) + order  # by node, then by entry
+
+    def undone(
+        self, nodes: NDArray[np.int64], codes: NDArray[Any], entries: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """The codes of nodes as of these entries. codes: those that they have now"""
+        n = len(self._nodes)
+        if not n:
+            return codes
+        first = np.searchsorted(self._nodes, nodes)
+        latest = np.searchsorted(self._keys, nodes * n + entries, side="right") - 1
+        changed = (first < n) & (self._nodes[np.minimum(first, n - 1)] == nodes)
+        found = codes.copy()
+        later, earlier = changed & (latest < first), changed & (latest >= first)
+        found[later] = self._before[first[later]]
+        found[earlier] = self._after[latest[earlier]]
+        return found
+
+
 class NodeMemory:
     """codes[node], `missing` for nodes that have none. Grows as needed."""
 
@@ -30,6 +60,15 @@ class NodeMemory:
         found = np.full(len(nodes), self.missing, self._codes.dtype)
         found[known] = self._codes[nodes[known]]
         return found
+
+    def get(self, node: int) -> Any:
+        """`read` for one node."""
+        return self._codes[node] if 0 <= node < self._n else self.missing
+
+    def set(self, node: int, code: Any) -> None:
+        """`store` for one node."""
+        self._grow(node + 1)
+        self._codes[node] = code
 
     def store(
         self, nodes: NDArray[np.int64], codes: NDArray[Any], stated: NDArray[np.bool_] | None = None

@@ -42,6 +42,11 @@ class Pool:
         self._weight[self.n_elements : elements] = weight
         self.n_bags, self.n_elements = bags, elements
 
+    def bag(self, bag: int) -> list[tuple[int, float]]:
+        """The rows and weights of one bag."""
+        begin, end = self._start[bag], self._start[bag + 1]
+        return list(zip(self._row[begin:end].tolist(), self._weight[begin:end].tolist(), strict=True))
+
     def take(self, bags: NDArray[np.int64]) -> Elements:
         begin = self._start[bags]
         count = self._start[bags + 1] - begin

@@ -82,6 +82,8 @@ class TableColumn(ABC):
     def _parts(self, cells: Cells, n: int) -> Iterator[tuple[int, int, Cells]]:
         """The entries in parts whose values find room; between them values are evicted."""
         self.restarts, self._start, rest = [], 0, cells
+        for holder in self.holders:
+            holder.forget_changes()
         while True:
             left = n - self._start
             fit = min(
@@ -104,8 +106,11 @@ class TableColumn(ABC):
         return rows
 
     @abstractmethod
-    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
-        """The elements of nodes of the own mode, from what the model remembers."""
+    def of_nodes(self, nodes: NDArray[np.int64], entries: NDArray[np.int64] | None = None) -> Elements:
+        """The elements of nodes of the own mode, from what the model remembers.
+
+        entries: of the latest call, as of which it is asked; None for now
+        """
 
     def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Nodes were removed. Return which rows of the table stay; None for all."""
@@ -168,8 +173,11 @@ class PlainColumn(TableColumn):
         self.holder.use(found)
         return found
 
-    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
-        encoded = self.holder.remembered(nodes, len(nodes))
+    def of_nodes(self, nodes: NDArray[np.int64], entries: NDArray[np.int64] | None = None) -> Elements:
+        if entries is None or self.restarts:  # values that had to go are gone for all of the call
+            encoded = self.holder.remembered(nodes, len(nodes))
+        else:
+            encoded = self.holder.as_of(nodes, entries)
         return (
             self.holder.state.elements(encoded) if self.holder.state and encoded else no_elements(len(nodes))
         )
@@ -238,7 +246,7 @@ class CrossColumn(TableColumn):
                     holder.use(single(encoded.codes))
         return parts
 
-    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+    def of_nodes(self, nodes: NDArray[np.int64], entries: NDArray[np.int64] | None = None) -> Elements:
         parts = []
         for name in self.spec.columns:
             codes = np.full(len(nodes), MISSING, np.int64)
@@ -314,7 +322,7 @@ class RecentColumn(TableColumn):
     def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
         return self.state.learn(index[:, self.state.own], index[:, self.state.other])
 
-    def of_nodes(self, nodes: NDArray[np.int64]) -> Elements:
+    def of_nodes(self, nodes: NDArray[np.int64], entries: NDArray[np.int64] | None = None) -> Elements:
         return self.state.read(nodes)
 
     def keep(self, mode: int, keep: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

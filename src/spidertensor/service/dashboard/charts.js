@@ -16,7 +16,7 @@ export const number = (value, digits = 4) =>
 
 // What each chart shows: a title, and for each line its name and a function that gets its numbers.
 export function plans(snapshot) {
-  const { metric, modes, members, kind, read_only: readOnly } = snapshot;
+  const { metric, modes, members, kind, forecasts, read_only: readOnly } = snapshot;
   const regression = kind !== "SpiderClassifier";
   const lines = (names, column) => names.map((name, at) => [name, (points) => points[column].map((each) => each?.[at] ?? null)]);
   const curve = (column) => (points) => points[column];
@@ -24,12 +24,12 @@ export function plans(snapshot) {
     !readOnly && {
       key: "error",
       title: metric === "rmse" ? "Error (RMSE, lower is better)" : "Error (log loss, lower is better)",
-      lines: [["model", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")]],
+      lines: [["model", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")], ...(forecasts ? [["forecasts", curve("forecast_error")]] : [])],
     },
     !readOnly && regression && {
       key: "coverage",
       title: "Values inside their 90 % intervals",
-      lines: [["inside", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)]],
+      lines: [["inside", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)], ...(forecasts ? [["forecasts", curve("forecast_coverage")]] : [])],
       share: true,
     },
     { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },

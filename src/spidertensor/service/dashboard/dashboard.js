@@ -70,6 +70,7 @@ function showNumbers(snapshot) {
     const [than, mark] = compared(gain, floor === mean ? "the mean" : "biases");
     tiles.push([snapshot.metric === "rmse" ? "error (RMSE)" : "error (log loss)", number(error), than, mark]);
     if (coverage !== null) tiles.push(["in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
+    if (snapshot.forecasts || snapshot.unknown_forecasts) tiles.push(...forecastTiles(snapshot));
   }
   tiles.push(["nodes", number(snapshot.nodes.reduce((sum, each) => sum + each, 0)), snapshot.modes.map((mode, n) => `${mode} ${number(snapshot.nodes[n])}`).join(", ")]);
   const age = snapshot.checkpoint_age;
@@ -87,6 +88,14 @@ function showNumbers(snapshot) {
   });
 }
 
+// Of what was said earlier, next to the tiles of predictions just before learning.
+function forecastTiles({ forecasts, unknown_forecasts: unknown, forecast_error: error, forecast_coverage: coverage, late_median: half, late_90: most }) {
+  const tiles = [["error of forecasts", number(error), `${number(forecasts)} scored, ${number(unknown)} not known`]];
+  if (coverage !== null) tiles.push(["forecasts in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
+  tiles.push(["values come after", half === null ? "–" : duration(half), most === null ? "" : `median; 90 % within ${duration(most)}`]);
+  return tiles;
+}
+
 function compared(gain, floor) {
   if (gain === null) return ["nothing to compare yet", ""];
   if (Math.abs(gain) < 0.005) return [`level with ${floor}`, ""];
@@ -94,7 +103,8 @@ function compared(gain, floor) {
   return [`${number(Math.abs(gain) * 100, 2)} % ${word} than ${floor}`, word];
 }
 
-const ago = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s ago` : seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : `${Math.round(seconds / 3600)} h ago`);
+const duration = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`);
+const ago = (seconds) => `${duration(seconds)} ago`;
 const bytes = (n) => (n === null ? "–" : n < 1e6 ? `${number(n / 1e3, 3)} kB` : `${number(n / 1e6, 3)} MB`);
 
 let alarmsShown = "";

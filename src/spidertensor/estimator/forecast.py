@@ -1,0 +1,213 @@
+"""Forecasts: what each member of a model said about entries, kept until their values are known.
+
+mathematics.md section 21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spidertensor.estimator.fitted import Fitted
+from spidertensor.faults import EntryError
+from spidertensor.method import Prediction
+from spidertensor.scaling import Scaling
+from spidertensor.spider.forecasts import Said
+from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
+from spidertensor.spider.stacking import mixed
+
+FIELDS = {"rows", "generation", "likelihood", "shift", "scale"}  # of a forecast as JSON
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast:
+    """What each member of a model said about n entries. Made by `model.forecast(X)`.
+
+    Pass it, or the rows of it whose values have become known, to `model.learn(X, y, forecast=forecast)`. A
+    list of forecasts will do, also with None for entries without one; `join` makes it one forecast.
+
+    numbers:    (n, 4, M) mean, var and noise of f, and weight, of each member, NaN in rows without a
+                forecast; in units of the model: value = shift + scale * (value in units of the model)
+    generation: of the model: a number that changes when it is fitted anew
+    likelihood: "gaussian", "count" or "probit"
+    """
+
+    numbers: NDArray[np.float64]
+    generation: int
+    likelihood: str
+    shift: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = np.asarray(self.numbers, np.float64)
+        object.__setattr__(self, "numbers", numbers)
+        if numbers.ndim != 3 or numbers.shape[1] != 4 or not numbers.shape[2]:
+            raise _error(f"the numbers of a forecast have shape (n, 4, members), not {numbers.shape}")
+        if self.likelihood not in LIKELIHOODS:
+            raise _error(f"unknown likelihood {self.likelihood!r:.80}")
+        if not (np.isfinite([self.shift, self.scale]).all() and self.scale > 0):
+            raise _error("the shift or the scale of a forecast is impossible")
+        made = numbers[self.made]
+        _, var, noise, weights = made.swapaxes(0, 1)
+        possible = np.isfinite(made).all(axis=(1, 2)) & (var > 0).all(axis=1) & (noise >= 0).all(axis=1)
+        possible &= (weights > 0).all(axis=1) & (np.abs(weights.sum(axis=1) - 1) < 1e-6)
+        if not possible.all():
+            row = int(np.flatnonzero(self.made)[~possible][0])
+            raise _error("the numbers of a forecast are impossible", row)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        n, _, members = self.numbers.shape
+        return f"<forecast of {n} entries by {members} members of model {self.generation}>"
+
+    def __getitem__(self, rows: Any) -> Self:
+        """The forecast of some rows: a number, a slice, a mask, or an array of numbers."""
+        rows = [rows] if np.ndim(rows) == 0 and not isinstance(rows, slice) else rows
+        rows = np.asarray(rows) if not isinstance(rows, slice) else rows
+        if isinstance(rows, np.ndarray) and not rows.size:
+            rows = rows.astype(np.intp)
+        return self.with_numbers(self.numbers[rows])
+
+    @classmethod
+    def join(cls, forecasts: Sequence[Forecast | None]) -> Forecast:
+        """One forecast of the rows of several, made at any times by the same model. None: a row without."""
+        known = [each for each in forecasts if each is not None]
+        if not known:
+            raise _error("there is no forecast to join")
+        for each in known[1:]:
+            if (each.model, each.numbers.shape[2]) != (known[0].model, known[0].numbers.shape[2]):
+                raise _error(
+                    "the forecasts to join are of different models", remedy="join those of each model"
+                )
+        nothing = np.full((1, *known[0].numbers.shape[1:]), np.nan)
+        parts = [nothing if each is None else each.numbers for each in forecasts]
+        return known[0].with_numbers(np.concatenate(parts))
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        """What forecasts of the same model share: generation, likelihood, shift and scale."""
+        return self.generation, self.likelihood, self.shift, self.scale
+
+    def with_numbers(self, numbers: NDArray[np.float64]) -> Self:
+        """A forecast by the same model with other numbers."""
+        return replace(self, numbers=numbers)
+
+    @property
+    def made(self) -> NDArray[np.bool_]:
+        """(n,) which rows have a forecast."""
+        return np.asarray(~np.isnan(self.numbers).all(axis=(1, 2)))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(M, n) weights of the members when the forecast was made."""
+        return self.numbers[:, 3].T
+
+    @property
+    def members(self) -> Prediction:
+        """(M, n) mean, var and noise of each member's prediction, in user units."""
+        return Scaling(self.shift, self.scale).user_units(*self.numbers[:, :3].transpose(1, 2, 0))
+
+    @property
+    def prediction(self) -> Prediction:
+        """(n,) mean, var and noise, as `predict_parts` gives them."""
+        said = self.said
+        predicted = mixed(self._likelihood, said.weights, said.parts)
+        return Scaling(self.shift, self.scale).user_units(*predicted)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """(n,) predicted mean of the value; for a classifier, probability of the positive label."""
+        mean, var, _ = self.prediction
+        return self._likelihood.expected(mean, var)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """(n,) standard deviation of the value; for a classifier, that of f."""
+        return self._likelihood.std(*self.prediction)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast as JSON: a list of 4 M numbers for each row, or null, beside the other fields."""
+        flat = self.numbers.reshape(len(self), -1).tolist()
+        rows = [row if made else None for row, made in zip(flat, self.made.tolist(), strict=True)]
+        return {
+            "rows": rows,
+            "generation": self.generation,
+            "likelihood": self.likelihood,
+            "shift": self.shift,
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        if not isinstance(stored, Mapping) or stored.keys() != FIELDS:
+            raise _error(f"a forecast has the fields {', '.join(sorted(FIELDS))}")
+        lengths = {len(row) for row in stored["rows"] if row is not None} or {4}
+        if len(lengths) > 1 or min(lengths) % 4 or not min(lengths):
+            raise _error("the rows of a forecast have different lengths")
+        members = min(lengths) // 4
+        rows = [[np.nan] * 4 * members if row is None else row for row in stored["rows"]]
+        numbers = np.array(rows, np.float64).reshape(len(rows), 4, members)
+        return cls(numbers, **{name: stored[name] for name in FIELDS - {"rows"}})
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        return LIKELIHOODS[self.likelihood]
+
+    @property
+    def said(self) -> Said:
+        """The same by member, for a Method."""
+        parts = np.ascontiguousarray(self.numbers.transpose(2, 1, 0))
+        return Said(parts[:, :3], parts[:, 3])
+
+
+def forecast_by(fitted: Fitted, said: Said) -> Forecast:
+    """The forecast of what members said, in their units."""
+    numbers = np.concatenate([said.parts, said.weights[:, None]], axis=1).transpose(2, 1, 0)
+    return Forecast(np.ascontiguousarray(numbers), *_model_of(fitted))
+
+
+def no_forecast(fitted: Fitted) -> Forecast:
+    """A forecast of no entries by this model."""
+    members = len(fitted.state.members)
+    return forecast_by(fitted, Said(np.empty((members, 3, 0)), np.empty((members, 0))))
+
+
+def said_of(fitted: Fitted | None, forecast: Any, n: int) -> Said | None:
+    """What a forecast says about n entries that this model is to learn; EntryError if it cannot be scored.
+
+    None if it says nothing about any of them.
+    """
+    if isinstance(forecast, list | tuple) and all(isinstance(each, Forecast | None) for each in forecast):
+        if len(forecast) == n and all(each is None for each in forecast):
+            return None
+        forecast = Forecast.join(forecast)
+    if not isinstance(forecast, Forecast):
+        reason = f"forecast must be a Forecast, or a list of Forecast and None, not {type(forecast).__name__}"
+        raise _error(reason, remedy="pass what model.forecast(X) returned")
+    if len(forecast) != n:
+        raise _error(f"{n} entries but {len(forecast)} forecasts", remedy="pass forecast[rows]")
+    if fitted is None:
+        raise _error("the forecast is of another model: this one has learned nothing")
+    members = len(fitted.state.members)
+    if forecast.numbers.shape[2] != members:
+        reason = f"the forecast is by {forecast.numbers.shape[2]} members, and the model has {members}"
+        raise _error(reason)
+    if forecast.model != _model_of(fitted):
+        reason = "the forecast is of another model, or was made before this one was fitted anew"
+        raise _error(reason, remedy="leave it out")
+    return forecast.said if forecast.made.any() else None
+
+
+def _model_of(fitted: Fitted) -> tuple[Any, ...]:
+    return fitted.generation, fitted.model.likelihood.name, *fitted.scaling
+
+
+def _error(reason: str, row: int | None = None, remedy: str = "") -> EntryError:
+    return EntryError(reason, row, kind="forecast", remedy=remedy)
