@@ -450,7 +450,7 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     # Section 12: z2 = min(r²/s, 16 zbar) moves its running mean zbar, then every node:
     # v = 1 / (1/var + k²/2),  l += v k (z2 / zbar - 1) / 2,  k = noise / (beta + noise)
     k_, squares = noise / s, state["squares"]
-    squares["n"] = min(squares["n"] + 1, 1000)
+    squares["n"] = min(squares["n"] + 1, 10_000)
     z2 = min((y - alpha) ** 2 / s, 16 * squares["mean"])
     squares["mean"] = max(squares["mean"] + k_ * (z2 - squares["mean"]) / squares["n"], 1e-6)
     score = k_ * (z2 / squares["mean"] - 1) / 2

@@ -568,7 +568,6 @@ def test_an_empty_batch_is_a_no_op(kind, X):
 
 
 BAD_PARAMS = [
-    ("rank", 0, "rank must be at least 1"),
     ("rank", -2, "rank must be at least 1"),
     ("rank", (), "rank has 0 numbers"),
     ("rank", (2, 2, 2), "rank has 3 numbers, but the entries have 2 modes"),

@@ -64,7 +64,7 @@ class Parameters:
     multilinear: int = 32
     memory: float | None = None
     max_nodes: int | tuple[int | None, ...] | None = None
-    committee: int | list[dict[str, Any]] = 4
+    committee: int | list[dict[str, Any]] = 6
     prior: Prior | None = None
     inference: Inference | None = None
     batch_size: int = 256
