@@ -189,7 +189,7 @@ def test_what_the_scores_of_events_are_means_of(folder, spider):
     written(folder / "plays.csv", plays())
     said = " ".join(spider("fit", "plays.csv", *EVENTS, *SMALL)[1].split())
     assert "per event and its draws" in said
-    assert "(each event or draw predicted before it was learned)" in said
+    assert "each event or draw predicted just before it was learned" in said
 
 
 def test_a_column_of_labels_beside_events_is_noted(folder, spider):

@@ -101,6 +101,13 @@ Time = Annotated[
         metavar="COLUMN", help="Column with the time of a row: learn in this order, judge by the latest."
     ),
 ]
+KnownAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="With --time: when the value of a row is known. Predict each row at its time, learn it then.",
+    ),
+]
 Shuffle = Annotated[bool, typer.Option("--shuffle", help="Learn the rows of a file once, in random order.")]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -109,7 +116,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 GROUPS = {
     "Data": (
         "modes", "value", "kind", "attributes", "format", "columns", "delimiter", "encoding", "decimal",
-        "missing_id", "bin", "on_bad", "rejects", "time", "passes", "shuffle",
+        "missing_id", "bin", "on_bad", "rejects", "time", "known_at", "passes", "shuffle",
     ),
     "Values": (
         "binary", "labels", "counts", "events", "over", "negatives", "remember_seen", "scaling", "clip",
@@ -175,6 +182,7 @@ def fit(
     seed: options.Seed = None,
     passes: Passes = None,
     time: Time = None,
+    known_at: KnownAt = None,
     shuffle: Shuffle = False,
     workers: several.Workers = None,
     cluster: several.OnCluster = None,
@@ -268,7 +276,7 @@ def fit(
                 settings["network"] = files.network_by_name(network)
             run = run_start.start(path, opened, names, value, **about, **settings)
         run.missing, run.keep = missing_id or run.missing, keep
-        asked = {"--passes": passes, "--time": time, "--shuffle": shuffle or None}
+        asked = {"--passes": passes, "--time": time, "--known-at": known_at, "--shuffle": shuffle or None}
         limits = {"--workers": workers or cluster, "--predictions": predictions}
         passes_options.choose(run, asked, limits)
         if events and negatives is None and run.collects and run.learner.estimator.passes != 1:

@@ -13,17 +13,20 @@ from spidertensor.sources import Stream
 
 
 def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
-    """Set the estimator's `passes` and `time`, and whether the run collects rows; CommandError if the
-    options contradict each other.
+    """Set the estimator's `passes`, `time` and `known_at`, and whether the run collects rows; CommandError
+    if the options contradict each other.
 
-    asked:  --passes, --time and --shuffle as given
+    asked:  --passes, --time, --known-at and --shuffle as given
     limits: other options with which rows are learned once
     """
-    estimator, (given, time, shuffle) = run.learner.estimator, asked.values()
+    estimator, (given, time, known_at, shuffle) = run.learner.estimator, asked.values()
     if shuffle and (given is not None or time is not None):
         raise CommandError("--shuffle is one pass in random order: leave out --passes and --time")
-    if time in run.learner.columns:
-        raise CommandError(f"--time {time}: name a column that is neither a mode nor the value")
+    if known_at is not None and (time in (None, known_at) or given is not None):
+        raise CommandError("--known-at needs --time, another column, and no --passes: rows are learned once")
+    for name, column in (("--time", time), ("--known-at", known_at)):
+        if column in run.learner.columns:
+            raise CommandError(f"{name} {column}: name a column that is neither a mode nor the value")
     passes = None if given is None else options.passes(given)
     once = _once(run, limits)
     used = [name for name, value in asked.items() if value is not None]
@@ -34,10 +37,12 @@ def choose(run: Run, asked: Mapping[str, Any], limits: Mapping[str, Any]) -> Non
     if shuffle:
         estimator.passes = 1
     if time is not None:
-        estimator.time = time
+        estimator.time, estimator.known_at = time, known_at
     if once is None and estimator.passes == 1 and time is None and not shuffle:
         once = "rows are learned once, in order, because passes is 1"
     run.once, run.collects = once, once is None
+    if known_at is not None:
+        run.once = f"rows are learned when {known_at} says that their values are known"
 
 
 def _once(run: Run, limits: Mapping[str, Any]) -> str | None:

@@ -111,6 +111,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         **output.counts_of(model),
         "metric": scores.metric,
         "score": scores.score,
+        "case": _case(model),
         "floors": scores.floors,
         "last_part": run.last_part.record(),
         "coverage_90": scores.coverage,
@@ -136,8 +137,7 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
     score = "nothing new to learn"
     if now:
         metric = output.METRICS[record["metric"]]
-        each = "each event or draw" if model.learns_events else "each entry"
-        score = f"{metric} {record['score']:.4f} ({each} predicted before it was learned)"
+        score = f"{metric} {record['score']:.4f} ({record['case']})"
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
     spent = f"reading {parts['reading']}, first rows and compiling {parts['starting']}"
@@ -160,6 +160,14 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
         *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),
     ]
+
+
+def _case(model: Any) -> str:
+    """Which error the score is."""
+    if model.known_at is not None:
+        return f"each entry predicted at its {model.time}, learned when known; floors know values at once"
+    each = "each event or draw" if model.learns_events else "each entry"
+    return f"next entry: {each} predicted just before it was learned"
 
 
 def _floors(floors: dict[str, float]) -> str:

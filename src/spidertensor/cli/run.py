@@ -207,8 +207,9 @@ class Run:
         """Notes that need all rows to be learned."""
         with self.notes.of_warnings():
             self.learner.estimator._warn_at_end()
-        for each in self.last_part.notes():
-            self.notes.tell(each)
+        if self.learner.estimator.known_at is None:  # else the floors know values earlier than the model
+            for each in self.last_part.notes():
+                self.notes.tell(each)
         rows = self.bad + self.entries
         if self.bad > MANY_BAD_SHARE * rows:
             reason = f"{self.bad / rows:.0%} of {output.counted(rows, 'row')} were bad and skipped"

@@ -56,7 +56,10 @@ class Arranged:
 
     def batch(self, first: int, last: int) -> Batch:
         """Entries to learn."""
-        index, value, bags = self.raw(first, last)
+        return self._to_learn(self.raw(first, last))
+
+    def _to_learn(self, raw: Batch) -> Batch:
+        index, value, bags = raw
         if self._numbers is not None:
             index = np.stack([number[index[:, k]] for k, number in enumerate(self._numbers)], axis=1)
         return Batch(index, self.scaling.scaled(value), bags)
@@ -93,6 +96,21 @@ class InMemory(Arranged):
 
     def sample(self) -> NDArray[np.float64]:
         return self._entries.value[self._order] if self._in_time else self._entries.value
+
+
+class KnownLater(InMemory):
+    """asked, known: when each entry, in the order of time, is predicted, and when its value is known"""
+
+    def __init__(self, entries: Batch, asked: NDArray[Any], known: NDArray[Any]) -> None:
+        order = np.argsort(asked, kind="stable")
+        super().__init__(entries, order, in_time=True)
+        self.asked, self.known = asked[order], known[order]
+
+    def raw_at(self, rows: NDArray[np.int64]) -> Batch:
+        return entries_at(self._entries, self._order[rows])
+
+    def batch_at(self, rows: NDArray[np.int64]) -> Batch:
+        return self._to_learn(self.raw_at(rows))
 
 
 class InFile(Arranged):

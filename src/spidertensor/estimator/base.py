@@ -120,12 +120,14 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, OldMethods, 
         self._notes = Notes()
         try:
             self._flat_params()  # refuses impossible ones
-            when = None if self.time is None else times.sortable(times.apart(X, self.time)[1], self.time)
+            when, known = self._when(X)
             columns = self._columns(X)
             if when is not None and len(when) != columns.n_entries:
                 raise EntryError(f"{columns.n_entries} entries but {len(when)} times", column=self.time)
             once = self._once(columns.n_entries) is not None
-            if when is not None:
+            if known is not None:
+                self._collect(columns, y, when, known)
+            elif when is not None:
                 learn = (lambda X, y, _: self._advance(X, y)) if once else self._collect
                 self._in_time(learn, columns, y, when)
             elif once:
@@ -192,6 +194,19 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, OldMethods, 
             arrays = self._advance(one_entry.as_rows(ids), y, forecast=forecast)[0]
             update = one_entry.numbers_of(arrays, self._likelihood)
         return update
+
+    def _when(self, X: Any) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """When each entry is predicted, and when its value is known, where parameters name these columns."""
+        if self.time is None:
+            return None, None
+        column = times.apart(X, self.time)[1]
+        if self.known_at is None:
+            return times.sortable(column, self.time), None
+        if self.learns_events:
+            raise ValueError("known_at is for values that come late, and events have none: leave it out")
+        if self.max_nodes is not None or self._placed is not None:
+            raise ValueError("known_at needs all nodes in one process: leave out max_nodes and workers")
+        return times.clock(column, times.apart(X, self.known_at)[1], self.time, self.known_at)
 
     @locked
     def _warn_at_end(self) -> None:
@@ -279,8 +294,9 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, OldMethods, 
         return None
 
     def _columns(self, X: Any) -> Columns:
-        if self.time is not None and (self._schema is None or self.time not in self._schema.inputs):
-            X, _ = times.apart(X, self.time)
+        for name in (self.time, self.known_at):
+            if name is not None and (self._schema is None or name not in self._schema.inputs):
+                X, _ = times.apart(X, name)
         if (schema := self._schema) is not None:
             modes = [(mode.name, mode.has_id) for mode in schema.modes]
             return inputs.named_columns(X, modes, schema.inputs)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.arranged import Arranged, Chunk, InMemory, Shape, in_file
+from spidertensor.estimator.arranged import Arranged, Chunk, InMemory, KnownLater, Shape, in_file
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Batch
 from spidertensor.spider.bags import concatenated
@@ -38,11 +38,21 @@ class Collected:
         self._file: UnnamedFile | None = None
         self._stored: list[_Stored] = []
         self._last: NDArray[Any] | None = None  # the time that came last
+        self._known: list[NDArray[Any]] = []  # when values are known; such entries stay in memory
 
     def add(
-        self, index: NDArray[np.int64], value: NDArray[np.float64], bags: Bags | None, time: Any = None
+        self,
+        index: NDArray[np.int64],
+        value: NDArray[np.float64],
+        bags: Bags | None,
+        time: Any = None,
+        known: Any = None,
     ) -> None:
-        """time: of each entry, if the history has one"""
+        """time:  of each entry, if the history has one
+        known: when the value of each is known, if that is later
+        """
+        if known is not None:
+            self._known.append(known)
         for first in range(0, len(value), CHUNK_ENTRIES):
             last = min(first + CHUNK_ENTRIES, len(value))
             here = slice(first, last)
@@ -56,7 +66,7 @@ class Collected:
             self.time_types.append(time.dtype)
             self._last = time[-1:]
         self.n_entries += len(value)
-        if self._file is None and self.n_bytes > IN_MEMORY:
+        if self._file is None and self.n_bytes > IN_MEMORY and not self._known:
             self._file = UnnamedFile(self.folder)
         if self._file is not None:
             self._stored += [self._put(self._file, chunk) for chunk in self._chunks]
@@ -94,14 +104,16 @@ class Collected:
         bags = [each.bags for each in chunks if each.bags is not None]
         index = np.concatenate([each.index for each in chunks])
         value = np.concatenate([each.value for each in chunks])
+        entries = Batch(index, value, concatenated(bags) if bags else None)  # pyright: ignore[reportArgumentType]
+        times = [each.time for each in chunks if each.time is not None]
+        if self._known:
+            return KnownLater(entries, np.concatenate(times), np.concatenate(self._known))
         if self.has_time:
-            times = [each.time for each in chunks if each.time is not None]
             order = np.argsort(np.concatenate(times), kind="stable")
         elif shuffled:
             order = np.random.default_rng(seed).permutation(self.n_entries)
         else:
             order = np.arange(self.n_entries)
-        entries = Batch(index, value, concatenated(bags) if bags else None)  # pyright: ignore[reportArgumentType]
         return InMemory(entries, order, in_time=self.has_time)
 
     def chunks(self) -> Iterator[Chunk]:

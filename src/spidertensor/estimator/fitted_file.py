@@ -73,6 +73,7 @@ ADDED: dict[str, Any] = {
     "remember_seen": False,
     "passes": "auto",
     "time": None,
+    "known_at": None,
 }
 HISTORY = {"errors": list, "chosen": int, "judged": int, "judge": str, "stopped": str}
 LATER = {"sites": str}  # fields of a history that files may lack

@@ -74,6 +74,7 @@ class Parameters:
     modes: Mapping[str, Any] | None = None
     passes: int | str = "auto"
     time: str | None = None
+    known_at: str | None = None
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
@@ -106,6 +107,8 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
         check_rule(name, value)
     if params.get("likelihood") == "count" and params["scaling"] is not None:
         raise ValueError("counts are not scaled: leave out scaling with likelihood='count'")
+    if params["known_at"] is not None and params["time"] in (None, params["known_at"]):
+        raise ValueError("known_at needs time, another column, which says when an entry is predicted")
     if isinstance(params["committee"], list):
         params["committee"] = [_checked_member(own, params) for own in params["committee"]]
     return params
@@ -195,6 +198,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_size": (lambda x: is_whole(x) and 0 < x < 2**63, "a whole number of entries, at least 1"),
     "passes": (lambda x: x == "auto" or (is_whole(x) and x >= 1), 'a whole number, at least 1, or "auto"'),
     "time": (lambda x: x is None or isinstance(x, str), "the name of a column, or None"),
+    "known_at": (lambda x: x is None or isinstance(x, str), "the name of a column, or None"),
     "memory": (lambda x: x is None or is_number(x), "a number of entries, or None"),
     "max_nodes": (
         lambda x: is_limit(x) or (is_list(x, is_limit) and len(x) > 0),

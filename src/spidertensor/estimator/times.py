@@ -79,6 +79,44 @@ def sortable(column: Column | None, name: str) -> NDArray[Any]:
         raise error.but(column=name) from None
 
 
+def clock(
+    asked: Column | None, known: Column | None, time: str, known_at: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """When entries are predicted and when their values are known, as numbers of one kind; EntryError if a
+    value is known before it is asked for."""
+    columns = {time: asked, known_at: known}
+    found = {name: sortable(column, name) for name, column in columns.items()}
+    dates = [
+        name for name, times in found.items() if times.dtype.kind not in "iuf" or _are_dates(columns[name])
+    ]
+    if len(dates) == 1:
+        reason = f"{time} and {known_at} must both be numbers, or both dates"
+        raise EntryError(reason, column=known_at, kind="time", remedy="write both in the same way")
+    for name in dates:
+        try:
+            found[name] = to_codes(columns[name])  # pyright: ignore[reportArgumentType]
+        except EntryError as error:
+            raise error.but(column=name) from None
+    when, later = found[time], found[known_at]
+    if len(when) != len(later):
+        raise EntryError(f"{len(when)} times in {time} but {len(later)} in {known_at}", column=known_at)
+    early = np.flatnonzero(later < when)
+    if len(early):
+        reason = f"the value is known before {time}, when it is predicted"
+        remedy = "leave out the row, or mend its times"
+        raise EntryError(
+            reason, int(early[0]), column=known_at, kind="time", rows=tuple(early.tolist()), remedy=remedy
+        )
+    return when, later
+
+
+def _are_dates(column: Any) -> bool:
+    stated, _ = stated_of(column)
+    if isinstance(stated, np.ndarray):
+        return stated.dtype.kind == "M"
+    return any(_kind(cell) == "date" for cell in stated[:1])
+
+
 def _kind(cell: Any) -> str:
     if isinstance(cell, str):
         return "text"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator import history, times
+from spidertensor.estimator import history, known_later, times
+from spidertensor.estimator.arranged import KnownLater
 from spidertensor.estimator.collected import Collected
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room
@@ -60,6 +61,8 @@ class LearnsHistory:
 
     def _only_once(self: Any) -> str | None:
         """Why this model can learn entries only once, whatever `passes` is."""
+        if self.known_at is not None:
+            return "known_at says when their values are known"
         if self.max_nodes is not None:
             return "max_nodes lets nodes go"
         return None if self._placed is None else "several workers learn them"
@@ -69,12 +72,14 @@ class LearnsHistory:
         X: Any,
         y: Any,
         when: NDArray[Any] | None = None,
+        known: NDArray[Any] | None = None,
         classes: Any = None,
         folder: str | None = None,
     ) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.
 
         when:   their times, if they are to be learned in that order
+        known:  when their values are known, if they are to be learned then
         folder: for files of what does not fit into memory
         """
         columns = self._columns(X)
@@ -98,7 +103,7 @@ class LearnsHistory:
                     remedy="pass passes=1, with which the values longest unseen make room",
                 )
             self._keep_learned(fitted, columns)
-            self._collected.add(index, value, bags, when)
+            self._collected.add(index, value, bags, when, known)
 
     def _learn_collected(
         self: Any, stop: Callable[[], bool] = lambda: False
@@ -120,10 +125,16 @@ class LearnsHistory:
             orders = entries.renumber([len(each) for each in started.nodes])
             nodes = [each.reordered(order) for each, order in zip(started.nodes, orders, strict=True)]
             started = started._replace(nodes=nodes)
-        scaling = entries.scaling = self._first_scaling(entries.sample(), self.batch_size if few else n)
+        first = self.batch_size if few or isinstance(entries, KnownLater) else n
+        scaling = entries.scaling = self._first_scaling(entries.sample(), first)
         started = started._replace(scaling=scaling)
         judge = "latest" if in_time else "random"
-        for fitted, step in history.learn(started, entries, self.passes, judge, folder, stop):
+        steps = (
+            known_later.learn(started, entries, stop)
+            if isinstance(entries, KnownLater)
+            else history.learn(started, entries, self.passes, judge, folder, stop)
+        )
+        for fitted, step in steps:
             self._learned = fitted
             if isinstance(step, history.Learned):
                 own, update = step.value, step.update

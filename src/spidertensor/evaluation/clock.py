@@ -18,15 +18,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.known_later import tick_of, ticks
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 from spidertensor.evaluation.protocols import NotLearned, Row, Step, StreamScores, progress
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import ForecastingMethod
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import Said, Tickets
 from spidertensor.spider.likelihoods import Likelihood
 
-TICKS = 10  # in the median delay
 SHARES = np.linspace(0, 1, 1001)  # of a calibrated distribution: precise to a tenth of a percent
 # in which people name a delay: name, seconds, and from how many of them on
 UNITS = (("days", 86_400, 2), ("hours", 3600, 5), ("minutes", 60, 2), ("seconds", 1, 0))
@@ -64,19 +64,10 @@ class Clock(NamedTuple):
 
         first_batch: the least number of entries that are learned first
         """
-        tick = self.tick or (self.median or float(np.mean(self.known - self.asked))) / TICKS
+        tick = self.tick or tick_of(self.asked, self.known)
         if tick <= 0:
             raise DatasetError("all values are known at once: use the protocol prequential")
-        asked, known = ((times - self.asked[0]) // tick for times in (self.asked, self.known))
-        order = np.argsort(self.known, kind="stable")
-        starts = np.flatnonzero(np.diff(asked, prepend=-1))
-        ends = np.append(starts[1:], len(asked))
-        until = np.searchsorted(known[order], asked[starts])  # values known in an earlier tick
-        learned = 0
-        for start, end, now in zip(starts.tolist(), ends.tolist(), until.tolist(), strict=True):
-            now = now if now >= first_batch else 0
-            yield order[learned:now], slice(start, end)
-            learned = now
+        return ticks(self.asked, self.known, tick, first_batch)
 
 
 class Delay(NamedTuple):
@@ -138,7 +129,7 @@ def honest_clock(
     values, scores = scaling.scaled(stream.value), StreamScores(stream.value, likelihood)
     scores.skipped = max(scores.skipped, first)
     rows_after = {round(len(ticks) * row / at) for row in range(1, at + 1)}
-    run, said = _Run(method, seed, batch_size), _Tickets(len(values))
+    run, said = _Run(method, seed, batch_size), Tickets(len(values))
     for number, (rows, asked) in enumerate(ticks, 1):
         run.learn(Batch(stream.index[rows], values[rows]), said.of(rows))
         if asked.start >= first:
@@ -153,22 +144,6 @@ def honest_clock(
                 run.step(), run.lost, n_scored=scores.n_scored(asked.stop), skipped=scores.skipped
             )
             yield row | {"case": clock.case}
-
-
-class _Tickets:
-    """What the members said about entries that are not learned yet."""
-
-    def __init__(self, n: int) -> None:
-        self._n, self._said = n, None
-
-    def keep(self, at: slice, said: Said) -> None:
-        if self._said is None:
-            members = len(said.weights)
-            self._said = Said(np.full((members, 3, self._n), np.nan), np.full((members, self._n), np.nan))
-        self._said.parts[:, :, at], self._said.weights[:, at] = said
-
-    def of(self, rows: NDArray[np.int64]) -> Said | None:
-        return None if self._said is None else Said(*(part[..., rows] for part in self._said))
 
 
 class _Run:
@@ -193,7 +168,7 @@ class _Run:
             self._learned += len(own.value)
             self._update, self.lost = update, self.lost.plus(update)
 
-    def predict(self, index: NDArray[np.int64], said: _Tickets, at: slice) -> Prediction:
+    def predict(self, index: NDArray[np.int64], said: Tickets, at: slice) -> Prediction:
         if isinstance(self._method, ForecastingMethod):
             prediction, own = self._method.forecast(self._state, index, None)
             said.keep(at, own)

@@ -23,11 +23,12 @@ def modes_with_ids(estimator: Estimator, n_modes: int) -> list[int]:
 
 def attribute_columns(estimator: Estimator, mode: str | None = None) -> list[str]:
     """The columns beside the ids that the model uses. mode: only those of its nodes"""
-    schema, time = schema_of(estimator), estimator.time
+    schema = schema_of(estimator)
     if mode is None:
         ids = [] if schema is None else [each.name for each in schema.modes if each.has_id]
         names = [] if schema is None else [name for name in schema.inputs if name not in ids]
-        return names if time is None or time in names else [*names, time]
+        times = [name for name in (estimator.time, estimator.known_at) if name is not None]
+        return [*names, *(name for name in times if name not in names)]
     if schema is None:
         return []
     number = schema.number_of(mode)

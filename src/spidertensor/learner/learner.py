@@ -18,7 +18,6 @@ from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label
 from spidertensor.estimator.loading import Estimator
-from spidertensor.estimator.times import sortable
 from spidertensor.faults import EntryError
 from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids, refused
 from spidertensor.learner.errors import LearnerError
@@ -208,11 +207,10 @@ class Learner:
         given: Mapping[str, NDArray[Any]],
         kept: NDArray[np.int64],
     ) -> None:
-        columns, time, when = self._columns(ids, given), self.estimator.time, None
-        if time is not None:
-            when = sortable(given[time], time)
+        when, known = self.estimator._when(dict(given))
+        columns = self._columns(ids, given)
         given_labels = values if self.classes is None else self.labels(values)
-        self.estimator._collect(columns, given_labels, when, self.classes, str(self.path.parent))
+        self.estimator._collect(columns, given_labels, when, known, self.classes, str(self.path.parent))
 
     def _columns(self, ids: Sequence[NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> Columns:
         if self.estimator._schema is not None:

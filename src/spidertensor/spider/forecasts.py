@@ -36,6 +36,22 @@ class Said(NamedTuple):
         return Said(self.parts[:, :, first:last], self.weights[:, first:last])
 
 
+class Tickets:
+    """What the members said about entries of a history that are not learned yet."""
+
+    def __init__(self, n: int) -> None:
+        self._n, self._said = n, None
+
+    def keep(self, at: slice, said: Said) -> None:
+        if self._said is None:
+            members = len(said.weights)
+            self._said = Said(np.full((members, 3, self._n), np.nan), np.full((members, self._n), np.nan))
+        self._said.parts[:, :, at], self._said.weights[:, at] = said
+
+    def of(self, rows: NDArray[np.int64]) -> Said | None:
+        return None if self._said is None else Said(*(part[..., rows] for part in self._said))
+
+
 def update_of_forecasts(
     state: CommitteeState,
     likelihood: Likelihood,
