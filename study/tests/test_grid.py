@@ -239,7 +239,7 @@ def test_a_prequential_run():
 def test_a_prequential_run_of_a_committee_has_its_weights_and_calibrated_coverage():
     row = grid.run_one(settings(protocol="prequential", method="spider", rank=2, at=3))
     assert row["error"] is None
-    assert [len(point["members"]) for point in row["curve"]] == [4] * 3
+    assert [len(point["members"]) for point in row["curve"]] == [6] * 3
     assert all(sum(point["members"]) == pytest.approx(1) for point in row["curve"])
     assert row["scores"]["stream"]["members"] == row["curve"][-1]["members"]
     assert 0 < row["scores"]["stream"]["calibrated_90"] <= 1

@@ -278,7 +278,7 @@ def test_evaluating_with_attributes_predicts_better_than_with_ids(source, spider
     assert scores[3]["score"] < 0.8 * scores[1]["score"]
     for ids, both in ((0, 2), (1, 3)):  # the floors learn from ids alone
         assert scores[both]["floors"] == scores[ids]["floors"]
-    assert len(scores[2]["members"]) == 4
+    assert len(scores[2]["members"]) == 6
 
 
 def test_floors_learn_from_ids_alone(folder, source, spider):

@@ -51,7 +51,8 @@ def test_fit_info_predict_as_processes(ratings, folder):
     assert (facts["kind"], facts["entries"], facts["modes"]) == (
         "SpiderRegressor", 1200, {"user": 30, "movie": 20},
     )  # fmt: skip
-    assert len(facts["inclusion"]) == 2
+    (leading,) = (member for member in facts["members"] if member["leading"])
+    assert len(facts["inclusion"]) == (0 if "rank" in leading["own"] else 2)  # layers, if it has a network
     assert facts["position"]["row"] == 1201
     assert facts["settings"]["hidden"] == [4]
     predicted = process("predict", "m.spider", "-", input=csv_text(table(50)))
@@ -142,9 +143,9 @@ def test_members(ratings, spider):
     fit = ("fit", ratings, *ONCE)
     _, shown, _ = spider(*fit, "--model", "m.spider")
     members = json.loads(spider("info", "m.spider", "--json")[1])["members"]
-    assert len(members) == 4
+    assert len(members) == 6
     assert members[0]["own"] == {}
-    assert [member["own"] for member in members] == list(MEMBERS[:4])
+    assert [member["own"] for member in members] == list(MEMBERS[:6])
     assert sum(member["weight"] for member in members) == pytest.approx(1)
     (leading,) = (number for number, member in enumerate(members) if member["leading"])
     assert members[leading]["weight"] == max(member["weight"] for member in members)
@@ -152,7 +153,7 @@ def test_members(ratings, spider):
     assert members[0]["log_evidence"] == pytest.approx(alone["log_evidence"], rel=1e-12)
     assert [member["weight"] for member in alone["members"]] == [1]
 
-    assert f"member {leading + 1} of 4" in shown
+    assert f"member {leading + 1} of 6" in shown
     assert f"leads with weight {members[leading]['weight']:.3f}" in " ".join(shown.split())
     lines_of = spider("info", "m.spider")[1].partition("\nmembers\n")[2].splitlines()[1:]
     assert [line.rstrip().endswith("leads") for line in lines_of] == [each["leading"] for each in members]
@@ -535,8 +536,8 @@ def test_a_pipe_stopped_by_a_signal_goes_on_as_if_it_had_never_stopped(piped, nu
         assert "saved m.spider, continue with --resume" in message
     stopped = spidertensor.load("m.spider")
     assert 256 <= stopped.n_entries_ < 3000
-    assert len(stopped.members_) == 4  # the default, with weights that have moved
-    assert {member.weight for member in stopped.members_} != {0.25}
+    assert len(stopped.members_) == 6  # the default, with weights that have moved
+    assert {member.weight for member in stopped.members_} != {1 / 6}
     assert piped(text, "fit", "-", *FIT, "--model", "m.spider", "--resume")[0] == 0
     assert piped(text, "fit", "-", *FIT, "--model", "whole.spider")[0] == 0
     assert Path("m.spider").read_bytes() == Path("whole.spider").read_bytes()
@@ -739,7 +740,7 @@ def test_a_model_is_not_replaced_by_accident(ratings, folder, spider, fails):
         (("--modes", "movie,user"), "has modes"), (("--binary",), "has binary False"),
         (("--paper",), "has bias True"), (("--seed", "7"), "has random_state 0"),
         (("--hidden", "4,4"), "has hidden"), (("--force",), "use only one of"),
-        (("--committee", "3"), "has committee 4, the command says 3"),
+        (("--committee", "3"), "has committee 6, the command says 3"),
         (("--clip", "3"), "has clip 4.0, the command says 3.0"),
         (("--clip", "none"), "has clip 4.0, the command says None"),
     ]:  # fmt: skip
@@ -1179,7 +1180,7 @@ def test_evaluate(spider):
     assert (record["test"], record["engine"], record["learning_rate"]) == ("paper", "sequential", None)
     shares = [f"{kind}_{percent}" for kind in ("coverage", "calibrated") for percent in (50, 80, 90, 95, 99)]
     assert all(0 < record[key] < 1 for key in shares)
-    assert len(record["members"]) == 4
+    assert len(record["members"]) == 6
     assert record["score"] < record["floors"]["biases"]["score"] < record["floors"]["mean"]["score"] * 1.1
     assert set(record["floors"]) == {"mean", "biases", "static-biases"}
     code, out, _ = spider("evaluate", "synthetic", "--protocol", "prequential", "--method", "biases")

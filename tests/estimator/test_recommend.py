@@ -124,6 +124,7 @@ def test_thompson_draws_a_member_by_its_weight():
     """Each member is sure of another film, which wins as often as the member weighs."""
     model = regressor()
     state = model._fitted().state
+    state.weights[:] = 0
     sure = dict(zip("abcd", (0.4, 0.3, 0.2, 0.1), strict=True))
     for member, (film, weight) in enumerate(sure.items()):
         row = model.factors()[1].ids.index(film)

@@ -57,7 +57,8 @@ def mixed_ids(n=90, binary=False):
 
 
 def model_of(kind, n=90):
-    return kind(**SMALL).fit(*(part[:n] for part in mixed_ids(binary=kind is SpiderClassifier)))
+    X, y = (part[:n] for part in mixed_ids(binary=kind is SpiderClassifier))
+    return kind(**SMALL, committee=4).fit(X, y)
 
 
 # --- save, load, go on ---
@@ -94,7 +95,7 @@ def test_going_on_equals_never_stopping(kind, preset, cuts):
             model = spidertensor.load(path)
             assert model.position_ == {"row": end}
     assert type(model) is kind
-    assert len(model.members_) == {"paper": 1, "members": 3}.get(preset, 4)
+    assert len(model.members_) == {"paper": 1, "members": 3}.get(preset, 6)
     assert model.members_ == whole.members_
     assert file_bytes(model) == content
     np.testing.assert_array_equal(model.predict(X), predicted)
@@ -312,7 +313,7 @@ def test_killed_at_random_moments_and_resumed(kind, tmp_path):
         assert worker.returncode == 0
     assert broken.read_bytes() == unbroken.read_bytes()
     model = spidertensor.load(broken)
-    assert (type(model), model.n_entries_, len(model.members_)) == (kind, n, 4)
+    assert (type(model), model.n_entries_, len(model.members_)) == (kind, n, 6)
 
 
 # --- files that are wrong ---

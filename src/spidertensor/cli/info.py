@@ -37,7 +37,11 @@ def info(
         "log_evidence": estimator.log_evidence_ / max(entries, 1),
         **output.counts_of(estimator),
         "history": estimator.history_,
-        "inclusion": [float((layer > 0.5).mean()) for layer in estimator.inclusion_],
+        "inclusion": [
+            float((layer > 0.5).mean())
+            for layer in estimator.inclusion_
+            if layer.size > 1  # else there is no network: the level alone
+        ],
         "settings": estimator.settings_,
         "members": output.members_of(estimator),
         "position": estimator.position_,
