@@ -131,6 +131,42 @@ def test_an_impossible_recommendation_is_told_by_its_field(server, body, column)
     assert answer.json()["error"]["column"] == column
 
 
+def test_what_is_alike_and_what_a_prediction_is_made_of(server):
+    nodes = server.http.post("/v1/similar", json={"mode": "movie", "id": "m3", "n": 4}).json()["nodes"]
+    scores = [each["score"] for each in nodes]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 4
+    entry = {"user": 3, "movie": nodes[0]["id"]}
+    found = server.http.post("/v1/explain", json={"given": entry}).json()
+    assert sum(part["effect"] for part in found["parts"]) == pytest.approx(found["mean"], abs=1e-5)
+    assert server.predict([entry])["predictions"][0]["mean"] == pytest.approx(found["mean"])
+    assert [part["kind"] for part in found["parts"]] == ["level", "bias", "bias", "pair", "network"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "column"),
+    [
+        ("similar", {"mode": "film", "id": 3}, "mode"),
+        ("similar", {"mode": "movie", "id": [3]}, "id"),
+        ("similar", {"mode": "movie", "id": 3, "n": 0}, "n"),
+        ("similar", {"mode": "movie", "id": 3, "no": 1}, "no"),
+        ("explain", {"given": {"user": 3}}, "given"),
+        ("explain", {"given": {"user": 3, "movie": 3, "x": 1}}, "given"),
+        ("explain", {"given": [3, 3]}, "given"),
+    ],
+)
+def test_an_impossible_question_is_told_by_its_field(server, path, body, column):
+    answer = server.http.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["column"] == column
+
+
+def test_a_node_that_is_not_known_is_like_none(server):
+    answer = server.http.post("/v1/similar", json={"mode": "movie", "id": "never seen"})
+    assert answer.status_code == 422
+    assert "never learned" in answer.json()["error"]["message"]
+
+
 def test_a_model_of_0_and_1(tmp_path, warm_kernels):
     options = ("--model", "b.spider", "--modes", "user,page", "--value", "clicked", "--binary", "--seed", "1")
     with serving(tmp_path, *options, "--committee", "1") as server:

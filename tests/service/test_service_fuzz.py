@@ -20,7 +20,7 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 PATHS = [
-    "/v1/learn", "/v1/predict", "/v1/recommend", "/v1/checkpoint", "/v1/model", "/v1/model/file", "/metrics",
+    "/v1/learn", "/v1/predict", "/v1/recommend", "/v1/similar", "/v1/explain", "/v1/checkpoint", "/v1/model", "/v1/model/file", "/metrics",
     "/health/live", "/health/ready", "/openapi.json", "/", "/index.html", "/v1/", "/v1/learn/", "/%00", "//",
 ]  # fmt: skip
 scalars = st.one_of(
@@ -94,7 +94,8 @@ def test_rows_of_any_kind(http, rows, path, query, by_line):
 @FUZZ
 @given(question)
 def test_recommendations_of_any_kind(http, body):
-    check(http, "POST", "/v1/recommend", content=json.dumps(body), headers={"Content-Type": JSON})
+    for path in ("recommend", "similar", "explain"):
+        check(http, "POST", f"/v1/{path}", content=json.dumps(body), headers={"Content-Type": JSON})
 
 
 @FUZZ

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # One file each, in the order of `spider --help`.
 COMMANDS = (
-    "fit", "predict", "recommend", "rollback", "info", "serve", "forget", "evaluate", "demo", "warmup",
-    "docs",
+    "fit", "predict", "recommend", "similar", "explain", "rollback", "info", "serve", "forget", "evaluate",
+    "demo", "warmup", "docs",
 )  # fmt: skip
 
 app = program.empty_app("spider")

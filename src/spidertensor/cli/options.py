@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -249,3 +250,16 @@ def passes(text: str) -> int | str:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise CommandError(f"--passes takes a whole number from 1 on, or auto, not {text!r}")
     return int(text)
+
+
+def given(texts: Sequence[str], names: Sequence[str], model: Path) -> dict[str, str]:
+    """The texts of --given by mode or attribute; CommandError for others than `names`."""
+    fixed: dict[str, str] = {}
+    for text in texts:
+        name, equals, raw = text.partition("=")
+        if not equals:
+            raise CommandError(f"--given takes mode=id, not {text!r}")
+        fixed[name] = raw
+    if unknown := [name for name in fixed if name not in names]:
+        raise CommandError(f"{model} has no mode {unknown[0]!r}, only: {', '.join(names)}")
+    return fixed

@@ -103,9 +103,11 @@ def recommend(
     options.check_interval(interval, model, estimator.likelihood_)
     names = [estimator.mode_names_[mode] for mode in modes_with_ids(estimator, len(estimator.mode_names_))]
     others = [name for name in attribute_columns(estimator) if name not in names]
-    fixed = _given(given or [], over, [*names, *others], model)
-    if over in others:
-        raise CommandError(f"{over} is an attribute; --over takes one of: {', '.join(names)}")
+    fixed = options.given(given or [], [*names, *others], model)
+    if over not in names:
+        raise CommandError(f"{model} has no mode {over!r}, only: {', '.join(names)}")
+    if over in fixed:
+        raise CommandError(f"{over} cannot be both given and ranked")
     attribute_files.set_all(estimator, attributes)
     to_file = given_file is not None or out is not None
     if as_json and to_file:
@@ -297,18 +299,3 @@ def _show(
     ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
     title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)
-
-
-def _given(texts: list[str], over: str, names: list[str], model: Path) -> dict[str, str]:
-    """The ids of --given by mode."""
-    fixed: dict[str, str] = {}
-    for text in texts:
-        name, equals, raw = text.partition("=")
-        if not equals:
-            raise CommandError(f"--given takes mode=id, not {text!r}")
-        fixed[name] = raw
-    if unknown := [name for name in (*fixed, over) if name not in names]:
-        raise CommandError(f"{model} has no mode {unknown[0]!r}, only: {', '.join(names)}")
-    if over in fixed:
-        raise CommandError(f"{over} cannot be both given and ranked")
-    return fixed

@@ -37,6 +37,7 @@ from spidertensor.estimator.forecast import Forecast, forecast_by, said_of
 from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.insight import Insight
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.notes import Notes
 from spidertensor.estimator.old_names import OldMethods
@@ -98,7 +99,7 @@ def _warn_of_changes(counts: NDArray[np.int64]) -> None:
             warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
 
 
-class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, OldMethods, ScikitLearn):
+class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, OldMethods, ScikitLearn):
     """Base class of SpiderRegressor and SpiderClassifier.
 
     X has one row per entry and one id per mode: a 2-D array, a list of tuples, an eager data frame, or

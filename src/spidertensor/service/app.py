@@ -24,6 +24,7 @@ from spidertensor.faults import EntryError
 from spidertensor.service import attributes, openapi, requests
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, entries
 from spidertensor.service.errors import ServiceError, record
+from spidertensor.service.insights import alike, entry_of, explained, likeness
 from spidertensor.service.metrics import Metrics
 from spidertensor.service.owner import Owner
 from spidertensor.service.questions import Remember, as_interval, predicted, recommendation, recommended
@@ -66,6 +67,8 @@ class Service:
             Route("/v1/attributes/{mode}", self.describe, methods=["POST"]),
             Route("/v1/predict", self.predict, methods=["POST"]),
             Route("/v1/recommend", self.recommend, methods=["POST"]),
+            Route("/v1/similar", self.similar, methods=["POST"]),
+            Route("/v1/explain", self.explain, methods=["POST"]),
             Route("/v1/checkpoint", self.checkpoint, methods=["POST"]),
             Route("/v1/model", self.model, methods=["GET"]),
             Route("/v1/model/file", self.model_file, methods=["GET"]),
@@ -146,13 +149,30 @@ class Service:
         return remember
 
     async def recommend(self, request: Request) -> Response:
+        body = await self._question(request)
+        learner = self.owner.served.learner
+        wanted = recommendation(body, learner, self.limits.rows)
+        return reply(await self._asked(lambda: recommended(learner, wanted)))
+
+    async def similar(self, request: Request) -> Response:
+        body = await self._question(request)
+        learner = self.owner.served.learner
+        wanted = likeness(body, learner, self.limits.rows)
+        return reply(await self._asked(lambda: alike(learner, wanted)))
+
+    async def explain(self, request: Request) -> Response:
+        body = await self._question(request)
+        learner = self.owner.served.learner
+        given = entry_of(body, learner)
+        return reply(await self._asked(lambda: explained(learner, given)))
+
+    async def _question(self, request: Request) -> bytes:
+        """The body of a question, which is JSON."""
         media_type, body = await self._body(request)
         self.held -= len(body)
         if media_type != JSON:
             raise ServiceError(415, "media type", "the Content-Type must be application/json")
-        served = self.owner.served
-        wanted = recommendation(body, served.learner, self.limits.rows)
-        return reply(await self._asked(lambda: recommended(served.learner, wanted)))
+        return body
 
     async def _asked(self, question: Callable[[], Any]) -> Any:
         """Ask the owner's thread; errors of the model become ServiceErrors."""

@@ -68,6 +68,19 @@ _SCHEMAS = {
         {"nodes": _list(_object({"id": _ANY_ID, "mean": _NUMBER, "std": _NUMBER, "low": _NUMBER, "high": _NUMBER})),
          "seen": {"type": "object", "additionalProperties": {"type": "boolean"}}, "notes": _list(_refer("Note"))}
     ),
+    "Likeness": _object(
+        {"mode": _TEXT, "id": _ANY_ID, "n": {"type": "integer", "minimum": 1, "default": 10}},
+        required=["mode", "id"], additionalProperties=False,
+    ),
+    "Alike": _object({"nodes": _list(_object({"id": _ANY_ID, "score": _NUMBER, "distance": _NUMBER}))}),
+    "Asked": _object(
+        {"given": {"type": "object", "additionalProperties": True, "description": "ids by mode, and attributes"}},
+        required=["given"], additionalProperties=False,
+    ),
+    "Explained": _object(
+        {"parts": _list(_object({"kind": {"enum": ["level", "bias", "pair", "network"]}, "name": _TEXT, "effect": _NUMBER, "std": _NUMBER})),
+         "latent": _NUMBER, "std": _NUMBER, "mean": _NUMBER, "notes": _list(_refer("Note"))}
+    ),
     "Model": {"type": "object", "additionalProperties": True},
 }  # fmt: skip
 
@@ -128,6 +141,9 @@ DESCRIPTION: dict[str, Any] = {
             _query("remember", _TEXT, "keep what is said for this long (30m, 3h, 2d), to be scored when the row is learned: adds forecast, to be sent as _forecast")])},
         "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,
                                              {JSON: {"schema": _refer("Recommendation")}})},
+        "/v1/similar": {"post": _operation("nodes like one of a mode", _refer("Alike"), _OF_ROWS, {JSON: {"schema": _refer("Likeness")}})},
+        "/v1/explain": {"post": _operation("what the prediction for an entry is made of", _refer("Explained"), _OF_ROWS,
+                                           {JSON: {"schema": _refer("Asked")}})},
         "/v1/checkpoint": {"post": _operation("save the model now", _object({"position": _WHOLE, "entries": _WHOLE}),
                                               "401 403 405 409 429 503")},
         "/v1/model": {"get": _operation("the state of the model", _refer("Model"), "401 403 429 503")},

@@ -81,39 +81,59 @@ def _predicted(
     return lists | {"seen": seen} | tokens, as_notes(warnings)
 
 
-def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
-    """Parse and check a question for recommendations."""
-    modes, attributes = learner.id_columns, learner.attributes
+def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
+    return ServiceError(422, "input", f"{column} {reason}", column=column, value=value)
 
-    def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
-        return ServiceError(422, "input", f"{column} {reason}", column=column, value=value)
 
+def asked_of(body: bytes, default: dict[str, Any]) -> dict[str, Any]:
+    """Parse a question: a JSON object with some of the fields of `default`."""
     try:
         wanted = orjson.loads(body)
     except ValueError as error:
         raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
     if not isinstance(wanted, dict):
         raise ServiceError(400, "not an object", "the body is not a JSON object")
-    asked = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
-    if unknown := [name for name in wanted if name not in asked]:
-        raise wrong(unknown[0], f"is unknown; known: {', '.join(asked)}")
-    asked |= wanted
-    given, over = asked["given"], asked["over"]
+    if unknown := [name for name in wanted if name not in default]:
+        raise wrong(unknown[0], f"is unknown; known: {', '.join(default)}")
+    return default | wanted
+
+
+def check_given(given: Any, learner: Learner) -> None:
+    """Refuse anything but an object of ids by mode and cells by attribute."""
+    modes, attributes = learner.id_columns, learner.attributes
     if not isinstance(given, dict):
         raise wrong("given", "is not an object of ids by mode")
-    if not isinstance(over, str) or over not in modes:
-        raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
-    for mode in modes:
-        if (mode in given) == (mode == over):
-            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
     if unknown := [name for name in given if name not in modes and name not in attributes]:
         what = "mode or attribute" if attributes else "mode"
         raise wrong("given", f"has an unknown {what} {unknown[0]!r:.100}")
-    for mode, raw in given.items():
-        if mode in modes and not isinstance(raw, int | float | str):
-            raise wrong("given", f"has no valid id for {mode}", str(raw))
-    if type(asked["n"]) is not int or not 1 <= asked["n"] <= most:
-        raise wrong("n", f"is not an integer from 1 to {most:,}", asked["n"])
+    for mode in modes:
+        if mode in given:
+            check_id(given[mode], "given", mode)
+
+
+def check_id(raw: Any, column: str, mode: str) -> None:
+    if not isinstance(raw, int | float | str):
+        raise wrong(column, f"has no valid id for {mode}", str(raw))
+
+
+def check_n(n: Any, most: int) -> None:
+    if type(n) is not int or not 1 <= n <= most:
+        raise wrong("n", f"is not an integer from 1 to {most:,}", n)
+
+
+def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
+    """Parse and check a question for recommendations."""
+    modes = learner.id_columns
+    default = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
+    asked = asked_of(body, default)
+    given, over = asked["given"], asked["over"]
+    if not isinstance(over, str) or over not in modes:
+        raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
+    check_given(given, learner)
+    for mode in modes:
+        if (mode in given) == (mode == over):
+            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
+    check_n(asked["n"], most)
     if asked["explore"] not in EXPLORE:
         raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
     if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):

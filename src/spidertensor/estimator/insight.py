@@ -1,0 +1,46 @@
+"""Mixin of the estimators that tells people what a model has learned: what is alike, and why a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spidertensor.estimator import one_entry
+from spidertensor.estimator.explain import Explanation, explanation
+from spidertensor.estimator.known import Known
+from spidertensor.estimator.similar import Similar, similar_nodes
+from spidertensor.estimator.threads import locked
+from spidertensor.faults import EntryError
+
+
+class Insight(Known):
+    @locked
+    def similar(self, mode: str | int, node: Any, n: int = 10) -> list[Similar]:
+        """The n nodes of a mode that do to predictions most nearly what this one does, best first.
+
+        Beside its bias: two films are alike if those who like the one like the other, however good both are.
+        A node that was only described by attributes is compared by these (docs/similar-and-why.md).
+
+        mode: column name or number
+        node: the id of one that was learned or described; EntryError if it is unknown
+        """
+        fitted, number = self._fitted(), self._mode(mode)
+        if not len(fitted.nodes[number]):
+            raise ValueError(f"{mode!r} has no ids of its own: name a mode that has")
+        row = int(fitted.nodes[number].find([node])[0])
+        if row < 0:
+            reason = f"{node!r:.80} was never learned in mode {mode!r:.80}"
+            raise EntryError(reason, value=node, remedy="ask for an id that the model knows, or describe it")
+        return similar_nodes(fitted, number, row, n)
+
+    @locked
+    def explain(self: Any, entry: Any) -> Explanation:
+        """What level, biases, pairs of modes and network add to the prediction for one entry.
+
+        entry: as for predict_one: a tuple of ids in the order of the modes, or a dict by name
+        """
+        index, bags = self._asked(one_entry.as_rows(entry))
+        modes = self.mode_names_
+        given = entry if isinstance(entry, Mapping) else dict(zip(modes, entry, strict=False))
+        ids = [f"{mode} {given[mode]}" if mode in given else mode for mode in modes]
+        return explanation(self._fitted(), index, bags, modes, ids)
