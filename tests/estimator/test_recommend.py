@@ -33,6 +33,21 @@ def test_mean_ranks_as_predict_does():
     np.testing.assert_allclose([each.mean for each in best], mean[:4])
 
 
+@pytest.mark.parametrize("explore", ["mean", "ucb"])
+def test_the_lowest_first(explore):
+    model = regressor()
+    ranked = model.recommend({0: 2}, over=1, n=11, explore=explore, best="low")
+    score = [each.mean - 2 * each.std * (explore == "ucb") for each in ranked]
+    assert (np.diff(score) >= -1e-6).all()
+    if explore == "mean":
+        every = model.recommend({0: 2}, over=1, n=11)
+        assert [each.id for each in ranked] == [each.id for each in every[::-1]]
+    drawn = model.recommend({0: 2}, over=1, n=3, explore="thompson", seed=0, best="low")
+    assert {each.id for each in drawn} <= set("abcd") | {"rare"}
+    with pytest.raises(ValueError, match="best must be"):
+        model.recommend({0: 2}, over=1, best="lowest")
+
+
 def test_std_is_that_of_the_expected_value():
     """Without the noise of one observation."""
     model = regressor()

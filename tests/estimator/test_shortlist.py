@@ -38,6 +38,14 @@ def test_the_shortlist_has_all_that_may_be_among_the_best(monkeypatch, n, error,
     assert _shortlist(model, numbers, places, n, mean_bounds).tolist() == wanted.tolist()
 
 
+def test_the_lowest_of_many_are_those_of_a_full_sort(monkeypatch):
+    monkeypatch.setattr(ranking, "BLOCK", 16)
+    model = fitted()
+    ranked = model.recommend({0: 3}, 1, 7, best="low")
+    mean = model.predict([(3, each) for each in range(60)])
+    assert [each.id for each in ranked] == np.argsort(mean, kind="stable")[:7].tolist()
+
+
 def test_quick_scores_are_in_the_units_that_the_members_have_followed():
     """The values jump to another level and scale, so shift and scale of the members are no longer 0 and 1."""
     rng = np.random.default_rng(1)

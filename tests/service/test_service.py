@@ -110,6 +110,14 @@ def test_a_recommendation(server):
     assert server.predict([pair])["predictions"][0]["mean"] == pytest.approx(means[0])
 
 
+def test_the_lowest_of_some_come_first(server):
+    body = {"given": {"user": 3}, "over": "movie", "best": "low", "candidates": ["m1", "m2", "m3", "m4"]}
+    ranked = server.http.post("/v1/recommend", json=body | {"exclude": ["m2"]}).json()["nodes"]
+    assert {each["id"] for each in ranked} == {"m1", "m3", "m4"}
+    means = [each["mean"] for each in ranked]
+    assert means == sorted(means)
+
+
 @pytest.mark.parametrize(
     ("body", "column"),
     [
@@ -122,6 +130,9 @@ def test_a_recommendation(server):
         ({"given": {"user": 3}, "over": "movie", "n": True}, "n"),
         ({"given": {"user": 3}, "over": "movie", "explore": "max"}, "explore"),
         ({"given": {"user": 3}, "over": "movie", "seed": -1}, "seed"),
+        ({"given": {"user": 3}, "over": "movie", "best": "least"}, "best"),
+        ({"given": {"user": 3}, "over": "movie", "candidates": "m3"}, "candidates"),
+        ({"given": {"user": 3}, "over": "movie", "exclude": [["m3"]]}, "exclude"),
         ({"given": {"user": 3}, "over": "movie", "no": 1}, "no"),
     ],
 )

@@ -20,7 +20,8 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 PATHS = [
-    "/v1/learn", "/v1/predict", "/v1/recommend", "/v1/similar", "/v1/explain", "/v1/checkpoint", "/v1/model", "/v1/model/file", "/metrics",
+    "/v1/learn", "/v1/predict", "/v1/recommend", "/v1/similar", "/v1/explain", "/v1/checkpoint", "/v1/model",
+    "/v1/model/file", "/metrics",
     "/health/live", "/health/ready", "/openapi.json", "/", "/index.html", "/v1/", "/v1/learn/", "/%00", "//",
 ]  # fmt: skip
 scalars = st.one_of(

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 256  # rows of --given-file per write
 
 
+class Best(StrEnum):
+    HIGH = "high"
+    LOW = "low"
+
+
 class Explore(StrEnum):
     MEAN = "mean"
     UCB = "ucb"
@@ -67,6 +72,9 @@ def recommend(
             help="Rank by the mean, the mean plus two std, or one draw from the posterior.",
         ),
     ] = Explore.MEAN,
+    best: Annotated[Best, typer.Option(metavar="high|low", help="What is best: low for delays, prices.")] = (
+        Best.HIGH
+    ),
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for Thompson sampling.")] = None,
     attributes: options.AttributeFiles = None,
     interval: options.Interval = None,
@@ -129,7 +137,7 @@ def recommend(
         for name, text in fixed.items()
     }
     rest = [name for name in names if name != over and name not in fixed]
-    how: dict[str, Any] = {"n": n, "explore": explore.value, "coverage": interval}
+    how: dict[str, Any] = {"n": n, "explore": explore.value, "best": best.value, "coverage": interval}
     if candidates is not None:
         how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest, others)
         _check_once(how["candidates"], fixed, others, "--given")
@@ -179,7 +187,9 @@ def recommend(
             {"model": str(model), "given": fixed, "over": over, "nodes": records, "notes": notes.records}
         )
         return
-    _show(estimator, records, over, given or [], explore, _columns(estimator, interval))
+    ranked_by = _ranked_by(estimator.likelihood_.mean_name, explore, best)
+    title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by}"])
+    _show(title, records, over, _columns(estimator, interval))
 
 
 def _write(
@@ -286,16 +296,12 @@ def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None
             notes.tell(SpiderWarning(reason, kind=f"unseen {name}"))
 
 
-def _show(
-    estimator: Estimator,
-    records: list[dict[str, Any]],
-    over: str,
-    given: list[str],
-    explore: Explore,
-    columns: list[str],
-) -> None:
+def _ranked_by(expected: str, explore: Explore, best: Best) -> str:
+    two = "plus" if best == Best.HIGH else "minus"
+    ranked_by = {"mean": expected, "ucb": f"the mean of f {two} two std", "thompson": "one draw of f"}
+    return ranked_by[explore.value] + ("" if best == Best.HIGH else ", lowest first")
+
+
+def _show(title: str, records: list[dict[str, Any]], over: str, columns: list[str]) -> None:
     rows = [[output.shown(each["id"]), *(f"{each[name]:.4g}" for name in columns[1:])] for each in records]
-    expected = estimator.likelihood_.mean_name
-    ranked_by = {"mean": expected, "ucb": "the mean of f plus two std", "thompson": "one draw of f"}
-    title = "; ".join([*([", ".join(given)] if given else []), f"ranked by {ranked_by[explore.value]}"])
     output.print_table(title, [over, *(name.replace("_", " ") for name in columns[1:])], rows)

@@ -29,8 +29,11 @@ T = TypeVar("T")
 ROUNDING = 1e-12  # of probabilities: keeps candidates with equal scores together
 
 
-def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
+def quick_bounds(fitted: Fitted, explore: str, best: str = "high") -> Bounds | None:
     """The function that bounds the scores of "mean" or "ucb"; None if nothing is faster than `predict`."""
+    if best == "low":
+        found = None if explore == "ucb" else quick_bounds(fitted, explore)
+        return None if found is None else _negated(found)
     likelihood, networks = fitted.model.likelihood, [each.network for each in fitted.model.members]
     if explore == "mean" and likelihood.ranked_by_mean:
         return None if any(isinstance(network, CustomSizes) for network in networks) else mean_bounds
@@ -40,6 +43,16 @@ def quick_bounds(fitted: Fitted, explore: str) -> Bounds | None:
         return expected_bounds if likelihood.binary else None
     # for probabilities, the committee's f is not the weighted mean of its members' f
     return ucb_bounds if likelihood.ranked_by_mean else None
+
+
+def _negated(bounds: Bounds) -> Bounds:
+    """Bounds of the scores with which the lowest are best."""
+
+    def negated(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:
+        low, high = bounds(fitted, numbers)
+        return -high, -low
+
+    return negated
 
 
 def mean_bounds(fitted: Fitted, numbers: Numbers) -> tuple[Floats, Floats]:

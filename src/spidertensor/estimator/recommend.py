@@ -24,6 +24,7 @@ from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.quick_means import one_blas_thread, quick_means
 
 EXPLORE = ("mean", "ucb", "thompson")
+BEST = ("high", "low")
 BLOCK = 2**13  # candidates scored at once: their hidden layers fit the processor's cache
 
 Floats = NDArray[np.float64]
@@ -66,6 +67,7 @@ def best_nodes(
     situation: Mapping[str, Any],
     n: int,
     explore: str,
+    best: str,
     rng: np.random.Generator,
     interval: tuple[float, str] | None,
 ) -> list[Recommendation]:
@@ -73,11 +75,14 @@ def best_nodes(
 
     excluded:  sorted positions among the candidates
     situation: attribute columns that are the same for all candidates, by name
-    explore:   see SpiderRegressor.recommend
+    explore, best: see SpiderRegressor.recommend
     interval:  coverage and calibration of the intervals to return, if any
     """
     if explore not in EXPLORE:
         raise ValueError(f'explore must be "mean", "ucb" or "thompson", got {explore!r}')
+    if best not in BEST:
+        raise ValueError(f'best must be "high" or "low", got {best!r}')
+    sign = 1 if best == "high" else -1
     numbers = [
         candidates.numbers[mode]
         if mode in candidates.numbers
@@ -86,19 +91,19 @@ def best_nodes(
     ]
     bags = _Bags(fitted, candidates, given, situation)
     allowed = np.delete(np.arange(len(candidates)), excluded)
-    best, many = _Best(n), len(allowed) > BLOCK
+    found, many = _Best(n), len(allowed) > BLOCK
     with one_blas_thread() if many else nullcontext():
         if explore == "thompson":
             for places, score in _drawn_scores(fitted, candidates.over, numbers, bags, allowed, rng):
-                best.add(places, score)
+                found.add(places, sign * score)
         else:
-            bounds = quick_bounds(fitted, explore) if many and n > 0 and not bags.any else None
+            bounds = quick_bounds(fitted, explore, best) if many and n > 0 and not bags.any else None
             if bounds is not None:
                 allowed = _shortlist(fitted, numbers, allowed, n, bounds)
             for places in _blocks(allowed):
                 now = _of(numbers, places)
-                best.add(places, _scores(fitted, _index(now), bags.of(places, now), explore))
-    return _recommendations(fitted, candidates, numbers, bags, best.places, interval)
+                found.add(places, _scores(fitted, _index(now), bags.of(places, now), explore, sign))
+    return _recommendations(fitted, candidates, numbers, bags, found.places, interval)
 
 
 class _Bags:
@@ -174,12 +179,13 @@ def _shortlist(fitted: Fitted, numbers: list[Ints], allowed: Ints, n: int, bound
     return places
 
 
-def _scores(fitted: Fitted, index: Ints, bags: Bags | None, explore: str) -> Floats:
+def _scores(fitted: Fitted, index: Ints, bags: Bags | None, explore: str, sign: int) -> Floats:
+    """What candidates are ranked by. sign: -1 if low ones are best"""
     prediction = fitted.model.method.predict(fitted.state, index, bags)
     if explore == "ucb":
-        return prediction.mean + 2 * np.sqrt(prediction.var)
+        return sign * prediction.mean + 2 * np.sqrt(prediction.var)
     in_units = fitted.scaling.user_units(*prediction)
-    return fitted.model.likelihood.expected(in_units.mean, in_units.var)
+    return sign * fitted.model.likelihood.expected(in_units.mean, in_units.var)
 
 
 def _drawn_scores(

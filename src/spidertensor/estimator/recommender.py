@@ -37,13 +37,15 @@ class Recommender(Known, Noting):
         candidates: Any = None,
         exclude: Any = None,
         calibration: str = "auto",
+        best: str = "high",
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
         Modes are given by column name or number.
 
-        explore:    "mean" ranks by expected value; "ucb" by the mean of f plus two standard deviations;
-                    "thompson" by one joint draw of all weights and factors, from a member drawn by weight
+        explore:    "mean" ranks by expected value; "ucb" by the mean of f plus two standard deviations, minus
+                    two with best="low"; "thompson" by one joint draw of all weights and factors, from a
+                    member drawn by weight
         seed:       of that draw
         coverage:   also return a prediction interval with this coverage, as predict_interval does
         candidates: the ids to rank; by default all learned ones. If other modes depend on the candidate, a
@@ -53,11 +55,12 @@ class Recommender(Known, Noting):
         exclude:    ids not to recommend; or a dict of columns or a data frame, such as
                     {"user": [...], "movie": [...]}, which excludes each movie for its user only
         calibration: of the interval; see predict_interval
+        best:       "low" ranks the lowest first: delays, prices
         """
         rows = {mode: [raw] for mode, raw in given.items()}
-        return self.recommend_many(rows, over, n, explore, seed, coverage, candidates, exclude, calibration)[
-            0
-        ]
+        how: dict[str, Any] = {"coverage": coverage, "calibration": calibration, "best": best}
+        how |= {"candidates": candidates, "exclude": exclude}
+        return self.recommend_many(rows, over, n, explore, seed, **how)[0]
 
     @locked
     def recommend_many(
@@ -71,6 +74,7 @@ class Recommender(Known, Noting):
         candidates: Any = None,
         exclude: Any = None,
         calibration: str = "auto",
+        best: str = "high",
     ) -> list[list[Recommendation]]:
         """Recommend for each row of a table; returns one list per row, in order.
 
@@ -91,19 +95,20 @@ class Recommender(Known, Noting):
         check_modes(fitted, columns, ranked)
         rng = np.random.default_rng(seed)
         interval = None if coverage is None else (coverage, calibration)
-        options: dict[str, Any] = {"n": n, "explore": explore, "rng": rng, "interval": interval}
+        options: dict[str, Any] = {"n": n, "explore": explore, "best": best, "rng": rng}
+        options["interval"] = interval
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         rows = rows if columns else [{}]  # the candidates cover all modes
-        best = []
+        found = []
         for number, ids in enumerate(rows):
             left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
             situation = {name: column[number] for name, column in situations.items()}
-            best.append(
+            found.append(
                 best_nodes(fitted, ranked, ids, ranked.places(left_out), situation=situation, **options)
             )
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
-        return best
+        return found
 
     def _candidates(self, table: Any, over: int) -> Candidates:
         """The candidates, with their attributes checked."""

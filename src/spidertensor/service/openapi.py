@@ -60,7 +60,8 @@ _SCHEMAS = {
     "Recommendation": _object(
         {"given": {"type": "object", "additionalProperties": True, "description": "ids by mode, and attributes"}, "over": _TEXT,
          "n": {"type": "integer", "minimum": 1, "default": 10},
-         "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"},
+         "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"}, "best": {"enum": ["high", "low"], "default": "high"},
+         "candidates": _list(_ANY_ID), "exclude": _list(_ANY_ID),
          "seed": _or_null("integer"), "interval": _or_null("number")},
         required=["over"], additionalProperties=False,
     ),

@@ -9,7 +9,7 @@ import orjson
 
 from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Columns
-from spidertensor.estimator.recommend import EXPLORE
+from spidertensor.estimator.recommend import BEST, EXPLORE
 from spidertensor.faults import EntryError
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.warned import warned
@@ -116,6 +116,16 @@ def check_id(raw: Any, column: str, mode: str) -> None:
         raise wrong(column, f"has no valid id for {mode}", str(raw))
 
 
+def check_ids(ids: Any, column: str, mode: str) -> None:
+    """Refuse anything but a list of ids of a mode, or none."""
+    if ids is None:
+        return
+    if not isinstance(ids, list):
+        raise wrong(column, f"is not a list of ids of {mode}")
+    for raw in ids:
+        check_id(raw, column, mode)
+
+
 def check_n(n: Any, most: int) -> None:
     if type(n) is not int or not 1 <= n <= most:
         raise wrong("n", f"is not an integer from 1 to {most:,}", n)
@@ -124,7 +134,8 @@ def check_n(n: Any, most: int) -> None:
 def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
     """Parse and check a question for recommendations."""
     modes = learner.id_columns
-    default = {"given": {}, "over": None, "n": 10, "explore": "mean", "seed": None, "interval": None}
+    default = {"given": {}, "over": None, "n": 10, "explore": "mean", "best": "high", "seed": None}
+    default |= {"interval": None, "candidates": None, "exclude": None}
     asked = asked_of(body, default)
     given, over = asked["given"], asked["over"]
     if not isinstance(over, str) or over not in modes:
@@ -136,6 +147,10 @@ def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
     check_n(asked["n"], most)
     if asked["explore"] not in EXPLORE:
         raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
+    if asked["best"] not in BEST:
+        raise wrong("best", f"is not one of {', '.join(BEST)}", str(asked["best"]))
+    for name in ("candidates", "exclude"):
+        check_ids(asked[name], name, over)
     if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
         raise wrong("seed", "is not a non-negative integer", asked["seed"])
     return asked | {"interval": as_interval(asked["interval"])}
@@ -149,7 +164,7 @@ def recommended(learner: Learner, wanted: dict[str, Any]) -> dict[str, Any]:
         modes.index(name) if name in with_ids else name: raw for name, raw in given.items()
     }
     over = modes.index(wanted["over"])
-    how = {name: wanted[name] for name in ("n", "explore", "seed")}
+    how = {name: wanted[name] for name in ("n", "explore", "best", "seed", "candidates", "exclude")}
     with warned() as found:
         nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
     entry = numbers | {over: nodes[0].id if nodes else 0}
