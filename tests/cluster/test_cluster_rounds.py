@@ -348,6 +348,41 @@ def test_several_workers_learn_nearly_what_one_learns():
     assert errors[1] < 1.05 * errors[0]
 
 
+def test_what_workers_learn_of_other_nodes_moves_the_noise_of_a_node_only_as_the_noise_of_all():
+    """Section 12, with four workers: nodes 0 to 4 come first and are not seen again."""
+    rng = np.random.default_rng(0)
+    first, later = some_batch(2000, nodes=5), some_batch(6000, nodes=5)
+    first.value[:] = np.where(first.index[:, 0] < 2, 3.0, 0.3) * rng.normal(size=2000)
+    later.index[:] += 5
+    method = split(recipe(memory=None, refine_every=256), Rounds(4, 256))
+
+    def relative(state):
+        """The log noise of these nodes, which is relative to the noise of all."""
+        return np.stack([each.mean[:5] for each in state.posterior.log_noise])
+
+    state, _ = method.update(method.init(0), first)
+    before = relative(state)
+    assert before[0, :2].min() > before[0, 2:].max() + 0.5
+    state, _ = method.update(state, Batch(later.index, 3 * later.value))
+    assert not state.stream.followed.any()
+    np.testing.assert_array_equal(relative(state), before)
+
+
+@pytest.mark.parametrize("mode", [0, 2])
+def test_the_order_of_a_stream_does_not_decide_who_has_much_noise_with_workers(mode):
+    """All nodes alike, sorted by one mode: the first end with about the noise of the last. Workers learn the
+    same node at once, so single nodes differ by more than with one worker."""
+    rng = np.random.default_rng(0)
+    index = rng.integers(50, size=(20_000, 3))
+    index = index[np.argsort(index[:, mode], kind="stable")]
+    value = np.take_along_axis(rng.normal(size=(50, 3)), index, axis=0).sum(axis=1) / np.sqrt(3)
+    method = split(recipe(memory=None, noise_memory=10_000.0), Rounds(4, 256))
+    state, _ = method.update(method.init(0), Batch(index, value + 0.5 * rng.normal(size=20_000)))
+    noise = np.sqrt(method.predict(state, np.repeat(np.arange(50)[:, None], 3, axis=1)).noise)
+    assert noise.max() / noise.min() < 3
+    assert 1 / 1.6 < noise[:5].mean() / noise[-5:].mean() < 1.6
+
+
 def test_rounds_grow_with_the_stream():
     how = Rounds(8, 1024)
     assert how.length(0) == 8 * rounds.FIRST

@@ -28,6 +28,7 @@ from spidertensor.spider.follow import RUNNING_ENTRIES, WILD, WINDOW_ENTRIES  # 
 from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import node_noise_var  # noqa: E402
+from spidertensor.spider.robust import SQUARES_RUNNING  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, Settings, sums_after  # noqa: E402
@@ -155,7 +156,7 @@ def test_each_entry_has_its_own_noise():
         batch.value[5] += 8  # a square beyond the largest that counts
         rng = np.random.default_rng(1)
         noise = [posterior.Gaussian(rng.normal(size=n), np.full(n, 0.05)) for n in state.counts.nodes]
-        state.stream.squares[:] = (990, 1.5)
+        state.stream.squares[:] = (SQUARES_RUNNING - 10, 1.5)
         state = state._replace(posterior=state.posterior._replace(log_noise=tuple(noise)))
         state.posterior.noise.shape[()], state.posterior.noise.rate[()] = 2.0, 0.6
         before = [posterior.Gaussian(*map(np.copy, each)) for each in noise]
@@ -181,8 +182,8 @@ def test_each_entry_has_its_own_noise():
     assert square.max() > 16 * 1.5
     square, mean_square = np.minimum(square, 16 * 1.5), 1.5
     for i, each in enumerate(square):
-        mean_square += share[i] * (each - mean_square) / min(991 + i, 1000)
-    np.testing.assert_allclose(state.stream.squares, (1000, mean_square), rtol=1e-10)
+        mean_square += share[i] * (each - mean_square) / min(SQUARES_RUNNING - 9 + i, SQUARES_RUNNING)
+    np.testing.assert_allclose(state.stream.squares, (SQUARES_RUNNING, mean_square), rtol=1e-10)
     score = share * (square / mean_square - 1) / 2
     for k, (old, new) in enumerate(zip(before, state.posterior.log_noise, strict=True)):
         for node in range(len(old.mean)):
@@ -197,6 +198,39 @@ def test_each_entry_has_its_own_noise():
     np.testing.assert_allclose(state.stream.level_noise, level, rtol=1e-8)
     np.testing.assert_allclose(state.posterior.noise.rate, rate, rtol=1e-9)
     np.testing.assert_allclose(state.stream.level_noise_var, v, rtol=1e-10)
+
+
+def test_what_other_nodes_learn_moves_the_noise_of_a_node_only_as_the_noise_of_all():
+    """As of the other engine (test_robust.py), in joint batches."""
+    rng = np.random.default_rng(0)
+    method = vectorized(Network((2, 2), (4,), bias=True), GAUSSIAN, node_noise=True, batch_size=64)
+    first, index = rng.integers(5, size=(512, 2)), rng.integers(5, 10, size=(2048, 2))
+    state, _ = method.update(method.init(0), Batch(first, np.exp(first[:, 0] / 4) * rng.normal(size=512)))
+    before = [each.mean[:5].copy() for each in state.posterior.log_noise]
+    assert np.ptp(before[0]) > 0.3
+    for sd in (0.1, 3.0, rng.exponential(size=2048) ** 2):
+        state, _ = method.update(state, Batch(index, sd * rng.normal(size=2048)))
+        for now, then in zip(state.posterior.log_noise, before, strict=True):
+            np.testing.assert_array_equal(now.mean[:5], then)
+    asked = np.repeat(np.arange(5)[:, None], 2, axis=1)
+    mean, _, noise = method.predict(state, asked)
+    shared = float(state.posterior.noise.rate / state.posterior.noise.shape)
+    by_level = [sum(w * state.stream.level_noise[j] for j, w in naive.hats(each).items()) for each in mean]
+    np.testing.assert_allclose(noise, shared * np.exp(np.sum(before, axis=0) + by_level), rtol=1e-5)
+
+
+def test_the_order_of_a_stream_does_not_decide_who_has_much_noise():
+    """All nodes alike, sorted by one mode, in joint batches: the first have about the noise of the last."""
+    rng = np.random.default_rng(0)
+    index = rng.integers(40, size=(16_384, 2))
+    index = index[np.argsort(index[:, 0], kind="stable")]
+    effects = rng.normal(size=(40, 2))
+    value = np.take_along_axis(effects, index, axis=0).sum(axis=1) + 0.5 * rng.normal(size=len(index))
+    method = vectorized(Network((2, 2), (4,), bias=True), GAUSSIAN, node_noise=True, batch_size=64)
+    state, _ = method.update(method.init(0), Batch(index, value))
+    noise = np.sqrt(method.predict(state, np.repeat(np.arange(40)[:, None], 2, axis=1)).noise)
+    assert noise.max() / noise.min() < 3
+    assert 1 / 1.6 < noise[:5].mean() / noise[-5:].mean() < 1.6
 
 
 def test_a_node_moves_its_noise_by_at_most_1_in_a_batch():

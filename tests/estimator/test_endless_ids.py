@@ -127,6 +127,39 @@ def test_a_node_that_went_is_unknown():
     assert model.predict([("ann", 1)]) == model.predict([("never there", 1)]) != model.predict([("ben", 1)])
 
 
+def noisy_id(model) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """The model learns 5 x 4 ids, of which 0 has ten times the noise; returns all pairs, and their std."""
+    rng = np.random.default_rng(0)
+    X = rng.integers((5, 4), size=(3000, 2))
+    model.partial_fit(X, np.where(X[:, 0] == 0, 3.0, 0.3) * rng.normal(size=3000))
+    pairs = [(a, b) for a in range(5) for b in range(4)]
+    _, std = model.predict(pairs, return_std=True)
+    assert std[:4].min() > 2 * std[4:].max()
+    return pairs, std
+
+
+def test_a_forgotten_node_takes_its_noise_along_and_no_other():
+    model = SpiderRegressor(**SMALL)
+    pairs, before = noisy_id(model)
+    model.forget(0, [0])
+    _, after = model.predict(pairs, return_std=True)
+    _, never = model.predict([("never", b) for b in range(4)], return_std=True)
+    np.testing.assert_array_equal(after[4:], before[4:])
+    np.testing.assert_array_equal(after[:4], never)
+
+
+def test_who_takes_the_place_of_a_noisy_node_has_no_part_in_its_noise():
+    model = SpiderRegressor(**SMALL, max_nodes=(5, None))
+    noisy_id(model)
+    model.partial_fit([(a, 0) for a in (1, 2, 3, 4)], [0.0] * 4)  # 0 is longest unseen
+    free = copy.deepcopy(model)
+    said = model.learn([("new", 1)], [0.1])
+    assert model.n_evicted_ == (1, 0)
+    wanted = free.learn([(1, 1)], [0.1])
+    noise_of_new, noise_of_old = (float(each.noise[0]) for each in (said, wanted))
+    assert 0.3 < noise_of_new / noise_of_old < 3  # that of 0 was a hundred times as large
+
+
 def test_predictions_and_bad_input_do_not_count_as_seen(tmp_path):
     model = SpiderRegressor(**SMALL, max_nodes=2)
     model.learn([("a", "x"), ("b", "y")], [1.0, 2.0])
