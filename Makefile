@@ -7,6 +7,9 @@ ifneq ($(wildcard ../shared/data),)
 export SPIDER_DATA ?= $(abspath ../shared/data)
 endif
 
+# Three test processes for two cores: those that test brokers and the service mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+
 .PHONY: demo quick test lint bench docs clean
 
 demo: .venv/demo
@@ -15,10 +18,10 @@ demo: .venv/demo
 
 # What one runs before every commit: the product, without the tests that take seconds.
 quick: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not study"
+	$(PYTEST) -m "not slow and not study"
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
