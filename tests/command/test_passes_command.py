@@ -92,10 +92,29 @@ def test_a_file_is_learned_in_several_passes(source, fit, spider):
     assert (summary["entries"], summary["entries_now"], summary["row"]) == (N, N, N + 1)
     assert spidertensor.load("m.spider").n_entries_ == N
     assert json.loads(spider("info", "m.spider", "--json")[1])["history"] == history
-    said = " ".join(spider("fit", source, *ONE, "--force")[1].split())
-    assert f"passes {len(history['errors'])}: {history['stopped']}" in said
     error = f"RMSE {history['errors'][history['chosen'] - 1]:.4f}"
-    assert f"at rest {error} on random {history['judged']} entries held back" in said
+    floors = (
+        f"the running mean {history['floors']['mean']:.4f}, online biases {history['floors']['biases']:.4f}"
+    )
+    for command in (("fit", source, *ONE, "--force"), ("info", "m.spider")):  # the file keeps what was shown
+        said = " ".join(spider(*command)[1].split())
+        assert f"passes {len(history['errors'])}: {history['stopped']}" in said
+        assert f"each pass RMSE {', '.join(f'{each:.4f}' for each in history['errors'])}" in said
+        assert f"at rest {error} on random {history['judged']} entries held back; {floors}" in said
+        assert f"sites {history['sites']}" in said
+    # entries held back: noise of 0.3 around an additive truth, which varies by 1
+    assert 0.27 < min(history["errors"]) < history["floors"]["biases"] < 0.5 < history["floors"]["mean"] < 1.5
+
+
+def test_a_long_run_tells_the_end_of_each_pass(source, fit, spider, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    errors = fit(source, *ONE, "--passes", "3")["history"]["errors"]
+    lines = spider("fit", source, *ONE, "--passes", "3", "--force")[2].splitlines()
+    ends = [line for line in lines if "on rows held back" in line and "after pass" not in line]
+    assert len(ends) == 3
+    for number, (error, line) in enumerate(zip(errors, ends, strict=True), 1):
+        assert f"pass {number}: RMSE {error:.4f} on rows held back" in line
+    assert "(sites of " in ends[0]
 
 
 def test_the_model_is_that_of_the_estimators_fit(source, fit):

@@ -278,8 +278,12 @@ def test_events_draw_negatives_with_the_attributes_of_the_drawn_node():
     assert len(model.recommend({"user": 1, "hour": 3}, over="movie", n=3)) == 3
 
 
-@pytest.mark.parametrize("kind", [Value("kind"), Number("kind"), Many("kind"), Calendar("kind")], ids=str)
-def test_events_whose_attributes_change_may_be_cut_anywhere(kind):
+KINDS = [Value("kind"), Number("kind"), Many("kind"), Calendar("kind")]
+
+
+@pytest.mark.parametrize("max_nodes", [None, (8, 6)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_events_whose_attributes_change_may_be_cut_anywhere(kind, max_nodes):
     rng = np.random.default_rng(0)
     n = 400  # the grid of numbers is ready on the way
     cells = {
@@ -294,7 +298,7 @@ def test_events_whose_attributes_change_may_be_cut_anywhere(kind):
         "kind": [None if rng.random() < 0.3 else cells() for _ in range(n)],
     }
     settings = {"modes": {"user": [], "movie": [kind]}, "negatives": 2, "negatives_over": "movie", **SMALL}
-    start = SpiderClassifier(**settings).partial_fit(part(columns, 0, 20), None)
+    start = SpiderClassifier(**settings, max_nodes=max_nodes).partial_fit(part(columns, 0, 20), None)
     whole, cut = copy.deepcopy(start), copy.deepcopy(start)
     whole.partial_fit(part(columns, 20), None)
     at = 20
@@ -307,11 +311,51 @@ def test_events_whose_attributes_change_may_be_cut_anywhere(kind):
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def test_events_with_attributes_cannot_be_limited():
-    modes = {"user": ["gender"], "movie": []}
-    model = SpiderClassifier(modes=modes, negatives=2, negatives_over="movie", max_nodes=5, **SMALL)
-    with pytest.raises(ValueError, match="max_nodes cannot limit events"):
-        model.fit(table(20))
+def test_negatives_have_the_attributes_of_whoever_had_the_row_at_that_event(monkeypatch):
+    """Five rows for nine movies: an evicted movie comes back as a new one, without what it once stated."""
+    rng, n, limit = np.random.default_rng(0), 300, 5
+    columns = {
+        "user": rng.integers(12, size=n).tolist(),
+        "movie": rng.integers(9, size=n).tolist(),
+        "kind": [None if rng.random() < 0.4 else f"v{rng.integers(5)}" for _ in range(n)],
+    }
+    learned, made = [], EventBags.made
+
+    def record(self, bags, event, replaced, index, first):
+        learned.append((event + first, index[:, 1], found := made(self, bags, event, replaced, index, first)))
+        return found
+
+    monkeypatch.setattr(EventBags, "made", record)
+    modes = {"user": [], "movie": [Value("kind")]}
+    model = SpiderClassifier(
+        modes=modes, negatives=3, negatives_over="movie", max_nodes=(None, limit), **SMALL
+    )
+    for start in range(0, n, 60):
+        model.partial_fit(part(columns, start, start + 60), None)
+    rows, kinds, at = {}, [], []  # movie -> row, the longest unseen first; per event: row -> kind
+    for movie, kind in zip(columns["movie"], columns["kind"], strict=True):
+        now = dict(kinds[-1]) if kinds else {}
+        if movie not in rows:
+            rows[movie] = len(rows) if len(rows) < limit else rows.pop(next(iter(rows)))
+            now[rows[movie]] = None
+        rows[movie] = rows.pop(movie)
+        now[rows[movie]] = kind or now[rows[movie]]
+        kinds.append(now)
+        at.append(rows[movie])
+    values = model._learned.columns.columns[0].holder.state.values.index
+    entries = 0
+    for event, row, bags in learned:
+        for entry in range(len(event)):
+            found = bags.row[bags.start[entry] : bags.start[entry + 1]].tolist()
+            wanted = kinds[event[entry]][row[entry]]
+            assert found == ([] if wanted is None else values.find([wanted]).tolist())
+            entries += 1
+        assert set(at[event.min() : event.max() + 1]) <= set(row.tolist())
+    assert entries > 3.9 * n
+    assert model.n_evicted_[1] > 50
+
+
+def test_negatives_need_a_mode_with_ids():
     over = SpiderClassifier(modes={"user": [], "when": Context("hour")}, negatives=2, negatives_over="when")
     with pytest.raises(ValueError, match="a mode with ids"):
         over.fit(table(20))

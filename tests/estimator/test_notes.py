@@ -379,6 +379,15 @@ def test_the_same_entries_again_are_noted():
     assert kinds(lambda: other.partial_fit(X[::-1], y[::-1] + 1)) == []
 
 
+@pytest.mark.parametrize("when", [None, "when"])
+def test_the_same_entries_again_are_noted_after_several_passes(when):
+    X, y = entries(1_200)
+    frame = {"user": X[:, 0], "movie": X[:, 1], "when": np.arange(1_200)}
+    model = SpiderRegressor(**SMALL, passes=2, time=when, modes={"user": [], "movie": []}).fit(frame, y)
+    assert kinds(lambda: copy.copy(model).partial_fit(frame, y + 1)) == []
+    assert kinds(lambda: model.partial_fit(frame, y)) == ["again"]
+
+
 @pytest.mark.parametrize("mode", [0, 1])
 def test_entries_that_come_sorted_by_a_mode_are_noted_if_they_are_learned_once(mode):
     X, y = entries(2_000)

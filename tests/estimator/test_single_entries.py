@@ -140,6 +140,11 @@ def test_known_values_need_no_arrays(learned, monkeypatch):
     monkeypatch.setattr("spidertensor.estimator.base.with_room", None)
     model.learn_one(entry, 1.0)
     assert one_entry.predict_fast(model._learned, entry) is not None
+    numpy = {"user": np.int64(1), "movie": np.str_("m1"), "age": np.float32(31.5), "studio": np.int32(3)}
+    twin = copy.deepcopy(model)
+    update = model.learn_one(entry | numpy, 1.0)
+    assert update == twin.learn_one(entry | {"age": 31.5}, 1.0)
+    same(model, twin)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -143,7 +143,7 @@ def test_saved_loaded_and_pickled_models_are_the_same(fitted, tmp_path):
 def test_a_history_may_say_nothing_of_its_sites(fitted, tmp_path):
     """As in files of earlier versions."""
     model = copy.deepcopy(fitted)
-    assert "sites of " in model.history_["sites"]
+    assert " parts, " in model.history_["sites"]
     record = model.history_
     del record["sites"]
     model._learned = model._learned._replace(history=record)

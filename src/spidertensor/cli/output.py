@@ -204,10 +204,17 @@ def pairs_of_history(history: dict[str, Any] | None, metric: str) -> list[tuple[
     """What `fit` says of its passes over a history."""
     if history is None:
         return []
+    from spidertensor.learner.floors import FLOORS  # imported late: slow
+
     errors, chosen = history["errors"], history["chosen"]
     kept = "" if chosen == len(errors) else f", the model is that of pass {chosen}"
     entries = counted(history["judged"], "entry", "entries")
+    of_floors = history.get("floors", {})
+    floors = [f"{words} {of_floors[name]:.4f}" for name, words in FLOORS.items() if name in of_floors]
+    at_rest = f"{METRICS[metric]} {errors[chosen - 1]:.4f} on {history['judge']} {entries} held back"
     return [
         ("passes", f"{len(errors)}: {history['stopped']}{kept}"),
-        ("at rest", f"{METRICS[metric]} {errors[chosen - 1]:.4f} on {history['judge']} {entries} held back"),
+        ("each pass", f"{METRICS[metric]} {', '.join(f'{each:.4f}' for each in errors)}"),
+        ("at rest", "; ".join([at_rest, *([", ".join(floors)] if floors else [])])),
+        *([("sites", history["sites"])] if "sites" in history else []),
     ]

@@ -62,13 +62,14 @@ class Progress:
         if over is not None:
             metric = output.METRICS[run.learner.scores.metric]
             self.judged = text = f"pass {number}: {metric} {over.error:.4f} on rows held back"
-            text += f" ({over.sites})" if number == 1 else ""
+            text += f" (sites of {over.sites})" if number == 1 else ""
             self.steps, self.steps_of_a_pass = 0, self.steps
         if self.bar:
             self.bar.update(self.task, description=text, total=1.0, completed=min(share, 1.0))
             if over is not None:
                 self.bar.console.print(text)
-        elif self.plain and perf_counter() - self.printed > LINE_EVERY_S:
+        # the ends of passes are shown however soon they follow, once it takes that long
+        elif self.plain and perf_counter() - (self.printed if over is None else self.began) > LINE_EVERY_S:
             self.printed = perf_counter()
             output.note(text)
 

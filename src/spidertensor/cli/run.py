@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spidertensor import sources
 from spidertensor.cli import kept, output
@@ -20,6 +21,7 @@ from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
 from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
 from spidertensor.learner.first_batch import entries_needed, joined_first
+from spidertensor.learner.floors import FLOORS
 from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learned, Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
@@ -175,14 +177,22 @@ class Run:
 
     def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Pass | None]:
         """Learn the rows that were read; yields each pass when it is over, and None in between."""
+        scores, latest = self.learner.scores, None
         for step in self.learner.learn_collected(stop):
             if isinstance(step, Learned):
-                self._score(step)
+                latest = self._score(step)
             yield step if isinstance(step, Pass) else None
+        if latest is not None:  # which are those of the judge, if there is one
+            self.learner.estimator._keep_floors(
+                dict(zip(FLOORS, scores.in_units(latest[1:].mean(axis=1)), strict=True))
+            )
 
-    def _score(self, learned: Learned) -> None:
+    def _score(self, learned: Learned) -> NDArray[np.float64]:
+        """Returns the losses of the model and of the floors: Scores.add."""
         self.notes.tell_warnings(learned.warnings)
-        self.last_part.add(self.learner.score(learned))
+        losses = self.learner.score(learned)
+        self.last_part.add(losses)
+        return losses
 
     def _note_absent(self, chunk: Chunk) -> None:
         """Note if the first rows of a source without a header have nothing in a column: a wrong name?"""

@@ -294,8 +294,6 @@ def check_possible(columns: FittedColumns, params: dict[str, Any], rule: Rule | 
             raise ValueError(
                 f"remember_seen needs a mode with ids, and {columns.schema.names[whose]!r} has none"
             )
-        if params["max_nodes"] is not None:
-            raise ValueError("max_nodes cannot limit events with attributes: leave out one of the two")
     if params["engine"] == "vectorized":
         from spidertensor.spider.vectorized import check_slots  # imported here: needs JAX
 

@@ -76,7 +76,7 @@ ADDED: dict[str, Any] = {
     "known_at": None,
 }
 HISTORY = {"errors": list, "chosen": int, "judged": int, "judge": str, "stopped": str}
-LATER = {"sites": str}  # fields of a history that files may lack
+LATER = {"sites": str, "floors": dict}  # fields of a history that files may lack
 # sections that a reader may ignore: how a model came to be, is calibrated, and goes on learning its noise
 OPTIONAL = {"history", "calibration", noise_file.SECTION}
 # Files without a section "committee" hold a single model, whose state is in the section "model".
@@ -283,6 +283,8 @@ def _history(file: Checkpoint) -> dict[str, Any] | None:
         check(known, "the history has other fields")
         check(all(isinstance(each, fields[name]) for name, each in stored.items()), "the history is damaged")
         check(is_list(stored["errors"], is_number), "the errors of the passes are not numbers")
+        of_floors = list(stored.get("floors", {}).values())
+        check(is_list(of_floors, is_number), "the errors of the floors are not numbers")
         check(0 < stored["chosen"] <= len(stored["errors"]), "the chosen pass is none of them")
     return stored
 

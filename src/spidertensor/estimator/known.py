@@ -68,7 +68,8 @@ class Known(Shared):
 
         errors: after each pass, on entries held back and only predicted; chosen: the pass that was kept;
         judged: number of these entries; judge: "random" or "latest" ones; stopped: why there were no more
-        passes.
+        passes; sites: how what entries said was stored; floors, by `spider fit` only: the errors of floors
+        on the entries held back.
         """
         return copy.deepcopy(self._fitted().history)
 

@@ -131,13 +131,12 @@ class Notes:
 
     def came(self, index: NDArray[np.int64], value: Floats, names: Sequence[str]) -> None:
         """Judge the order of the entries of one call. names: of the modes"""
-        n = len(value)
-        call = n, index[:FEWEST_AGAIN].tobytes() + value[:FEWEST_AGAIN].tobytes()
-        if n >= FEWEST_AGAIN and call == self._latest:
+        n, before = len(value), self._latest
+        self.remember_call(index, value)
+        if n >= FEWEST_AGAIN and before == self._latest:
             reason = "the same entries as in the call before: they count twice now"
             remedy = "to learn entries several times and count them once, pass all of them to fit (passes)"
             self._give(SpiderWarning(reason, kind="again", remedy=remedy))
-        self._latest = call
         if n < FEWEST_GROUPED or "grouped" in self._given:
             return
         for mode, name in enumerate(names):
@@ -147,6 +146,10 @@ class Notes:
                 reason = f"the entries come sorted by {name}, and are learned once, in this order"
                 remedy = "if it is not that of time, pass all to fit or shuffle them (spider fit --shuffle)"
                 self._give(SpiderWarning(reason, kind="grouped", remedy=remedy))
+
+    def remember_call(self, index: NDArray[np.int64], value: Floats) -> None:
+        """Remember the entries of a call, to recognise them in the next."""
+        self._latest = len(value), index[:FEWEST_AGAIN].tobytes() + value[:FEWEST_AGAIN].tobytes()
 
     def at_end(self, fitted: Fitted) -> None:
         """Judge what there is: no more entries will come, so fewer of them are enough."""

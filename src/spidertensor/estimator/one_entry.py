@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.single import Found
+from spidertensor.estimator.columns.single import Found, plain_cell
 from spidertensor.estimator.fitted import Fitted, accepted
 from spidertensor.estimator.ids import plain_numbers
 from spidertensor.estimator.inputs import Columns
@@ -157,7 +157,7 @@ def _nodes(fitted: Fitted, ids: Any, *, learn: bool) -> tuple[list[int] | None, 
     if fitted.model.rule is not None or (type(ids) not in (dict, list, tuple)):
         return None, None
     names = [name for _, name in columns.with_id]
-    row = [ids.get(name) for name in names] if type(ids) is dict else ids
+    row = [plain_cell(ids.get(name)) for name in names] if type(ids) is dict else ids
     known = plain_numbers([fitted.nodes[mode] for mode, _ in columns.with_id], row)
     if known is None or -1 in known:
         return None, None

@@ -104,6 +104,12 @@ class LearnsHistory:
                 )
             self._keep_learned(fitted, columns)
             self._collected.add(index, value, bags, when, known)
+            self._notes.remember_call(index, value)
+
+    def _keep_floors(self: Any, errors: dict[str, float]) -> None:
+        """Keep in `history_` the errors of floors on the entries held back, if any were."""
+        if self._learned.history is not None:
+            self._learned = self._learned._replace(history=self._learned.history | {"floors": errors})
 
     def _learn_collected(
         self: Any, stop: Callable[[], bool] = lambda: False

@@ -52,7 +52,7 @@ class Passes:
         plan, place = self.plan, "memory"
         if any(visitor is not None and visitor.sites.in_file for visitor in self._visitors):
             place = "a file"
-        words = f"sites of {plan.n_parts:,} parts, {self._site_bytes / 2**20:,.0f} MiB in {place}"
+        words = f"{plan.n_parts:,} parts, {self._site_bytes / 2**20:,.0f} MiB in {place}"
         if plan.often == NEVER:
             return words
         who = "nodes" if plan.all_by_share else f"nodes with {plan.often:,} entries or more"

@@ -186,7 +186,7 @@ class FittedColumns:
         """The next call learns events. first: the number of its first; drawn: modes of their negatives"""
         self.first_event = first
         for holder in (holder for column in self.columns for holder in column.holders):
-            holder.keeps_changes = holder.owner in drawn
+            holder.keep_changes() if holder.owner in drawn else holder.forget_changes()
 
     def describe(self, mode: int, nodes: NDArray[np.int64], checked: Checked) -> None:
         """Replace attributes of nodes of a mode, where stated. checked: one row for each node"""

@@ -40,8 +40,7 @@ class Holder:
         self.spec, self.owner, self._max_values = spec, owner, max_values
         self.state: State | None = None
         self.memory: NodeMemory | None = None
-        self.keeps_changes = False  # of the latest call, for the negatives of events
-        self._changes: tuple[Changes, int] | None = None
+        self._changes: Changes | None = None  # of the latest call, for the negatives of events
         if not isinstance(spec, Undecided):
             self._start(spec)
 
@@ -106,19 +105,22 @@ class Holder:
         state, memory = self.state, self.memory
         if state is None:
             return None
+        changes = self._changes if learn else None
         if given is None:
+            if changes is not None:
+                changes.passed(n)
             return self.remembered(nodes, n)
-        if learn:
+        if learn and changes is None:
             state.tidy(memory)
         encoded = state.encode(given.cells, learn=learn)
         if memory is None or nodes is None:
             return encoded
         codes, missing = encoded.codes, state.is_missing(encoded.codes)
         if learn:
-            before = memory.read(nodes) if self.keeps_changes else None
+            before = None if changes is None else memory.read(nodes)
             codes = memory.fill_and_store(nodes, codes, ~missing)
-            if before is not None:
-                self._changes = Changes(nodes, before, codes), encoded.ready
+            if changes is not None and before is not None:
+                changes.learned(nodes, before, codes, encoded.ready)
         elif missing.any():
             codes = np.where(missing, memory.read(nodes), codes)
         return encoded._replace(codes=codes)
@@ -162,12 +164,25 @@ class Holder:
         encoded = self.remembered(nodes, len(nodes))
         if encoded is None or self._changes is None or self.state is None:
             return encoded
-        changes, ready = self._changes
-        codes = changes.undone(nodes, encoded.codes, entries)
+        ready, codes = self._changes.ready, self._changes.undone(nodes, encoded.codes, entries)
         return Encoded(np.where(entries < ready, self.state.missing, codes) if ready else codes)
+
+    def keep_changes(self) -> None:
+        """Keep what the next call changes."""
+        self._changes = Changes()
+        if self.state is not None:
+            self.state.tidy(self.memory)  # not during the call, because it renumbers the codes
 
     def forget_changes(self) -> None:
         self._changes = None
+
+    def clear(self, nodes: NDArray[np.int64]) -> None:
+        """These nodes belong to other ids from now on."""
+        if self.memory is None:
+            return
+        if self._changes is not None:
+            self._changes.cleared(nodes, self.memory.read(nodes), self.memory.missing)
+        self.memory.clear(nodes)
 
     def describe(self, nodes: NDArray[np.int64], given: CheckedColumn) -> None:
         """Replace the attribute of these nodes where it is stated."""

@@ -9,32 +9,56 @@ from numpy.typing import NDArray
 
 
 class Changes:
-    """What a call has changed, so that codes can be asked for as of an entry of the call.
+    """What a call has changed so far, so that codes can be asked for as of an entry of the call.
 
-    nodes:  (n,) of its entries
-    before: (n,) their codes before the call
-    after:  (n,) their codes from the entry on
+    ready: the first entry of the call for which the column can be used (number.py)
     """
 
-    def __init__(self, nodes: NDArray[np.int64], before: NDArray[Any], after: NDArray[Any]) -> None:
-        order = np.argsort(nodes, kind="stable")
-        self._nodes, self._before, self._after = nodes[order], before[order], after[order]
-        self._keys = self._nodes * len(nodes) + order  # by node, then by entry
+    def __init__(self) -> None:
+        self.ready = self._entries = 0
+        # in the order of time: entries, their nodes, the codes before, and from the entry on
+        self._pieces: list[tuple[NDArray[Any], ...]] = []
+        self._by_node: tuple[NDArray[Any], ...] | None = None
+
+    def learned(
+        self, nodes: NDArray[np.int64], before: NDArray[Any], after: NDArray[Any], ready: int
+    ) -> None:
+        """Further entries were learned. before: codes before all of these; ready: the same of these alone"""
+        self._add(self._entries + np.arange(len(nodes)), nodes, before, after)
+        self.ready = self._entries + ready if ready else self.ready
+        self._entries += len(nodes)
+
+    def cleared(self, nodes: NDArray[np.int64], before: NDArray[Any], missing: Any) -> None:
+        """These nodes belong to other ids from the next entry on."""
+        self._add(np.full(len(nodes), self._entries), nodes, before, np.full_like(before, missing))
+
+    def passed(self, n: int) -> None:
+        """Further entries were learned that state nothing."""
+        self._entries += n
+
+    def _add(self, *piece: NDArray[Any]) -> None:
+        self._pieces.append(piece)
+        self._by_node = None
 
     def undone(
         self, nodes: NDArray[np.int64], codes: NDArray[Any], entries: NDArray[np.int64]
     ) -> NDArray[Any]:
         """The codes of nodes as of these entries. codes: those that they have now"""
-        n = len(self._nodes)
-        if not n:
+        if not self._pieces:
             return codes
-        first = np.searchsorted(self._nodes, nodes)
-        latest = np.searchsorted(self._keys, nodes * n + entries, side="right") - 1
-        changed = (first < n) & (self._nodes[np.minimum(first, n - 1)] == nodes)
+        if self._by_node is None:
+            parts = [np.concatenate(each) for each in zip(*self._pieces, strict=True)]
+            order = np.argsort(parts[1], kind="stable")  # by node, then by time
+            self._by_node = tuple(each[order] for each in parts)
+        at, of, before, after = self._by_node
+        n, size = len(of), self._entries + 1
+        first = np.searchsorted(of, nodes)
+        latest = np.searchsorted(of * size + at, nodes * size + entries, side="right") - 1
+        changed = (first < n) & (of[np.minimum(first, n - 1)] == nodes)
         found = codes.copy()
         later, earlier = changed & (latest < first), changed & (latest >= first)
-        found[later] = self._before[first[later]]
-        found[earlier] = self._after[latest[earlier]]
+        found[later] = before[first[later]]
+        found[earlier] = after[latest[earlier]]
         return found
 
 

@@ -28,6 +28,7 @@ from spidertensor.faults import EntryError
 
 _PLAIN = frozenset({str, int, bool, bytes})
 _MANY = frozenset({str, list, tuple, dict})
+_NUMPY = (np.number, np.bool_, np.str_)  # as a row of a data frame has
 
 Bag = list[tuple[int, float]]  # rows and weights in one table
 
@@ -51,7 +52,7 @@ class Found:
 
     def add(self, table: int, column: TableColumn, given: Mapping[str, Any]) -> None:
         if isinstance(column, PlainColumn):
-            bag = self._plain(column.holder, given.get(column.holder.spec.name))
+            bag = self._plain(column.holder, plain_cell(given.get(column.holder.spec.name)))
         elif isinstance(column, CrossColumn):
             bag = self._cross(column, given)
         else:
@@ -210,7 +211,7 @@ class Found:
             return int(codes.codes[node]) if 0 <= node < len(codes.codes) else UNSEEN
         holder = column.values[name]
         assert isinstance(holder.state, ValueState)
-        return self._value(holder, holder.state, given.get(name))
+        return self._value(holder, holder.state, plain_cell(given.get(name)))
 
     def _ring(self, column: RecentColumn) -> Bag:
         state = column.state
@@ -233,6 +234,11 @@ def find(
     except _Otherwise:
         return None
     return found
+
+
+def plain_cell(cell: Any) -> Any:
+    """A number or text of NumPy as one of Python; anything else as it is."""
+    return cell.item() if isinstance(cell, _NUMPY) else cell
 
 
 def _hats(place: float, low: int) -> Bag:

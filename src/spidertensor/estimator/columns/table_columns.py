@@ -82,8 +82,6 @@ class TableColumn(ABC):
     def _parts(self, cells: Cells, n: int) -> Iterator[tuple[int, int, Cells]]:
         """The entries in parts whose values find room; between them values are evicted."""
         self.restarts, self._start, rest = [], 0, cells
-        for holder in self.holders:
-            holder.forget_changes()
         while True:
             left = n - self._start
             fit = min(
@@ -99,6 +97,7 @@ class TableColumn(ABC):
                 given = rest.get(holder.spec.name)
                 gone = holder.make_room(given and given.cut(0, 1))
                 if len(gone):
+                    holder.forget_changes()  # values that had to go are gone for all of the call
                     self.restarts.append((self._start, self._evicted(holder, gone)))
 
     def _evicted(self, holder: Holder, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -122,8 +121,8 @@ class TableColumn(ABC):
     def clear(self, mode: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Nodes now belong to other ids. Return the rows of the table to start afresh; None for none."""
         for holder in self.holders:
-            if holder.owner == mode and holder.memory is not None:
-                holder.memory.clear(rows)
+            if holder.owner == mode:
+                holder.clear(rows)
         return None
 
     def nodes_kept(self) -> list[tuple[int, int]]:
@@ -174,7 +173,7 @@ class PlainColumn(TableColumn):
         return found
 
     def of_nodes(self, nodes: NDArray[np.int64], entries: NDArray[np.int64] | None = None) -> Elements:
-        if entries is None or self.restarts:  # values that had to go are gone for all of the call
+        if entries is None:
             encoded = self.holder.remembered(nodes, len(nodes))
         else:
             encoded = self.holder.as_of(nodes, entries)
