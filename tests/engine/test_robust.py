@@ -63,7 +63,7 @@ def test_a_memory_follows_where_nothing_else_does():
         for memory in (None, 1000)
     }
     assert alone[1000] < 0.3
-    assert alone[None] > 0.6
+    assert alone[None] > 3 * alone[1000]  # 4 to 12 times with three seeds: how soon it gets there is chance
     assert values.rmse((values.predicted(index, value) - f)[scored]) < 0.3  # one of the committee forgets
 
 
