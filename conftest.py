@@ -81,8 +81,8 @@ def warm_kernels() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Test processes would begin by compiling the same kernels. The first compiles them for float32, the second
-    for float64, which tests of the formulas need; no test begins before both are ready."""
+    """Test processes would begin by compiling the same kernels. The first compiles them for float32, the
+    second for float64, which tests of the formulas need; no test begins before both are ready."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker in ("gw0", "gw1"):
         import numpy as np

@@ -1,7 +1,7 @@
 """Accuracy: how near to a known truth, how far from floors on real data, whether intervals are honest.
 
-Measured when the bands were set, mean and standard deviation of ten seeds (the tests take three of them; of the
-default, whose `fit` makes several passes, one: `make bench` takes five, on larger data):
+Measured when the bands were set, mean and standard deviation of ten seeds (the tests take three of them; of
+the default, whose `fit` makes several passes, one: `make bench` takes five, on larger data):
 
                                               default             paper               floor
     synthetic: rmse to the truth              0.071 +- 0.007      0.096 +- 0.007      biases 0.86
