@@ -1,4 +1,5 @@
-"""Every variant of SPIDER in the registry runs on both engines."""
+"""Every variant of SPIDER in the registry runs on both engines; for the product's own settings of it, see the
+product's test_engines.py."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from spidertensor_study.registry import METHODS
 pytest.importorskip("jax", reason="the vectorized engine needs the extra jax")
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("spider")])
+HERE_ONLY = [name for name in METHODS if name.startswith("spider") and name not in ("spider", "spider-paper")]
+
+
+@pytest.mark.parametrize("name", HERE_ONLY)
 def test_every_spider_runs_on_both_engines(name):
     """And learns: nearly the same, exactly so but for rounding where both go entry by entry."""
     rng = np.random.default_rng(0)

@@ -989,7 +989,7 @@ def test_a_network_of_ones_own(ratings, folder, spider, fails):
     (folder / "my_networks.py").write_text(NETWORKS)
     (folder / "broken.py").write_text("import my_networks\nx = 1 / 0\n")
     (folder / "lost.py").write_text("import no_such_thing\n")
-    fit = (*FIT[:6], "--batch-size", "64", "--quiet")
+    fit = (*FIT[:6], "--batch-size", "64", "--committee", "2", "--quiet")
     network = ("--network", "my_networks:net")
     path = list(sys.path)
     several = json.loads(spider("fit", ratings, *fit, *network, "--model", "whole.spider", "--json")[1])

@@ -17,7 +17,7 @@ from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.groups import GROUP_OF
 from spidertensor.estimator.old_names import OldMethods
 
-SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2}
+SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2, "committee": 2}
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
 
 
