@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spidertensor.demo.synthetic import synthetic
+from spidertensor.estimator.known_later import TICKS
 from spidertensor.evaluation import floors
-from spidertensor.evaluation.clock import TICKS, Clock, Delay, clock_of, honest_clock
+from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
 from spidertensor.evaluation.dataset import DatasetError
 from spidertensor.evaluation.methods import METHODS
 from spidertensor.evaluation.protocols import prequential
