@@ -13,6 +13,7 @@ from model_files import file_bytes
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator import history, times
 from spidertensor.estimator.columns import Context, Recent, Value
+from spidertensor.estimator.times import NUMBER, Times
 from spidertensor.spider.parts import History
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 2, "batch_size": 64, "committee": 1}
@@ -299,7 +300,7 @@ def test_late_rows_are_all_named_before_anything_is_kept():
     modes = {"user": [Recent("movie", 5)], "movie": []}
     model = SpiderRegressor(**SMALL, modes=modes, time="when")
     with pytest.raises(EntryError, match="earlier than a row before") as caught:
-        model._collect(FRAME, Y, when)
+        model._collect(FRAME, Y, Times(when, NUMBER))
     assert caught.value.rows == (700, 1100)
     assert model._collected.n_entries == 0
     with pytest.raises(EntryError, match=f"{N} entries but 5 times"):

@@ -14,6 +14,7 @@ from model_files import file_bytes
 from spidertensor import SpiderRegressor
 from spidertensor.estimator import arranged, collected
 from spidertensor.estimator.collected import Collected
+from spidertensor.estimator.times import NUMBER, Times
 from spidertensor.method import Bags, Batch
 from spidertensor.unnamed_file import UnnamedFile
 
@@ -44,7 +45,7 @@ def collected_of(batch: Batch, time: np.ndarray | None = None, cut: int = 170) -
     for first in range(0, len(batch.value), cut):
         last = min(first + cut, len(batch.value))
         bags = None if batch.bags is None else batch.bags.part(first, last)
-        when = None if time is None else time[first:last]
+        when = None if time is None else Times(time[first:last], NUMBER)
         found.add(batch.index[first:last], batch.value[first:last], bags, when)
     return found
 

@@ -82,7 +82,7 @@ def test_numbers_move_while_a_client_learns(page, server):
     expect(page.locator("#numbers")).to_contain_text(f"{before + 700:,}", timeout=10_000)
     assert float(tile(page, "error")) > 0
     told = page.locator("#chart-error .visually-hidden").text_content()
-    assert re.search(r"model [\d.]+, mean so far [\d.]+, one bias per node [\d.]+", told or "")
+    assert re.search(r"next entry [\d.]+, mean so far [\d.]+, one bias per node [\d.]+", told or "")
 
 
 @pytest.mark.slow

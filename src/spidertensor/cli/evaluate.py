@@ -373,9 +373,11 @@ def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _notes(dataset: Dataset, protocol: Protocol, record: dict[str, Any]) -> list[str]:
-    if protocol != Protocol.PREQUENTIAL:
+    if protocol not in (Protocol.PREQUENTIAL, Protocol.CLOCK):
         return [dataset.held_out_note] if dataset.held_out_note else []
     skipped = f"the first tenth of the stream, {record['skipped']:,} entries, is learned but not scored"
+    if protocol == Protocol.CLOCK:  # nothing is known before
+        skipped = f"the first {record['skipped']:,} entries of the stream are learned but not scored"
     return [skipped, dataset.prequential_note] if dataset.prequential_note else [skipped]
 
 

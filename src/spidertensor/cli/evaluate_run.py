@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # per curve of the plot; each held-out point is a full test
 POINTS = {"prequential": 60, "clock": 60, "held-out": 20, "rest": 1}
+REST = 0.1  # default share
 LARGEST_REST = 0.25  # three such parts are predicted, and the model needs something to learn first
 POINT_BATCHES = 4  # minimum per point, so that a short last batch does not stand out
 
@@ -99,6 +100,8 @@ def plan_of(
             raise CommandError(
                 f"--test takes a share between 0 and 1, such as 0.1, or paper or clean, not {test!r}"
             )
+    if protocol == Protocol.REST and share is None:
+        share = REST
     if protocol == Protocol.LAST_OUT:
         raise CommandError(
             "--protocol last-out is for events: --events, or a data set whose name ends in -events"

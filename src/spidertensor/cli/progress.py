@@ -9,7 +9,9 @@ from typing import Any
 from spidertensor.cli import output
 from spidertensor.cli.run import Run
 from spidertensor.estimator.history import Pass
+from spidertensor.estimator.times import NEXT_ENTRY
 from spidertensor.learner.floors import FLOORS
+from spidertensor.learner.learner import Learner
 
 LINE_EVERY_S = 10.0
 
@@ -112,7 +114,7 @@ def summary(run: Run, seconds: float, *, as_json: bool) -> None:
         **output.counts_of(model),
         "metric": scores.metric,
         "score": scores.score,
-        "case": _case(model),
+        "case": _case(learner),
         "floors": scores.floors,
         "last_part": run.last_part.record(),
         "coverage_90": scores.coverage,
@@ -163,12 +165,12 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _case(model: Any) -> str:
+def _case(learner: Learner) -> str:
     """Which error the score is."""
-    if model.known_at is not None:
-        return f"each entry predicted at its {model.time}, learned when known; floors know values at once"
-    each = "each event or draw" if model.learns_events else "each entry"
-    return f"next entry: {each} predicted just before it was learned"
+    if learner.case != NEXT_ENTRY:
+        return f"{learner.case}; floors know them at once"
+    each = "each event or draw" if learner.estimator.learns_events else "each entry"
+    return f"{NEXT_ENTRY}: {each} predicted just before it was learned"
 
 
 def _floors(floors: dict[str, float]) -> str:

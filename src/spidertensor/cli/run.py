@@ -17,6 +17,7 @@ from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator.history import Pass
+from spidertensor.estimator.times import NEXT_ENTRY
 from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
 from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
@@ -217,7 +218,7 @@ class Run:
         """Notes that need all rows to be learned."""
         with self.notes.of_warnings():
             self.learner.estimator._warn_at_end()
-        if self.learner.estimator.known_at is None:  # else the floors know values earlier than the model
+        if self.learner.case == NEXT_ENTRY:  # else the floors know values earlier than the model
             for each in self.last_part.notes():
                 self.notes.tell(each)
         rows = self.bad + self.entries

@@ -54,6 +54,7 @@ from spidertensor.estimator.recommender import Recommender
 from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.estimator.threads import locked
+from spidertensor.estimator.times import Times
 from spidertensor.estimator.unweighted import learns
 from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
@@ -121,15 +122,14 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         self._notes = Notes()
         try:
             self._flat_params()  # refuses impossible ones
-            when, known = self._when(X)
+            when = self._when(X)
             columns = self._columns(X)
-            if when is not None and len(when) != columns.n_entries:
-                raise EntryError(f"{columns.n_entries} entries but {len(when)} times", column=self.time)
+            if when is not None and len(when.asked) != columns.n_entries:
+                raise EntryError(f"{columns.n_entries} entries but {len(when.asked)} times", column=self.time)
             once = self._once(columns.n_entries) is not None
-            if known is not None:
-                self._collect(columns, y, when, known)
-            elif when is not None:
-                learn = (lambda X, y, _: self._advance(X, y)) if once else self._collect
+            if when is not None:
+                as_they_come = once and when.known is None
+                learn = (lambda X, y, _: self._advance(X, y)) if as_they_come else self._collect
                 self._in_time(learn, columns, y, when)
             elif once:
                 self._advance(X, y)
@@ -196,13 +196,13 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             update = one_entry.numbers_of(arrays, self._likelihood)
         return update
 
-    def _when(self, X: Any) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """When each entry is predicted, and when its value is known, where parameters name these columns."""
+    def _when(self, X: Any) -> Times | None:
+        """When entries are predicted and their values known, if parameters name such columns."""
         if self.time is None:
-            return None, None
+            return None
         column = times.apart(X, self.time)[1]
         if self.known_at is None:
-            return times.sortable(column, self.time), None
+            return times.sortable(column, self.time)
         if self.learns_events:
             raise ValueError("known_at is for values that come late, and events have none: leave it out")
         if self.max_nodes is not None or self._placed is not None:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator import times
 from spidertensor.estimator.arranged import Arranged, Chunk, InMemory, KnownLater, Shape, in_file
+from spidertensor.estimator.times import Times
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Batch
 from spidertensor.spider.bags import concatenated
@@ -38,21 +40,24 @@ class Collected:
         self._file: UnnamedFile | None = None
         self._stored: list[_Stored] = []
         self._last: NDArray[Any] | None = None  # the time that came last
+        self._kind = ""  # of the times
         self._known: list[NDArray[Any]] = []  # when values are known; such entries stay in memory
+        self._delays: list[NDArray[Any]] = []  # how much later that is
 
     def add(
         self,
         index: NDArray[np.int64],
         value: NDArray[np.float64],
         bags: Bags | None,
-        time: Any = None,
-        known: Any = None,
+        when: Times | None = None,
     ) -> None:
-        """time:  of each entry, if the history has one
-        known: when the value of each is known, if that is later
-        """
-        if known is not None:
-            self._known.append(known)
+        """when: the times of the entries, if the history has some; EntryError if unlike those before"""
+        time = None if when is None else when.asked
+        if when is not None:
+            self._check_kind(when)
+            if when.known is not None:
+                self._known.append(when.known)
+                self._delays.append(when.known - when.asked)
         for first in range(0, len(value), CHUNK_ENTRIES):
             last = min(first + CHUNK_ENTRIES, len(value))
             here = slice(first, last)
@@ -66,7 +71,7 @@ class Collected:
             self.time_types.append(time.dtype)
             self._last = time[-1:]
         self.n_entries += len(value)
-        if self._file is None and self.n_bytes > IN_MEMORY and not self._known:
+        if self._file is None and self.n_bytes > IN_MEMORY and not self.known_later:
             self._file = UnnamedFile(self.folder)
         if self._file is not None:
             self._stored += [self._put(self._file, chunk) for chunk in self._chunks]
@@ -87,9 +92,28 @@ class Collected:
             remedy = "sort the rows by time"
             raise EntryError(reason, order[0], column=time, kind="time", remedy=remedy, rows=tuple(order))
 
+    def _check_kind(self, when: Times) -> None:
+        if when.kind != (self._kind or when.kind):
+            reason = f"this time is {when.kind}, but rows before have {self._kind}"
+            rows = tuple(range(len(when.asked)))
+            raise EntryError(reason, 0, kind="time", rows=rows, remedy="leave out the row")
+        self._kind = when.kind
+
     @property
     def has_time(self) -> bool:
         return bool(self.time_types)
+
+    @property
+    def known_later(self) -> bool:
+        return bool(self._known)
+
+    @property
+    def case(self) -> str:
+        """Which error predictions have that are scored when their entries are learned."""
+        if not self.known_later:
+            return times.NEXT_ENTRY
+        delay = float(np.median(np.concatenate(self._delays)))
+        return times.case(delay, "" if self._kind == times.NUMBER else "seconds")
 
     def arranged(self, seed: int, *, shuffled: bool) -> Arranged:
         """All entries in the order to learn in: of time, or random if `shuffled`. Empties this object."""
@@ -105,11 +129,11 @@ class Collected:
         index = np.concatenate([each.index for each in chunks])
         value = np.concatenate([each.value for each in chunks])
         entries = Batch(index, value, concatenated(bags) if bags else None)  # pyright: ignore[reportArgumentType]
-        times = [each.time for each in chunks if each.time is not None]
-        if self._known:
-            return KnownLater(entries, np.concatenate(times), np.concatenate(self._known))
+        asked = [each.time for each in chunks if each.time is not None]
+        if self.known_later:
+            return KnownLater(entries, np.concatenate(asked), np.concatenate(self._known))
         if self.has_time:
-            order = np.argsort(np.concatenate(times), kind="stable")
+            order = np.argsort(np.concatenate(asked), kind="stable")
         elif shuffled:
             order = np.random.default_rng(seed).permutation(self.n_entries)
         else:

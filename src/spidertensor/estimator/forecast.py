@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from spidertensor.spider.forecasts import Said
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
 from spidertensor.spider.stacking import mixed
 
-FIELDS = {"rows", "generation", "likelihood", "shift", "scale"}  # of a forecast as JSON
+FIELDS = {"rows", "members", "generation", "likelihood", "shift", "scale"}  # of a forecast as JSON
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +48,7 @@ class Forecast:
         object.__setattr__(self, "numbers", numbers)
         if numbers.ndim != 3 or numbers.shape[1] != 4 or not numbers.shape[2]:
             raise _error(f"the numbers of a forecast have shape (n, 4, members), not {numbers.shape}")
-        if self.likelihood not in LIKELIHOODS:
+        if not isinstance(self.likelihood, str) or self.likelihood not in LIKELIHOODS:
             raise _error(f"unknown likelihood {self.likelihood!r:.80}")
         if not (np.isfinite([self.shift, self.scale]).all() and self.scale > 0):
             raise _error("the shift or the scale of a forecast is impossible")
@@ -77,6 +78,9 @@ class Forecast:
     @classmethod
     def join(cls, forecasts: Sequence[Forecast | None]) -> Forecast:
         """One forecast of the rows of several, made at any times by the same model. None: a row without."""
+        forecasts = list(forecasts)
+        if others := [each for each in forecasts if not isinstance(each, Forecast | None)]:
+            raise _error(f"a {type(others[0]).__name__} is no forecast", remedy="join forecasts and None")
         known = [each for each in forecasts if each is not None]
         if not known:
             raise _error("there is no forecast to join")
@@ -137,6 +141,7 @@ class Forecast:
         rows = [row if made else None for row, made in zip(flat, self.made.tolist(), strict=True)]
         return {
             "rows": rows,
+            "members": self.numbers.shape[2],
             "generation": self.generation,
             "likelihood": self.likelihood,
             "shift": self.shift,
@@ -148,13 +153,15 @@ class Forecast:
         """The inverse of `to_dict`."""
         if not isinstance(stored, Mapping) or stored.keys() != FIELDS:
             raise _error(f"a forecast has the fields {', '.join(sorted(FIELDS))}")
-        lengths = {len(row) for row in stored["rows"] if row is not None} or {4}
-        if len(lengths) > 1 or min(lengths) % 4 or not min(lengths):
-            raise _error("the rows of a forecast have different lengths")
-        members = min(lengths) // 4
-        rows = [[np.nan] * 4 * members if row is None else row for row in stored["rows"]]
-        numbers = np.array(rows, np.float64).reshape(len(rows), 4, members)
-        return cls(numbers, **{name: stored[name] for name in FIELDS - {"rows"}})
+        try:
+            members = index(stored["members"])
+            rows = [[np.nan] * 4 * members if row is None else row for row in stored["rows"]]
+            numbers = np.array(rows, np.float64).reshape(len(rows), 4, members)
+            about = index(stored["generation"]), stored["likelihood"]
+            scaling = float(stored["shift"]), float(stored["scale"])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _error(f"the fields of a forecast are damaged: {error}") from None
+        return cls(numbers, *about, *scaling)
 
     @property
     def _likelihood(self) -> Likelihood:
@@ -195,6 +202,12 @@ def said_of(fitted: Fitted | None, forecast: Any, n: int) -> Said | None:
         raise _error(f"{n} entries but {len(forecast)} forecasts", remedy="pass forecast[rows]")
     if fitted is None:
         raise _error("the forecast is of another model: this one has learned nothing")
+    check_made_by(fitted, forecast)
+    return forecast.said if forecast.made.any() else None
+
+
+def check_made_by(fitted: Fitted, forecast: Forecast) -> None:
+    """EntryError if another model made the forecast."""
     members = len(fitted.state.members)
     if forecast.numbers.shape[2] != members:
         reason = f"the forecast is by {forecast.numbers.shape[2]} members, and the model has {members}"
@@ -202,7 +215,6 @@ def said_of(fitted: Fitted | None, forecast: Any, n: int) -> Said | None:
     if forecast.model != _model_of(fitted):
         reason = "the forecast is of another model, or was made before this one was fitted anew"
         raise _error(reason, remedy="leave it out")
-    return forecast.said if forecast.made.any() else None
 
 
 def _model_of(fitted: Fitted) -> tuple[Any, ...]:

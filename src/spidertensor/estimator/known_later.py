@@ -10,7 +10,7 @@ members said when they were asked (mathematics.md section 21).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -55,22 +55,25 @@ def ticks(
         learned = now
 
 
-def learn(
-    fitted: Fitted, entries: KnownLater, stop: Callable[[], bool]
-) -> Iterator[tuple[Fitted, Learned | None]]:
+def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, Learned]]:
     """Learn a history. Yields the model, and the entries learned since the last time.
 
     Values that become known after the last entry is asked for are learned in the end.
     """
     method, n, first_batch = fitted.model.method, entries.n_entries, fitted.params["batch_size"]
-    said, updates, learned = Tickets(n), [], []
+    said, done, updates, learned = Tickets(n), np.zeros(n, bool), [], []
     tick = tick_of(entries.asked, entries.known)
     clock = ticks(entries.asked, entries.known, tick, first_batch) if tick > 0 else iter(())
-    done = np.zeros(n, bool)
 
     def rest() -> Iterator[tuple[NDArray[np.int64], slice]]:
-        late = np.argsort(entries.known, kind="stable")
-        yield late[~done[late]], slice(0)
+        order = np.argsort(entries.known, kind="stable")
+        late = order[~done[order]]
+        for first in range(0, len(late), STEP_ENTRIES):
+            yield late[first : first + STEP_ENTRIES], slice(0)
+
+    def step() -> Learned:
+        rows = np.concatenate(learned)
+        return Learned(entries.raw_at(rows).value, entries.batch_at(rows).index, joined(updates))
 
     for rows, asked in chain(clock, rest()):
         if len(rows):
@@ -84,9 +87,8 @@ def learn(
         if done.any() and asked.stop:
             batch = entries.batch(asked.start, asked.stop)
             said.keep(asked, method.forecast(fitted.state, batch.index, batch.bags)[1])
-        if sum(map(len, learned)) >= STEP_ENTRIES or (learned and not asked.stop):
-            rows = np.concatenate(learned)
-            yield fitted, Learned(entries.raw_at(rows).value, entries.batch_at(rows).index, joined(updates))
+        if sum(map(len, learned)) >= STEP_ENTRIES:
+            yield fitted, step()
             updates, learned = [], []
-            if stop():
-                return
+    if learned:
+        yield fitted, step()

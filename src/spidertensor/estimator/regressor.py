@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
-from spidertensor.estimator.forecast import Forecast
+from spidertensor.estimator.forecast import Forecast, check_made_by
 from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.old_names import takes_old_names
@@ -146,6 +146,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                      recent entries came with one; at rest for 1,000 entries after `fit`; else next
         """
         coverage = checked_coverage(coverage)
+        if isinstance(X, Forecast):
+            check_made_by(self._fitted(), X)
         predicted = X.prediction if isinstance(X, Forecast) else self._predict(X)
         return intervals(self._fitted(), predicted, coverage, calibration)
 

@@ -16,6 +16,7 @@ from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room
 from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.times import Times
 from spidertensor.faults import EntryError
 from spidertensor.spider.committee import deferred_interrupts
 
@@ -25,19 +26,24 @@ class LearnsHistory:
 
     _collected: Collected | None = None
 
+    @property
+    def _case(self) -> str:
+        """Which error it is that `_learn_collected` reports of entries: see times.case."""
+        return times.NEXT_ENTRY if self._collected is None else self._collected.case
+
     def _learn_all_collected(self: Any) -> None:
         for _ in self._learn_collected():
             pass
 
-    def _in_time(self: Any, learn: Callable[..., Any], columns: Columns, y: Any, when: NDArray[Any]) -> None:
+    def _in_time(self: Any, learn: Callable[..., Any], columns: Columns, y: Any, when: Times) -> None:
         """Call learn(columns, y, times) with entries in the order of their times."""
-        order = np.argsort(when, kind="stable")
+        order = np.argsort(when.asked, kind="stable")
         self._values(y, columns.n_entries, None)  # so that there are as many as entries
         ids = [None if each is None else times.in_order(each, order) for each in columns.ids]
         given = {name: times.in_order(each, order) for name, each in columns.given.items()}
         try:
             y = None if y is None else times.in_order(y, order)
-            learn(replace(columns, ids=ids, given=given), y, when[order])
+            learn(replace(columns, ids=ids, given=given), y, when.at(order))
         except EntryError as error:  # about a row as the caller has it
             row, rows = (None if error.row is None else int(order[error.row])), order[list(error.rows)]
             raise error.but(row=row, rows=tuple(rows.tolist())) from None
@@ -71,15 +77,13 @@ class LearnsHistory:
         self: Any,
         X: Any,
         y: Any,
-        when: NDArray[Any] | None = None,
-        known: NDArray[Any] | None = None,
+        when: Times | None = None,
         classes: Any = None,
         folder: str | None = None,
     ) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.
 
         when:   their times, if they are to be learned in that order
-        known:  when their values are known, if they are to be learned then
         folder: for files of what does not fit into memory
         """
         columns = self._columns(X)
@@ -92,7 +96,7 @@ class LearnsHistory:
             fitted = self._start(columns, value, provisional=True)._replace(classes=classes)
         self._collected = self._collected or Collected(folder)
         if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
-            self._collected.check_sorted(when, self.time)
+            self._collected.check_sorted(when.asked, self.time)
         with deferred_interrupts():
             scaled_values(value, fitted)  # refuses what is too far off
             fitted, (index, bags, segments) = with_room(fitted, columns)
@@ -103,7 +107,7 @@ class LearnsHistory:
                     remedy="pass passes=1, with which the values longest unseen make room",
                 )
             self._keep_learned(fitted, columns)
-            self._collected.add(index, value, bags, when, known)
+            self._collected.add(index, value, bags, when)
             self._notes.remember_call(index, value)
 
     def _keep_floors(self: Any, errors: dict[str, float]) -> None:
@@ -136,7 +140,7 @@ class LearnsHistory:
         started = started._replace(scaling=scaling)
         judge = "latest" if in_time else "random"
         steps = (
-            known_later.learn(started, entries, stop)
+            known_later.learn(started, entries)
             if isinstance(entries, KnownLater)
             else history.learn(started, entries, self.passes, judge, folder, stop)
         )
@@ -151,5 +155,6 @@ class LearnsHistory:
                 yield own, Numbered(update, step.nodes)
             else:
                 yield step
-        if self._learned.history is not None:  # else it is what the same entries make of it in one call
+        # else it is what the same entries make of it in one call
+        if self._learned.history is not None or isinstance(entries, KnownLater):
             self._learned = fitted_anew(self._learned)

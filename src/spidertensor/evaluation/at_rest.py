@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
-from spidertensor.evaluation.dataset import Dataset, take
+from spidertensor.evaluation.dataset import Dataset, DatasetError, take
 from spidertensor.evaluation.metrics import METRICS
 from spidertensor.evaluation.protocols import Row, held_out
 from spidertensor.evaluation.with_attributes import quantile_of_estimator
@@ -35,6 +35,8 @@ def at_rest(
     """Score a method that rests. stream: in the order of time. how: see protocols.held_out"""
     n = len(stream.value)
     size, rows = int(share * n), []
+    if not size:
+        raise DatasetError(f"a share of {share:g} of {n:,} entries leaves nothing to predict")
     for origin in range(ORIGINS, 0, -1):
         first = n - origin * size
         train, test = take(stream, np.arange(first)), take(stream, np.arange(first, first + size))

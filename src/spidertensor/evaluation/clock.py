@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.known_later import tick_of, ticks
+from spidertensor.estimator.times import case
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 from spidertensor.evaluation.protocols import NotLearned, Row, Step, StreamScores, progress
 from spidertensor.method import Batch, Method, Prediction, Update
@@ -28,8 +29,6 @@ from spidertensor.spider.forecasts import Said, Tickets
 from spidertensor.spider.likelihoods import Likelihood
 
 SHARES = np.linspace(0, 1, 1001)  # of a calibrated distribution: precise to a tenth of a percent
-# in which people name a delay: name, seconds, and from how many of them on
-UNITS = (("days", 86_400, 2), ("hours", 3600, 5), ("minutes", 60, 2), ("seconds", 1, 0))
 
 
 class Clock(NamedTuple):
@@ -49,11 +48,7 @@ class Clock(NamedTuple):
     @property
     def case(self) -> str:
         """Which error the clock leads to, in words."""
-        delay, unit = self.median, self.unit
-        if unit == "seconds":
-            unit, size, _ = next(each for each in UNITS if delay >= each[1] * each[2])
-            delay /= size
-        return f"values known after {delay:,.3g} {unit}".rstrip() + " (median)"
+        return case(self.median, self.unit)
 
     @property
     def median(self) -> float:

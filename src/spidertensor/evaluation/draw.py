@@ -74,7 +74,7 @@ def draw_running_curves(
     """
     last = next(iter(rows_by_method.values()))[-1]
     metric = METRICS[last["metric"]].label
-    drawn, of_what, title = "window_score", "of each window", f"Predicted, then learned: running {metric}"
+    drawn, of_what, title = "window_score", "of each window", f"{last['case'].capitalize()}: running {metric}"
     if last["window_score"] is None:
         drawn, of_what, title = "score", "of the test set", f"Learned, then tested: {metric}"
     for number, (name, rows) in enumerate(rows_by_method.items()):

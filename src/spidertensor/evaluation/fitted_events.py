@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier
 from spidertensor.estimator.groups import paths
+from spidertensor.estimator.times import NUMBER, Times
 from spidertensor.method import Batch, Method, Prediction, Update
 
 
@@ -19,7 +20,8 @@ def fit_all(estimator: SpiderClassifier, X: Any, n_events: int, *, in_time: bool
     estimator._flat_params()  # refuses impossible ones
     if estimator._once(n_events) is not None:
         return estimator.learn(X)
-    estimator._collect(X, None, np.arange(n_events) if in_time else None)
+    when = Times(np.arange(n_events), NUMBER) if in_time else None
+    estimator._collect(X, None, when)
     estimator._learn_all_collected()
     return Update(*np.zeros((4, n_events)), rejected=estimator.n_rejected_)
 

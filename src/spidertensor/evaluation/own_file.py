@@ -5,10 +5,7 @@ Held in memory: a node number per mode and a value for each row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.columns.bad_cells import without_refused
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.times import NUMBER, UNZONED, ZONED, instant
 from spidertensor.evaluation.dataset import Dataset, DatasetError, as_batch
 from spidertensor.evaluation.with_attributes import FIRST_ROWS, decided
 from spidertensor.sources import BadRow, Bins, Chunk, Source
@@ -27,8 +25,6 @@ from spidertensor.sources.attributes import typed, with_types
 from spidertensor.spider.likelihoods import Likelihood
 
 MIN_ROWS = 50  # a tenth of fewer rows is too few to measure anything
-
-_ZONED, _UNZONED, _NUMBER = "a time with a zone", "a time without a zone", "a number"
 
 
 def load_file(
@@ -132,7 +128,7 @@ class _Clock:
         """The unit of the times: see Clock.unit."""
         if self.columns[0] is None:
             return "entries"
-        return "" if self.kind == _NUMBER else "seconds"
+        return "" if self.kind == NUMBER else "seconds"
 
     def read(self, chunk: Chunk) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], list[BadRow]]:
         """When the good rows were asked for and when their values were known, a mask of the good rows, and
@@ -184,11 +180,11 @@ class _Clock:
 
     def _all_at_once(self, raw: pa.Array) -> NDArray[Any] | None:
         """Convert all times at once; None if they must be parsed one by one."""
-        kind = _NUMBER
+        kind = NUMBER
         if pa.types.is_timestamp(raw.type) or pa.types.is_date(raw.type):
             zone = getattr(raw.type, "tz", None)
             raw = raw.cast(pa.timestamp("us", zone), safe=False)
-            kind = _UNZONED if zone is None else _ZONED
+            kind = UNZONED if zone is None else ZONED
         if raw.null_count or pa.types.is_boolean(raw.type) or self.kind not in ("", kind):
             return None
         for number in (pa.int64(), pa.float64()):  # int64 first: nanoseconds exceed the precision of float64
@@ -198,35 +194,14 @@ class _Clock:
                 continue
             if np.isfinite(found).all():
                 self.kind = kind
-                return found if kind == _NUMBER else found / 1e6  # seconds, as in `_parsed`
+                return found if kind == NUMBER else found / 1e6  # seconds, as in `instant`
         return None
 
     def _one(self, raw: Any) -> int | float:
         if raw is None or raw == "":
             raise ValueError("is missing")
-        found, kind = _parsed(raw)
+        found, kind = instant(raw)
         self.kind = self.kind or kind
         if kind != self.kind:
             raise ValueError(f"{raw!s:.40} is {kind}, but other rows have {self.kind}")
         return found
-
-
-def _parsed(raw: Any) -> tuple[int | float, str]:
-    """A time as a number, and its kind; ValueError if it cannot be ordered."""
-    if isinstance(raw, str):
-        for read in (int, float, datetime.fromisoformat):
-            with suppress(ValueError):
-                raw = read(raw.strip())
-                break
-        else:
-            raise ValueError(f"{raw!r:.40} is neither a number nor an ISO timestamp")
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        if not math.isfinite(raw):
-            raise ValueError(f"{raw} is not finite")
-        return raw, _NUMBER
-    if isinstance(raw, date):  # or a datetime, a subclass
-        full = raw if isinstance(raw, datetime) else datetime(raw.year, raw.month, raw.day)
-        if full.tzinfo is None:
-            return full.replace(tzinfo=UTC).timestamp(), _UNZONED
-        return full.timestamp(), _ZONED
-    raise ValueError(f"is a {type(raw).__name__}, which cannot be ordered")

@@ -49,6 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.times import NEXT_ENTRY
 from spidertensor.evaluation import metrics
 from spidertensor.evaluation.metrics import CURVES, METRICS, PERCENTS, Inside
 from spidertensor.method import Batch, Method, Prediction, Update
@@ -65,7 +66,7 @@ WORST_WINDOWS = tuple(
     f"{kind}_90_{end}" for kind in ("coverage", "calibrated") for end in ("lowest", "highest")
 )
 _CURVES = ("calibration", "calibrated")
-NEXT_ENTRY, AT_REST = "next entry", "at rest"
+AT_REST = "at rest"
 
 
 def held_out(

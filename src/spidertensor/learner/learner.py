@@ -18,6 +18,7 @@ from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label
 from spidertensor.estimator.loading import Estimator
+from spidertensor.estimator.times import NEXT_ENTRY
 from spidertensor.faults import EntryError
 from spidertensor.learner.attributes import attribute_columns, kinds, modes_with_ids, refused
 from spidertensor.learner.errors import LearnerError
@@ -59,6 +60,7 @@ class Learner:
     bins:     per mode, the bins for its numbers; by default none
     classes:  the labels, if they are not 0 and 1
     memory:   in entries, how far back the scores look; math.inf for a run
+    case:     which error the scores are: see times.case
     """
 
     estimator: Estimator
@@ -69,6 +71,7 @@ class Learner:
     bins: list[Bins | None] = field(default_factory=list)
     classes: Classes | None = None
     memory: float = math.inf
+    case: str = NEXT_ENTRY
     rule: Rule | None = field(init=False)
     scores: Scores = field(init=False)
 
@@ -129,7 +132,7 @@ class Learner:
     def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Learned | Pass | None]:
         """Learn what was collected, in several passes. Yields what has been done: entries learned for the
         first time, a pass, or None for other work. stop: see LearnsHistory._learn_collected"""
-        steps = self.estimator._learn_collected(stop)
+        self.case, steps = self.estimator._case, self.estimator._learn_collected(stop)
         while True:
             with warned() as warnings:
                 step = next(steps, self)
@@ -207,10 +210,9 @@ class Learner:
         given: Mapping[str, NDArray[Any]],
         kept: NDArray[np.int64],
     ) -> None:
-        when, known = self.estimator._when(dict(given))
-        columns = self._columns(ids, given)
-        given_labels = values if self.classes is None else self.labels(values)
-        self.estimator._collect(columns, given_labels, when, known, self.classes, str(self.path.parent))
+        when, columns = self.estimator._when(dict(given)), self._columns(ids, given)
+        y, folder = values if self.classes is None else self.labels(values), str(self.path.parent)
+        self.estimator._collect(columns, y, when, classes=self.classes, folder=folder)
 
     def _columns(self, ids: Sequence[NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> Columns:
         if self.estimator._schema is not None:

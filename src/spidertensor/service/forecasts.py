@@ -24,6 +24,7 @@ from spidertensor.learner.forecasts import Remembered
 from spidertensor.service.errors import ServiceError
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+LARGEST = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 0.001)]
 _TABLES = """
     create table if not exists forecasts (
         token text primary key, made real not null, until real not null, n integer not null,
@@ -47,7 +48,8 @@ class Keeping(NamedTuple):
         seconds = float(match[1]) * UNITS_S[match[2]] if match else 0.0
         if 0 < seconds <= self.seconds:
             return seconds
-        remedy = f"pass a time such as 30m, 3h or 2d, of at most {self.seconds / 86_400:g} days"
+        most = next(f"{self.seconds / size:.3g}{unit}" for unit, size in LARGEST if self.seconds >= size)
+        remedy = f"pass a time such as 30m, 3h or 2d, of at most {most}"
         raise ServiceError(400, "remember", "invalid remember", value=text[:100], remedy=remedy)
 
 
@@ -63,6 +65,10 @@ class Forecasts:
 
     def remember(self, forecast: Forecast, seconds: float) -> list[str]:
         """Keep a forecast; returns an id for each row. They are in the file when it returns."""
+        if len(forecast) > self.keeping.most:
+            reason = f"{len(forecast):,} forecasts at once, but no more than {self.keeping.most:,} are kept"
+            remedy = "send fewer rows, or start the server with a larger --max-forecasts"
+            raise ServiceError(422, "remember", reason, remedy=remedy)
         file, token, now = self._open(), secrets.token_hex(8), time.time()
         row = (token, now, now + seconds, len(forecast), *forecast.model, forecast.numbers.tobytes())
         with _transaction(file):
@@ -102,7 +108,7 @@ class Forecasts:
             if token not in known:
                 known[token] = self._batch(token, now, like)
             made, batch = known[token]
-            if row.isdecimal() and len(row) < 10 and int(row) < len(batch):
+            if row.isascii() and row.isdecimal() and len(row) < 10 and int(row) < len(batch):
                 numbers[place], late[place] = batch[int(row)], max(0.0, now - made)
         if np.isnan(late).all():
             return None

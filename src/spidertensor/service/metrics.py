@@ -13,7 +13,7 @@ from spidertensor.service.served import Served
 ATTRIBUTES_PATH = "/v1/attributes/"  # and a mode
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 GAUGES = {  # field of a snapshot -> name and help
-    "error": ("spider_running_error", "running error (RMSE, or log loss for 0/1 values)"),
+    "error": ("spider_running_error", "running error of the next entry (RMSE, or log loss for 0/1 values)"),
     "coverage": ("spider_running_coverage", "running share of values inside their 90 % intervals"),
     "forecast_error": ("spider_forecast_error", "running error of remembered forecasts"),
     "forecast_coverage": (

@@ -66,15 +66,20 @@ def _predicted(
     names = None if estimator._schema is None else tuple(learner.id_columns)
     ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
     with warned() as warnings:
-        # first: a model of events has none
-        tokens = {} if remember is None else {"forecast": remember(estimator.forecast(ids))}
-        if likelihood.intervals:
+        said = None if remember is None else estimator.forecast(ids)
+        if said is not None:
+            columns = {likelihood.mean_name: said.mean}
+            columns |= {"std": said.std} if likelihood.intervals else {}
+        elif likelihood.intervals:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}
-            if interval is not None:
-                columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
         else:
             columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
+        if interval is not None:
+            asked = ids if said is None else said
+            columns["low"], columns["high"] = estimator.predict_interval(asked, interval)
+        # last: of what raises, nothing is kept
+        tokens = {} if remember is None or said is None else {"forecast": remember(said)}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
     seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
     lists = {name: column.tolist() for name, column in columns.items()}

@@ -168,7 +168,8 @@ def answer(
         scored = int((found.given[FORECAST] >= 0).sum())
         more["forecasts"] = {"scored": scored, "unknown": request.unknown}
         if request.unknown:
-            message = f"{request.unknown} forecasts are not known, or no longer: learned without them"
+            rows = f"{request.unknown} row{'s' * (request.unknown > 1)}"
+            message = f"{rows} learned without the forecast named, which is not known, or no longer"
             remedy = "remember forecasts for as long as values may take"
             notes = [*notes, {"kind": "forecast", "message": message, "remedy": remedy}]
     columns = {likelihood.mean_name: likelihood.expected(*predicted[:2]).tolist()}

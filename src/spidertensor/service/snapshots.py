@@ -99,7 +99,11 @@ def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]
     found = []
     if not snapshot["read_only"] and snapshot["entries"] and silence > SILENCE_S:
         found.append(("no data", f"nothing learned for {silence:.0f} seconds"))
-    if (snapshot["scored"] or 0) < MIN_ENTRIES:
+    forecasts = snapshot["forecasts"] or 0
+    covered = snapshot["forecast_coverage"] if forecasts >= MIN_ENTRIES else None
+    if covered is not None and abs(covered - COVERAGE) > COVERAGE_OFF:
+        found.append(("forecasts", f"90 % intervals of forecasts cover {covered:.1%}"))
+    if (snapshot["scored"] or 0) - forecasts < MIN_ENTRIES:  # of the next entry
         return found
     for floor, words in (("floor_mean", "the mean so far"), ("floor_biases", "one bias per node")):
         if (
@@ -113,9 +117,6 @@ def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]
         found.append(("clipped", f"{snapshot['clipped']:.1%} of the entries are clipped"))
     if snapshot["coverage"] is not None and abs(snapshot["coverage"] - COVERAGE) > COVERAGE_OFF:
         found.append(("coverage", f"90 % intervals cover {snapshot['coverage']:.1%}"))
-    covered = snapshot["forecast_coverage"] if snapshot["forecasts"] >= MIN_ENTRIES else None
-    if covered is not None and abs(covered - COVERAGE) > COVERAGE_OFF:
-        found.append(("forecasts", f"90 % intervals of forecasts cover {covered:.1%}"))
     return found
 
 

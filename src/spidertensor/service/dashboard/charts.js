@@ -24,12 +24,12 @@ export function plans(snapshot) {
     !readOnly && {
       key: "error",
       title: metric === "rmse" ? "Error (RMSE, lower is better)" : "Error (log loss, lower is better)",
-      lines: [["model", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")], ...(forecasts ? [["forecasts", curve("forecast_error")]] : [])],
+      lines: [["next entry", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")], ...(forecasts ? [["forecasts", curve("forecast_error")]] : [])],
     },
     !readOnly && regression && {
       key: "coverage",
       title: "Values inside their 90 % intervals",
-      lines: [["inside", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)], ...(forecasts ? [["forecasts", curve("forecast_coverage")]] : [])],
+      lines: [["next entry", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)], ...(forecasts ? [["forecasts", curve("forecast_coverage")]] : [])],
       share: true,
     },
     { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },

@@ -68,8 +68,8 @@ function showNumbers(snapshot) {
     const floor = Math.min(mean ?? Infinity, biases ?? Infinity);
     const gain = error === null || !Number.isFinite(floor) || floor === 0 ? null : 1 - error / floor;
     const [than, mark] = compared(gain, floor === mean ? "the mean" : "biases");
-    tiles.push([snapshot.metric === "rmse" ? "error (RMSE)" : "error (log loss)", number(error), than, mark]);
-    if (coverage !== null) tiles.push(["in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
+    tiles.push([`error of the next entry (${snapshot.metric === "rmse" ? "RMSE" : "log loss"})`, number(error), than, mark]);
+    if (coverage !== null) tiles.push(["next entry in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
     if (snapshot.forecasts || snapshot.unknown_forecasts) tiles.push(...forecastTiles(snapshot));
   }
   tiles.push(["nodes", number(snapshot.nodes.reduce((sum, each) => sum + each, 0)), snapshot.modes.map((mode, n) => `${mode} ${number(snapshot.nodes[n])}`).join(", ")]);
