@@ -1,0 +1,244 @@
+"""Values that come late, and models that rest: ours beside peers under the same clock, a JSON line each.
+
+    pip install './study[peers]'
+    export SPIDER_DATA=folder OPENBLAS_NUM_THREADS=1
+    python benchmarks/late_values.py
+    python benchmarks/late_values.py flights --models "spidertensor attributes" --tick 60
+
+Rows are appended to late_values.jsonl as they end, and what has a row is not run again; a table of all rows
+comes last.
+
+    after landing        flights are predicted at their scheduled departure and learned when they have landed;
+                         the clock ticks every 15 minutes (--tick)
+    1,000 entries ahead  movielens in time order: each entry is predicted before the last 1,000 are known
+    at rest              movielens in time order: a history is learned, by ours with `fit`, and the next tenth
+                         predicted without learning; three such tenths, the last at the end
+
+The first tenth is not scored. Attributes: demo/flights.py; what peers make of them: late_peers.py. Ours and
+LightGBM have nothing tuned; the rates of River are chosen by predicting the first tenth under the same clock.
+Coverage, in percent, is that of calibrated intervals: over all, by quarter of the prediction, by month.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from time import process_time
+from typing import Any, NamedTuple
+
+import late_peers
+import numpy as np
+from attributes import Row, add_row, read_rows
+from numpy.typing import NDArray
+from peer_models import PEERS
+from peers import tuned
+
+from spidertensor import __version__
+from spidertensor.demo import described_flights, flights
+from spidertensor.estimator.columns import Schema
+from spidertensor.evaluation import at_rest, metrics
+from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
+from spidertensor.evaluation.protocols import SKIPPED_SHARE, StreamScores
+from spidertensor.evaluation.with_attributes import of_estimator, of_ids
+from spidertensor.method import Batch, Method
+from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor_study import datasets
+from spidertensor_study.datasets import Dataset
+from spidertensor_study.grid import machine, method_of
+
+ROWS = Path(__file__).with_suffix(".jsonl")
+AHEAD = Delay(1000, "entries")
+RESTS = 0.1
+FLIGHTS, MOVIES = "flights", ("movielens-100k", "movielens-1m")
+LANDED, LATE, AT_REST = "after landing", "1,000 entries ahead", "at rest"
+NUMBERS = ("distance", "plane_year", "plane_seats", *flights.WEATHER)
+TEXTS = ("plane_manufacturer", "plane_model", "plane_engine")
+RECENT = ("origin", "carrier", "dest")
+
+
+class Model(NamedTuple):
+    package: str
+    cases: tuple[str, ...]
+    attributes: bool = False
+    intervals: bool = False
+
+
+OURS, WITH = "spidertensor", "spidertensor attributes"
+MODELS = {
+    OURS: Model("spidertensor", (LANDED, LATE, AT_REST), intervals=True),
+    WITH: Model("spidertensor", (LANDED,), attributes=True, intervals=True),
+    "online biases": Model("spidertensor", (LANDED, LATE, AT_REST)),
+    "mean": Model("spidertensor", (LANDED, LATE, AT_REST)),
+    "River FM": Model("river", (LANDED,)),
+    "River FM attributes": Model("river", (LANDED,), attributes=True),
+    "LightGBM attributes": Model("lightgbm", (LANDED,), attributes=True),
+    "LightGBM attributes, recent means": Model("lightgbm", (LANDED,), attributes=True),
+}
+NAMES = {OURS: "spider", "online biases": "biases", "mean": "mean"}  # those that are known by name
+
+
+class Flights(NamedTuple):
+    """The stream, its rows in the last column of the index; its clock; what is known of each flight."""
+
+    data: Dataset
+    stream: Batch
+    clock: Clock
+    table: dict[str, NDArray[Any]]
+
+    @classmethod
+    def load(cls, tick_s: float) -> Flights:
+        data, table = datasets.load(FLIGHTS), described_flights()
+        whole = data.in_time_order()
+        stream = Batch(np.column_stack([whole.index, np.arange(len(whole.value))]), whole.value)
+        known = {name: column for name, column in table.items() if name not in ("landed", "delay")}
+        return cls(data, stream, clock_of(data)._replace(tick=tick_s), known)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Attributes as columns of numbers and texts."""
+        asked = self.clock.asked.astype(np.int64)
+        return late_peers.of_clock(asked) | {name: self.table[name] for name in (*NUMBERS, *TEXTS)}
+
+    def first(self) -> tuple[Batch, Clock]:
+        """The tenth that is not scored."""
+        n = int(SKIPPED_SHARE * len(self.stream.value))
+        clock = self.clock._replace(asked=self.clock.asked[:n], known=self.clock.known[:n])
+        return Batch(self.stream.index[:n], self.stream.value[:n]), clock
+
+
+def on_flights(label: str, given: Flights, seed: int) -> Row:
+    """A model that learns each flight when it has landed."""
+    make, scaled, more = _maker(label, given)
+    began = process_time()
+    scores = StreamScores(given.stream.value, GAUSSIAN)
+    *_, row = honest_clock(
+        make(), given.stream, given.clock, likelihood=GAUSSIAN, seed=seed, scaled=scaled, scores=scores
+    )
+    months = given.clock.asked.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    seconds = round(process_time() - began, 1)
+    return _row(label, row, scores, months) | more | {"cpu_seconds": seconds}
+
+
+def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]:
+    """What makes the method, whether its values are to be scaled, and what was chosen for it."""
+    data, ids = given.data, given.stream.index[:, :-1]
+    asked, known = (times.astype(np.int64) for times in (given.clock.asked, given.clock.known))
+    if label in NAMES:
+        method, how = method_of(data, _settings(NAMES[label], 0))
+        return lambda: of_ids(method), how["scaled"], {}
+    if label == WITH:
+        schema = Schema.parse(flights.ATTRIBUTES)
+        return (
+            lambda: of_estimator(given.table, schema, GAUSSIAN, lambda _: None, {}, scaled=False),
+            False,
+            {},
+        )
+    if MODELS[label].package == "river":
+        table = given.columns() if MODELS[label].attributes else {}
+        first, clock = given.first()
+        features = late_peers.codes(ids, table, len(first.value))
+
+        def score(settings: dict[str, Any]) -> float:
+            with np.errstate(all="ignore"):
+                method = late_peers.river_fm(data, features, **settings)
+                *_, row = honest_clock(method, first, clock, likelihood=GAUSSIAN, scaled=True)
+            return row["score"]
+
+        chosen = tuned(PEERS["River FM"], score, GAUSSIAN)
+        return lambda: late_peers.river_fm(data, features, **chosen), True, {"settings": chosen}
+    table, trees = given.columns(), []
+    if "recent" in label:
+        groups = {name: given.table[name] for name in RECENT}
+        assert given.clock.tick is not None
+        table |= late_peers.recent(groups, given.stream.value, asked, known, int(given.clock.tick))
+    return lambda: late_peers.lightgbm(ids, table, known, trees), False, {"trees": trees}
+
+
+def ahead(label: str, data: Dataset, seed: int) -> Row:
+    """A model that is asked 1,000 entries before it learns them."""
+    method, how = method_of(data, _settings(NAMES[label], seed))
+    stream, began = data.in_time_order(), process_time()
+    scores = StreamScores(stream.value, GAUSSIAN)
+    *_, row = honest_clock(method, stream, clock_of(data, AHEAD), scores=scores, **how)
+    return _row(label, row, scores) | {"cpu_seconds": round(process_time() - began, 1)}
+
+
+def resting(label: str, data: Dataset, seed: int) -> Row:
+    settings = _settings(NAMES[label], seed)
+    method, how = method_of(data, settings)
+    if label == OURS:
+        method = at_rest.fitted(data, None, settings | {"engine": "sequential"})
+    began = process_time()
+    row = at_rest.at_rest(method, data.in_time_order(), RESTS, **how)
+    found = {"rmse": round(row["score"], 4), "log_density": round(row["log_density"], 4)}
+    if MODELS[label].intervals:
+        found |= {f"covers_{level}": _percent(row[f"calibrated_{level}"]) for level in (50, 90)}
+    return found | {"cpu_seconds": round(process_time() - began, 1)}
+
+
+def _settings(name: str, seed: int) -> Row:
+    return {"method": name, "rank": 8, "batch_size": 256, "seed": seed}
+
+
+def _row(label: str, row: Row, scores: StreamScores, months: NDArray[np.int64] | None = None) -> Row:
+    found: Row = {"rmse": round(row["score"], 4), "n_scored": row["n_scored"]}
+    if not MODELS[label].intervals:
+        return found
+    found |= {"log_density": round(row["log_density"], 4)}
+    found |= {f"covers_{level}": _percent(row[f"calibrated_{level}"]) for level in (50, 90)}
+    found |= {"quarters": [_percent(share) for share in row["quarters"]], "members": row["members"]}
+    if months is not None:
+        inside, scored = metrics.inside_by_below(scores.below, 0.9), slice(scores.skipped, None)
+        numbers = np.unique(months[scored])
+        found["months"] = {str(m): _percent(inside[scored][months[scored] == m].mean()) for m in numbers}
+    return found
+
+
+def _percent(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def run(label: str, case: str, data: Dataset | Flights, seed: int) -> Row:
+    package = MODELS[label].package
+    version = __version__ if package == "spidertensor" else metadata.version(package)
+    about: Row = {"version": version, "machine": machine(), "load": round(os.getloadavg()[0], 1)}
+    if isinstance(data, Flights):
+        return about | on_flights(label, data, seed)
+    return about | (ahead if case == LATE else resting)(label, data, seed)
+
+
+def print_table(rows: list[Row]) -> None:
+    for row in sorted(rows, key=lambda row: (row["data"], row["case"], row["rmse"])):
+        covers = {name: row[name] for name in ("covers_50", "covers_90", "quarters") if name in row}
+        print(f"{row['data']:15} {row['case']:20} {row['model']:34} {row['rmse']:8.4f} {covers or ''}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Values that come late, and models that rest.")
+    parser.add_argument("data", nargs="*", default=[FLIGHTS, *MOVIES])
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--cases", nargs="+", default=[LANDED, LATE, AT_REST])
+    parser.add_argument("--tick", type=float, default=15, help="minutes, on flights")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="the file that rows are added to")
+    asked = parser.parse_args(arguments)
+    rows = read_rows(asked.rows)
+    done = {tuple(row[key] for key in ("data", "case", "model", "seed", "tick")) for row in rows}
+    for name in asked.data:
+        data = Flights.load(60 * asked.tick) if name == FLIGHTS else datasets.load(name)
+        cases, tick = ([LANDED], asked.tick) if name == FLIGHTS else ([LATE, AT_REST], None)
+        for case in (case for case in cases if case in asked.cases):
+            for label in (label for label in asked.models if case in MODELS[label].cases):
+                about = {"data": name, "case": case, "model": label, "seed": asked.seed, "tick": tick}
+                if tuple(about.values()) in done or find_spec(MODELS[label].package) is None:
+                    continue
+                rows.append(about | run(label, case, data, asked.seed))
+                add_row(asked.rows, rows[-1])
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
