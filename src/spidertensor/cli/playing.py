@@ -105,10 +105,9 @@ def _rows(table: Mapping[str, NDArray[Any]], at: NDArray[np.integer]) -> list[di
     columns = {}
     for name, column in table.items():
         cells = column[at]
-        if cells.dtype.kind == "M":
-            cells = cells.astype(str)
-        elif cells.dtype.kind == "f":
-            cells = np.where(np.isnan(cells), None, cells.astype(object))
+        missing = np.isnan(cells) if cells.dtype.kind == "f" else np.zeros(len(at), bool)
+        cells = cells.astype(str if cells.dtype.kind == "M" else object)
+        cells[missing] = None
         columns[name] = cells.tolist()
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [{name: cell for name, cell in row.items() if cell is not None} for row in rows]
