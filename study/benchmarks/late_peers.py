@@ -1,7 +1,7 @@
 """Peers of benchmarks/late_values.py as Methods, for the honest clock.
 
     River FM   a factorization machine that learns one by one; attributes become features, numbers by tenths
-    LightGBM   walk-forward: fitted anew each week to all that is known by then; in between it predicts only
+    LightGBM   walk-forward: fitted anew every four weeks to all that is known by then, predicting in between
 
 LightGBM has the mean value (out of fold) and number of entries of each id, and the attributes. The last tenth
 of what is known decides how many trees; then it is fitted to all. With `recent` it also has the mean of what
@@ -21,7 +21,7 @@ from peer_models import factorization_machine
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor_study.datasets import Dataset
 
-WEEK_S, FIRST_FIT = 7 * 86_400, 1000  # entries known before the first fit
+REFIT_S, FIRST_FIT = 28 * 86_400, 1000  # FIRST_FIT: entries known before the first fit
 TENTHS = np.arange(0.1, 1, 0.1)
 RECENT_S = 3 * 3600
 
@@ -85,7 +85,7 @@ def lightgbm(ids: NDArray[np.int64], table: Table, known: Times, trees: list[int
         now = known[rows].max()
         if now >= state.next_fit and sum(map(len, state.rows)) >= FIRST_FIT:
             state.fitted = _fit(ids, table, np.concatenate(state.rows), np.concatenate(state.values), trees)
-            state.next_fit = now + WEEK_S
+            state.next_fit = now + REFIT_S
         return state, _no_update(batch)
 
     def predict(state: _Walk, index: NDArray[np.integer], bags: Any = None) -> Prediction:

@@ -8,6 +8,7 @@
 Rows are appended to late_values.jsonl as they end, and what has a row is not run again; a table of all rows
 comes last.
 
+    next entry           each entry is predicted just before it is learned
     after landing        flights are predicted at their scheduled departure and learned when they have landed;
                          the clock ticks every 15 minutes (--tick)
     1,000 entries ahead  movielens in time order: each entry is predicted before the last 1,000 are known
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,8 +35,8 @@ from typing import Any, NamedTuple
 import late_peers
 import numpy as np
 from attributes import Row, add_row, read_rows
+from described_streams import STREAMING
 from numpy.typing import NDArray
-from peer_models import PEERS
 from peers import tuned
 
 from spidertensor import __version__
@@ -42,7 +44,7 @@ from spidertensor.demo import described_flights, flights
 from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import at_rest, metrics
 from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
-from spidertensor.evaluation.protocols import SKIPPED_SHARE, StreamScores
+from spidertensor.evaluation.protocols import SKIPPED_SHARE, StreamScores, prequential
 from spidertensor.evaluation.with_attributes import of_estimator, of_ids
 from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import GAUSSIAN
@@ -53,8 +55,13 @@ from spidertensor_study.grid import machine, method_of
 ROWS = Path(__file__).with_suffix(".jsonl")
 AHEAD = Delay(1000, "entries")
 RESTS = 0.1
-FLIGHTS, MOVIES = "flights", ("movielens-100k", "movielens-1m")
-LANDED, LATE, AT_REST = "after landing", "1,000 entries ahead", "at rest"
+FLIGHTS = "flights"
+NEXT, LANDED, LATE, AT_REST = "next entry", "after landing", "1,000 entries ahead", "at rest"
+CASES = {
+    FLIGHTS: (NEXT, LANDED),
+    "movielens-100k": (NEXT, LATE, AT_REST),
+    "movielens-1m": (NEXT, LATE, AT_REST),
+}
 NUMBERS = ("distance", "plane_year", "plane_seats", *flights.WEATHER)
 TEXTS = ("plane_manufacturer", "plane_model", "plane_engine")
 RECENT = ("origin", "carrier", "dest")
@@ -69,10 +76,10 @@ class Model(NamedTuple):
 
 OURS, WITH = "spidertensor", "spidertensor attributes"
 MODELS = {
-    OURS: Model("spidertensor", (LANDED, LATE, AT_REST), intervals=True),
-    WITH: Model("spidertensor", (LANDED,), attributes=True, intervals=True),
-    "online biases": Model("spidertensor", (LANDED, LATE, AT_REST)),
-    "mean": Model("spidertensor", (LANDED, LATE, AT_REST)),
+    OURS: Model("spidertensor", (NEXT, LANDED, LATE, AT_REST), intervals=True),
+    WITH: Model("spidertensor", (NEXT, LANDED), attributes=True, intervals=True),
+    "online biases": Model("spidertensor", (NEXT, LANDED, LATE, AT_REST)),
+    "mean": Model("spidertensor", (NEXT, LANDED, LATE, AT_REST)),
     "River FM": Model("river", (LANDED,)),
     "River FM attributes": Model("river", (LANDED,), attributes=True),
     "LightGBM attributes": Model("lightgbm", (LANDED,), attributes=True),
@@ -109,17 +116,24 @@ class Flights(NamedTuple):
         return Batch(self.stream.index[:n], self.stream.value[:n]), clock
 
 
-def on_flights(label: str, given: Flights, seed: int) -> Row:
-    """A model that learns each flight when it has landed."""
+def on_flights(label: str, case: str, given: Flights, seed: int) -> Row:
     make, scaled, more = _maker(label, given)
     began = process_time()
+    if case == NEXT:
+        *_, row = prequential(make(), given.stream, likelihood=GAUSSIAN, seed=seed, scaled=scaled)
+        return _row(label, row) | {"cpu_seconds": round(process_time() - began, 1)}
     scores = StreamScores(given.stream.value, GAUSSIAN)
     *_, row = honest_clock(
         make(), given.stream, given.clock, likelihood=GAUSSIAN, seed=seed, scaled=scaled, scores=scores
     )
     months = given.clock.asked.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12 + 1
     seconds = round(process_time() - began, 1)
-    return _row(label, row, scores, months) | more | {"cpu_seconds": seconds}
+    found = _row(label, row) | more
+    if MODELS[label].intervals:
+        inside, scored = metrics.inside_by_below(scores.below, 0.9), slice(scores.skipped, None)
+        numbers = np.unique(months[scored])
+        found["months"] = {str(m): _percent(inside[scored][months[scored] == m].mean()) for m in numbers}
+    return found | {"cpu_seconds": seconds}
 
 
 def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]:
@@ -131,11 +145,8 @@ def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]
         return lambda: of_ids(method), how["scaled"], {}
     if label == WITH:
         schema = Schema.parse(flights.ATTRIBUTES)
-        return (
-            lambda: of_estimator(given.table, schema, GAUSSIAN, lambda _: None, {}, scaled=False),
-            False,
-            {},
-        )
+        described = partial(of_estimator, given.table, schema, GAUSSIAN, lambda _: None, {}, scaled=False)
+        return described, False, {}
     if MODELS[label].package == "river":
         table = given.columns() if MODELS[label].attributes else {}
         first, clock = given.first()
@@ -147,7 +158,7 @@ def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]
                 *_, row = honest_clock(method, first, clock, likelihood=GAUSSIAN, scaled=True)
             return row["score"]
 
-        chosen = tuned(PEERS["River FM"], score, GAUSSIAN)
+        chosen = tuned(STREAMING["River FM"], score, GAUSSIAN)
         return lambda: late_peers.river_fm(data, features, **chosen), True, {"settings": chosen}
     table, trees = given.columns(), []
     if "recent" in label:
@@ -157,13 +168,14 @@ def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]
     return lambda: late_peers.lightgbm(ids, table, known, trees), False, {"trees": trees}
 
 
-def ahead(label: str, data: Dataset, seed: int) -> Row:
-    """A model that is asked 1,000 entries before it learns them."""
+def in_time_order(label: str, case: str, data: Dataset, seed: int) -> Row:
     method, how = method_of(data, _settings(NAMES[label], seed))
     stream, began = data.in_time_order(), process_time()
-    scores = StreamScores(stream.value, GAUSSIAN)
-    *_, row = honest_clock(method, stream, clock_of(data, AHEAD), scores=scores, **how)
-    return _row(label, row, scores) | {"cpu_seconds": round(process_time() - began, 1)}
+    if case == NEXT:
+        *_, row = prequential(method, stream, **how)
+    else:
+        *_, row = honest_clock(method, stream, clock_of(data, AHEAD), **how)
+    return _row(label, row) | {"cpu_seconds": round(process_time() - began, 1)}
 
 
 def resting(label: str, data: Dataset, seed: int) -> Row:
@@ -183,18 +195,13 @@ def _settings(name: str, seed: int) -> Row:
     return {"method": name, "rank": 8, "batch_size": 256, "seed": seed}
 
 
-def _row(label: str, row: Row, scores: StreamScores, months: NDArray[np.int64] | None = None) -> Row:
+def _row(label: str, row: Row) -> Row:
     found: Row = {"rmse": round(row["score"], 4), "n_scored": row["n_scored"]}
     if not MODELS[label].intervals:
         return found
     found |= {"log_density": round(row["log_density"], 4)}
     found |= {f"covers_{level}": _percent(row[f"calibrated_{level}"]) for level in (50, 90)}
-    found |= {"quarters": [_percent(share) for share in row["quarters"]], "members": row["members"]}
-    if months is not None:
-        inside, scored = metrics.inside_by_below(scores.below, 0.9), slice(scores.skipped, None)
-        numbers = np.unique(months[scored])
-        found["months"] = {str(m): _percent(inside[scored][months[scored] == m].mean()) for m in numbers}
-    return found
+    return found | {"quarters": [_percent(share) for share in row["quarters"]], "members": row["members"]}
 
 
 def _percent(share: float) -> float:
@@ -206,8 +213,10 @@ def run(label: str, case: str, data: Dataset | Flights, seed: int) -> Row:
     version = __version__ if package == "spidertensor" else metadata.version(package)
     about: Row = {"version": version, "machine": machine(), "load": round(os.getloadavg()[0], 1)}
     if isinstance(data, Flights):
-        return about | on_flights(label, data, seed)
-    return about | (ahead if case == LATE else resting)(label, data, seed)
+        return about | on_flights(label, case, data, seed)
+    if case == AT_REST:
+        return about | resting(label, data, seed)
+    return about | in_time_order(label, case, data, seed)
 
 
 def print_table(rows: list[Row]) -> None:
@@ -218,9 +227,9 @@ def print_table(rows: list[Row]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Values that come late, and models that rest.")
-    parser.add_argument("data", nargs="*", default=[FLIGHTS, *MOVIES])
+    parser.add_argument("data", nargs="*", default=list(CASES))
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--cases", nargs="+", default=[LANDED, LATE, AT_REST])
+    parser.add_argument("--cases", nargs="+", default=[NEXT, LANDED, LATE, AT_REST])
     parser.add_argument("--tick", type=float, default=15, help="minutes, on flights")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, default=ROWS, help="the file that rows are added to")
@@ -229,8 +238,8 @@ def main(arguments: list[str] | None = None) -> None:
     done = {tuple(row[key] for key in ("data", "case", "model", "seed", "tick")) for row in rows}
     for name in asked.data:
         data = Flights.load(60 * asked.tick) if name == FLIGHTS else datasets.load(name)
-        cases, tick = ([LANDED], asked.tick) if name == FLIGHTS else ([LATE, AT_REST], None)
-        for case in (case for case in cases if case in asked.cases):
+        for case in (case for case in CASES[name] if case in asked.cases):
+            tick = asked.tick if case == LANDED else None
             for label in (label for label in asked.models if case in MODELS[label].cases):
                 about = {"data": name, "case": case, "model": label, "seed": asked.seed, "tick": tick}
                 if tuple(about.values()) in done or find_spec(MODELS[label].package) is None:

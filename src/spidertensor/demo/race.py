@@ -1,4 +1,4 @@
-"""The demo: SPIDER and the floors learn a year of flights in one pass, in about a minute.
+"""The demo: SPIDER and the floors learn a year of flights in one pass, in a few minutes.
 
 (carrier, origin, destination, plane, hour), and what else is known of a flight -> arrival delay. Every flight
 is predicted when it is scheduled to depart, and learned when it has landed (evaluation/clock.py).
@@ -42,7 +42,12 @@ N_LATEST = 5000  # entries to choose the extremes from
 N_EXTREMES = 3  # widest and narrowest predictions shown
 SCORES = ("last\nwindow", "log\nevidence", "50 %\ncovers", "90 %\ncovers")  # columns after the RMSE
 
-SHORT = {"bias_var": "bias var", "multilinear_var": "pair var"}  # legend names of prior variances
+SHORT = {
+    "bias_var": "bias var",
+    "multilinear_var": "pair var",
+    "multilinear": "pairs",
+    "node_noise": "noise per node",
+}
 
 SPIDER = "SPIDER"  # the default estimator
 IDS_ONLY = "ids only"  # the same without what is known of a flight beside its ids
@@ -234,9 +239,15 @@ def _member_names(model: SpiderRegressor) -> list[str]:
     names = []
     for member in members:
         own = {name: (settings | member.own)[name] for name in differ}
-        parts = [f"{SHORT.get(name, name)} {value:,g}" for name, value in own.items() if value is not None]
+        parts = [
+            f"{SHORT.get(name, name)} {_in_words(value)}" for name, value in own.items() if value is not None
+        ]
         names.append(", ".join(parts))
     return names
+
+
+def _in_words(value: Any) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:,g}"
 
 
 def _extremes(dataset: Dataset, index: NDArray[np.int64], prediction: Prediction, words: Words) -> Table:
