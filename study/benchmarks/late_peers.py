@@ -11,22 +11,57 @@ became known in the last hours.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from described_static import PATIENCE, TREES
 from numpy.typing import NDArray
 from peer_models import factorization_machine
 
+from spidertensor.demo import described_flights, flights
+from spidertensor.evaluation.clock import Clock, clock_of
+from spidertensor.evaluation.protocols import SKIPPED_SHARE
 from spidertensor.method import Batch, Method, Prediction, Update
+from spidertensor_study import datasets
 from spidertensor_study.datasets import Dataset
 
 REFIT_S, FIRST_FIT = 28 * 86_400, 1000  # FIRST_FIT: entries known before the first fit
 TENTHS = np.arange(0.1, 1, 0.1)
 RECENT_S = 3 * 3600
+NUMBERS = ("distance", "plane_year", "plane_seats", *flights.WEATHER)
+TEXTS = ("plane_manufacturer", "plane_model", "plane_engine")
+RECENT = ("origin", "carrier", "dest")
 
 Table = dict[str, NDArray[Any]]
 Times = NDArray[np.int64]
+
+
+class Flights(NamedTuple):
+    """The stream, its rows in the last column of the index; its clock; what is known of each flight."""
+
+    data: Dataset
+    stream: Batch
+    clock: Clock
+    table: dict[str, NDArray[Any]]
+
+    @classmethod
+    def load(cls, tick_s: float) -> Flights:
+        data, table = datasets.load(flights.INFO.name), described_flights()
+        whole = data.in_time_order()
+        stream = Batch(np.column_stack([whole.index, np.arange(len(whole.value))]), whole.value)
+        known = {name: column for name, column in table.items() if name not in ("landed", "delay")}
+        return cls(data, stream, clock_of(data)._replace(tick=tick_s), known)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Attributes as columns of numbers and texts."""
+        asked = self.clock.asked.astype(np.int64)
+        return of_clock(asked) | {name: self.table[name] for name in (*NUMBERS, *TEXTS)}
+
+    def first(self) -> tuple[Batch, Clock]:
+        """The tenth that is not scored."""
+        n = int(SKIPPED_SHARE * len(self.stream.value))
+        clock = self.clock._replace(asked=self.clock.asked[:n], known=self.clock.known[:n])
+        return Batch(self.stream.index[:n], self.stream.value[:n]), clock
 
 
 def of_clock(time: Times) -> Table:

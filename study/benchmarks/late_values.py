@@ -36,17 +36,17 @@ import late_peers
 import numpy as np
 from attributes import Row, add_row, read_rows
 from described_streams import STREAMING
-from numpy.typing import NDArray
+from late_peers import Flights
 from peers import tuned
 
 from spidertensor import __version__
-from spidertensor.demo import described_flights, flights
+from spidertensor.demo import flights
 from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import at_rest, metrics
-from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
-from spidertensor.evaluation.protocols import SKIPPED_SHARE, StreamScores, prequential
+from spidertensor.evaluation.clock import Delay, clock_of, honest_clock
+from spidertensor.evaluation.protocols import StreamScores, prequential
 from spidertensor.evaluation.with_attributes import of_estimator, of_ids
-from spidertensor.method import Batch, Method
+from spidertensor.method import Method
 from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor_study import datasets
 from spidertensor_study.datasets import Dataset
@@ -62,9 +62,6 @@ CASES = {
     "movielens-100k": (NEXT, LATE, AT_REST),
     "movielens-1m": (NEXT, LATE, AT_REST),
 }
-NUMBERS = ("distance", "plane_year", "plane_seats", *flights.WEATHER)
-TEXTS = ("plane_manufacturer", "plane_model", "plane_engine")
-RECENT = ("origin", "carrier", "dest")
 
 
 class Model(NamedTuple):
@@ -86,34 +83,6 @@ MODELS = {
     "LightGBM attributes, recent means": Model("lightgbm", (LANDED,), attributes=True),
 }
 NAMES = {OURS: "spider", "online biases": "biases", "mean": "mean"}  # those that are known by name
-
-
-class Flights(NamedTuple):
-    """The stream, its rows in the last column of the index; its clock; what is known of each flight."""
-
-    data: Dataset
-    stream: Batch
-    clock: Clock
-    table: dict[str, NDArray[Any]]
-
-    @classmethod
-    def load(cls, tick_s: float) -> Flights:
-        data, table = datasets.load(FLIGHTS), described_flights()
-        whole = data.in_time_order()
-        stream = Batch(np.column_stack([whole.index, np.arange(len(whole.value))]), whole.value)
-        known = {name: column for name, column in table.items() if name not in ("landed", "delay")}
-        return cls(data, stream, clock_of(data)._replace(tick=tick_s), known)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Attributes as columns of numbers and texts."""
-        asked = self.clock.asked.astype(np.int64)
-        return late_peers.of_clock(asked) | {name: self.table[name] for name in (*NUMBERS, *TEXTS)}
-
-    def first(self) -> tuple[Batch, Clock]:
-        """The tenth that is not scored."""
-        n = int(SKIPPED_SHARE * len(self.stream.value))
-        clock = self.clock._replace(asked=self.clock.asked[:n], known=self.clock.known[:n])
-        return Batch(self.stream.index[:n], self.stream.value[:n]), clock
 
 
 def on_flights(label: str, case: str, given: Flights, seed: int) -> Row:
@@ -162,7 +131,7 @@ def _maker(label: str, given: Flights) -> tuple[Callable[[], Method], bool, Row]
         return lambda: late_peers.river_fm(data, features, **chosen), True, {"settings": chosen}
     table, trees = given.columns(), []
     if "recent" in label:
-        groups = {name: given.table[name] for name in RECENT}
+        groups = {name: given.table[name] for name in late_peers.RECENT}
         assert given.clock.tick is not None
         table |= late_peers.recent(groups, given.stream.value, asked, known, int(given.clock.tick))
     return lambda: late_peers.lightgbm(ids, table, known, trees), False, {"trees": trees}
@@ -243,6 +212,8 @@ def main(arguments: list[str] | None = None) -> None:
             for label in (label for label in asked.models if case in MODELS[label].cases):
                 about = {"data": name, "case": case, "model": label, "seed": asked.seed, "tick": tick}
                 if tuple(about.values()) in done or find_spec(MODELS[label].package) is None:
+                    continue
+                if MODELS[label].attributes and name != FLIGHTS:
                     continue
                 rows.append(about | run(label, case, data, asked.seed))
                 add_row(asked.rows, rows[-1])
