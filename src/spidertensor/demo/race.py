@@ -1,4 +1,4 @@
-"""The demo: SPIDER and the floors learn a year of flights in one pass, in a few minutes.
+"""The demo: SPIDER and the floors learn a year of flights in one pass, in a minute or two.
 
 (carrier, origin, destination, plane, hour), and what else is known of a flight -> arrival delay. Every flight
 is predicted when it is scheduled to depart, and learned when it has landed (evaluation/clock.py).
