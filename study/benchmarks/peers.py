@@ -42,6 +42,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from described_streams import Streaming
 from peer_models import BATCH, PEERS, Can, Floats, Peer, Predicted, predicted_in_time
 
 from spidertensor import SpiderClassifier, SpiderRegressor, __version__
@@ -87,7 +88,9 @@ def scores_of(likelihood: Likelihood, value: Floats, predicted: Predicted) -> Ro
     return scores
 
 
-def tuned(peer: Peer, score: Callable[[dict[str, Any]], float], likelihood: Likelihood) -> dict[str, Any]:
+def tuned(
+    peer: Peer | Streaming, score: Callable[[dict[str, Any]], float], likelihood: Likelihood
+) -> dict[str, Any]:
     """Choose the best value of each setting in turn by the score, keeping the values chosen so far."""
     loss_of, found, losses = metrics.METRICS[likelihood.metric].loss, dict(peer.start), {}
 

@@ -71,21 +71,11 @@ def test_calibration_is_that_of_the_last_row_beside_the_diagonal(figure, rows_by
 
 
 CALIBRATED = [[0.1, 0.1], [0.5, 0.49], [0.9, 0.91]]
-WEIGHTS = ([0.25, 0.25, 0.5], [0.125, 0.5, 0.375])
 
 
-@pytest.fixture
-def with_members(rows_by_method):
-    """The first method as if it were a committee of three models that calibrates."""
-    weights = [WEIGHTS[number % 2] for number in range(len(rows_by_method["biases"]))]
-    rows = [row | {"members": w} for row, w in zip(rows_by_method["biases"], weights, strict=True)]
-    rows[-1] = rows[-1] | {"calibrated": CALIBRATED}
-    names = ["one", "pays $ 2, $ 3", "three"]
-    return draw.overview(rows_by_method | {"biases": rows}, entries="flights", members=names)
-
-
-def test_a_calibrated_curve_is_drawn_beside_the_plain_one(with_members, rows_by_method):
-    calibration = with_members.axes[1]
+def test_a_calibrated_curve_is_drawn_beside_the_plain_one(rows_by_method):
+    rows = [*rows_by_method["biases"][:-1], rows_by_method["biases"][-1] | {"calibrated": CALIBRATED}]
+    calibration = draw.overview(rows_by_method | {"biases": rows}).axes[1]
     assert legend(calibration) == ["ideal", "biases", "biases, calibrated", "mean"]
     _, plain, calibrated, _ = calibration.get_lines()
     np.testing.assert_array_equal(plain.get_xydata(), rows_by_method["biases"][-1]["calibration"])
@@ -94,31 +84,23 @@ def test_a_calibrated_curve_is_drawn_beside_the_plain_one(with_members, rows_by_
     assert calibrated.get_markerfacecolor() == "white" != plain.get_markerfacecolor()
 
 
-def test_the_weights_of_members_are_areas_that_fill_the_panel(with_members, rows_by_method):
-    _, _, weights, beside = with_members.axes
-    n_entries = [row["n_entries"] for row in rows_by_method["biases"]]
-    for number, area in enumerate(weights.collections):
+WEIGHTS = ([0.25, 0.25, 0.5], [0.125, 0.5, 0.375])
+
+
+def test_the_weights_of_members_are_areas_that_fill_the_panel():
+    from matplotlib.figure import Figure
+
+    n_entries = [50, 100]
+    axes = Figure().subplots()
+    draw.draw_members(axes, [{"n_entries": n, "members": w} for n, w in zip(n_entries, WEIGHTS, strict=True)])
+    for number, area in enumerate(axes.collections):
         corners = area.get_paths()[0].vertices
-        for place, n in enumerate(n_entries):
+        for n, here in zip(n_entries, WEIGHTS, strict=True):
             ends = corners[corners[:, 0] == n][:, 1]
-            here = WEIGHTS[place % 2]
             assert (ends.min(), ends.max()) == pytest.approx((sum(here[:number]), sum(here[: number + 1])))
-    assert len(weights.collections) == 3
-    assert (weights.get_xlim(), weights.get_ylim()) == ((0, n_entries[-1]), (0, 1))
-    assert [text.replace(r"\$", "$") for text in legend(beside)] == ["three", "pays $ 2, $ 3", "one"]
-    tints = [tuple(area.get_facecolor()[0]) for area in weights.collections]
-    assert len(set(tints)) == 3
-    assert weights.get_xlabel() == "flights learned so far"
-
-
-def test_nothing_is_cut_off_with_members_either(with_members):
-    with_members.draw_without_rendering()
-    boxes = [axes.get_tightbbox() for axes in with_members.axes]
-    for box in boxes:
-        assert with_members.bbox.x0 <= box.x0 < box.x1 <= with_members.bbox.x1
-        assert with_members.bbox.y0 <= box.y0 < box.y1 <= with_members.bbox.y1
-    for number, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
+    assert len(axes.collections) == 3
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0, 100), (0, 1))
+    assert len({tuple(area.get_facecolor()[0]) for area in axes.collections}) == 3
 
 
 def test_labels_have_units_and_legends_all_methods(figure, rows_by_method):
@@ -130,6 +112,7 @@ def test_labels_have_units_and_legends_all_methods(figure, rows_by_method):
     assert all(axes.get_title() for axes in figure.axes)
     scores = [f"{name}: {rows[-1]['score']:.3g} minutes" for name, rows in rows_by_method.items()]
     assert legend(curves) == [*scores, "not in the score"]
+    assert curves.get_title() == "RMSE, next entry"
     assert legend(calibration) == ["ideal", *rows_by_method]
 
 
@@ -193,7 +176,8 @@ def test_no_pyplot_and_nothing_loaded_by_import():
     code = (
         "import sys; from spidertensor.evaluation import draw; from spidertensor_study import report; "
         "assert 'matplotlib' not in sys.modules; "
-        "row = dict(metric='rmse', n_entries=1, window_score=1, score=1, skipped=0, calibration=[[0, 0]]); "
+        "row = dict(metric='rmse', case='', n_entries=1, window_score=1, score=1, skipped=0); "
+        "row['calibration'] = [[0, 0]]; "
         "draw.overview({'a': [row]}); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

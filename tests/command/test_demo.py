@@ -59,12 +59,7 @@ def by_hand(dataset: Dataset, entries: int) -> ByHand:
         )
     else:
         known = np.arange(entries) + 100
-    order, model, learned, said = (
-        np.argsort(known, kind="stable"),
-        SpiderRegressor(modes=modes, committee=6),
-        0,
-        {},
-    )
+    order, model, learned, said = np.argsort(known, kind="stable"), SpiderRegressor(modes=modes), 0, {}
     mean, std = np.full((2, entries), np.nan)
     inside = {level: np.zeros(entries, bool) for level in (0.5, 0.9)}
     for tick in np.unique(tick_asked):

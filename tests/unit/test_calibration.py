@@ -27,7 +27,13 @@ PROBABILITIES = (0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995)
 
 def noted(histogram: Histogram, residual: np.ndarray, good: np.ndarray | None = None) -> np.ndarray:
     below = np.empty(len(residual))
-    note(histogram.mass, residual, np.ones(len(residual), bool) if good is None else good, below)
+    note(
+        histogram.mass,
+        MEMORY_ENTRIES,
+        residual,
+        np.ones(len(residual), bool) if good is None else good,
+        below,
+    )
     return below
 
 

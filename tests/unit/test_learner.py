@@ -95,6 +95,18 @@ def test_a_run_counts_all_entries_alike_and_a_server_forgets(cut):
     assert scored(100, cut).score < 1.1
 
 
+def test_what_is_no_longer_scored_has_no_score():
+    """A server whose entries all come with a forecast must not show the error of its first hour for ever."""
+    scores, zeros = Scores(GAUSSIAN, 1, memory=100), np.zeros(50)
+    said = Numbered(Update(zeros, zeros, zeros, zeros, 0, below=zeros + 0.5), np.zeros((50, 1), np.int64))
+    scores.add(zeros, said, 0.0)
+    assert (scores.score, scores.coverage, scores.forecast_error) == (0, 1, None)
+    for _ in range(20):
+        scores.add(zeros, said, 0.0, late=zeros + 60)
+    assert (scores.score, scores.coverage, *scores.floors.values()) == (None,) * 4
+    assert (scores.forecast_error, scores.forecasts.coverage) == (0, 1)
+
+
 def chunk(rows: int, *, quiet: bool = False) -> Chunk:
     at = np.arange(rows)
     return Chunk([at], np.ones(rows), at, [], rows, None, quiet=quiet)

@@ -1,4 +1,8 @@
-"""The client of `spider serve --demo`: sends a year of flights to the server."""
+"""The client of `spider serve --demo`: a year of flights, as they would come.
+
+Each hour the flights of that hour are predicted, and remembered; a flight is learned when it has landed, with
+what was said of it (demo/__init__.py has the clock).
+"""
 
 from __future__ import annotations
 
@@ -7,64 +11,103 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spidertensor.cli import output
-from spidertensor.demo import load
+from spidertensor.demo import clock, described_flights, flights, load
+from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation.dataset import Dataset, DatasetError
+from spidertensor.service.opening import NewModel
 
-REQUEST_ROWS = 100
 ENTRIES_PER_S = 2500  # a year takes two minutes
+FIRST_ENTRIES = 256  # learned first, before any prediction
+REMEMBER = "1h"  # by the clock of the server
 
 
-def stream() -> Dataset:
+class Stream(NamedTuple):
+    """table: columns of ids and attributes, in the order of time; schema: None for ids alone"""
+
+    dataset: Dataset
+    table: Mapping[str, NDArray[Any]]
+    schema: Schema | None = None
+
+
+def stream() -> Stream:
     """The flights, or a synthetic stream if they are not installed."""
     try:
-        return load("flights")
+        dataset, table = load(flights.INFO.name), described_flights()
     except DatasetError:
         output.note("note: using synthetic data; for flights, pip install 'spidertensor[demo]'")
-        return load("synthetic")
+        dataset = load("synthetic")
+        return Stream(dataset, dict(zip(dataset.modes, dataset.in_time_order().index.T, strict=True)))
+    known = {name: column for name, column in table.items() if name not in ("landed", "delay")}
+    return Stream(dataset, known, Schema.parse(flights.ATTRIBUTES))
 
 
-def start(url: str, dataset: Dataset) -> None:
+def new_model(played: Stream, settings: dict[str, Any]) -> NewModel:
+    schema, value = played.schema, played.dataset.value_name
+    if schema is None:
+        return NewModel("SpiderRegressor", list(played.dataset.modes), value, settings)
+    return NewModel("SpiderRegressor", list(schema.names), value, settings, schema.to_json())
+
+
+def start(url: str, played: Stream) -> None:
     """Send the entries from a daemon thread."""
-    threading.Thread(target=_play, args=(url, dataset), daemon=True).start()
+    threading.Thread(target=play, args=(url, played), daemon=True).start()
 
 
-def _play(url: str, dataset: Dataset) -> None:
-    began, sent = time.monotonic(), 0
-    for number, body in enumerate(_bodies(dataset)):
-        headers = {"Content-Type": "application/json", "Idempotency-Key": f"demo-{number}"}
-        request = urllib.request.Request(f"{url}/v1/learn", body, headers)
-        while True:
-            try:
-                with urllib.request.urlopen(request) as answer:
-                    answer.read()
-                break
-            except urllib.error.HTTPError as error:
-                if error.code not in (429, 503):
-                    output.note(f"note: the demo stopped: {error.read().decode()}")
-                    return
-                time.sleep(0.2)
-            except OSError:  # the server has stopped
-                return
-        sent += REQUEST_ROWS
-        time.sleep(max(0.0, began + sent / ENTRIES_PER_S - time.monotonic()))
+def play(url: str, played: Stream) -> None:
+    """Returns when all entries were sent, or when the server has stopped."""
+    value, tokens = played.dataset.in_time_order().value, {}
+    began, learned = time.monotonic(), 0
+    try:
+        for number, (known, asked) in enumerate(clock(played.dataset).ticks(FIRST_ENTRIES)):
+            if len(known):
+                rows = _rows(played.table, known)
+                for row, at in zip(rows, known.tolist(), strict=True):
+                    row[played.dataset.value_name] = float(value[at])
+                    row |= {"_forecast": tokens.pop(at)} if at in tokens else {}
+                _posted(f"{url}/v1/learn", rows, {"Idempotency-Key": f"demo-{number}"})
+                learned += len(known)
+                time.sleep(max(0.0, began + learned / ENTRIES_PER_S - time.monotonic()))
+            if learned:
+                rows = _rows(played.table, np.arange(asked.start, asked.stop))
+                said = _posted(f"{url}/v1/predict?remember={REMEMBER}", rows)["predictions"]
+                tokens |= {asked.start + at: each["forecast"] for at, each in enumerate(said)}
+    except urllib.error.HTTPError as error:
+        output.note(f"note: the demo stopped: {error.read().decode()}")
+        return
+    except OSError:  # the server has stopped
+        return
     output.note("note: all flights were sent; the server keeps answering")
 
 
-def _bodies(dataset: Dataset) -> Iterator[bytes]:
-    entries = dataset.in_time_order() if dataset.time_order is not None else dataset.train
-    names = [*dataset.modes, dataset.value_name]
-    for start in range(0, len(entries.value), REQUEST_ROWS):
-        index, value = (
-            entries.index[start : start + REQUEST_ROWS],
-            entries.value[start : start + REQUEST_ROWS],
-        )
-        columns: list[list[Any]] = [
-            dataset.labels[mode][index[:, mode]].tolist() if dataset.labels else index[:, mode].tolist()
-            for mode in range(index.shape[1])
-        ]
-        rows = zip(*columns, value.tolist(), strict=True)
-        yield json.dumps([dict(zip(names, row, strict=True)) for row in rows]).encode()
+def _posted(url: str, rows: list[dict[str, Any]], headers: Mapping[str, str] = {}) -> Any:
+    """The answer; waits while the server is busy."""
+    body = json.dumps(rows).encode()
+    while True:
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code not in (429, 503):
+                raise
+            time.sleep(0.2)
+
+
+def _rows(table: Mapping[str, NDArray[Any]], at: NDArray[np.integer]) -> list[dict[str, Any]]:
+    """The entries at these places, as a client sends them; without what is missing."""
+    columns = {}
+    for name, column in table.items():
+        cells = column[at]
+        missing = np.isnan(cells) if cells.dtype.kind == "f" else np.zeros(len(at), bool)
+        cells = cells.astype(str if cells.dtype.kind == "M" else object)
+        cells[missing] = None
+        columns[name] = cells.tolist()
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [{name: cell for name, cell in row.items() if cell is not None} for row in rows]

@@ -200,19 +200,19 @@ def serve(
 def _demo(settings: Settings, given: dict[str, Any]) -> None:
     """Serve a temporary model, and send it the flights."""
     from spidertensor.cli import playing
-    from spidertensor.service.opening import NewModel, opened
+    from spidertensor.service.opening import opened
     from spidertensor.service.server import run
 
     if settings.token is not None:
         raise CommandError("--demo serves this machine only; omit --token-file")
-    dataset = playing.stream()
+    played = playing.stream()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{dataset.name}.spider"
-        new = NewModel("SpiderRegressor", list(dataset.modes), dataset.value_name, given)
+        path = Path(folder) / f"{played.dataset.name}.spider"
+        new = playing.new_model(played, given)
 
         def started(url: str) -> None:
-            output.say(f"watch {dataset.name} at {url} (Ctrl-C stops)")
-            playing.start(url, dataset)
+            output.say(f"watch {played.dataset.name} at {url} (Ctrl-C stops)")
+            playing.start(url, played)
 
         run(opened(path, new), settings, started)
 

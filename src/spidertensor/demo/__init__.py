@@ -7,7 +7,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from spidertensor.demo import flights, synthetic
+from spidertensor.evaluation.clock import Clock, Delay, clock_of
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
+
+TICK_SECONDS = 3600  # the flights of an hour are predicted together, at its beginning
+SYNTHETIC_DELAY = Delay(100, "entries")
 
 INFOS: dict[str, Info] = {info.name: info for info in (flights.INFO, synthetic.INFO)}
 
@@ -20,6 +24,13 @@ def load(name: str) -> Dataset:
     if path is None:
         raise DatasetError(f"{name} is not installed. Get it from {flights.INFO.source}.")
     return read_dataset(flights.INFO, path, flights.read)
+
+
+def clock(dataset: Dataset) -> Clock:
+    """When the entries of a demo stream, in the order of time, are asked for and known."""
+    if dataset.known is None:
+        return clock_of(dataset, SYNTHETIC_DELAY)
+    return clock_of(dataset)._replace(tick=TICK_SECONDS)
 
 
 def described_flights() -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The demo: SPIDER and the floors learn a year of flights in one pass, in about a minute.
+"""The demo: SPIDER and the floors learn a year of flights in one pass, in a minute or two.
 
 (carrier, origin, destination, plane, hour), and what else is known of a flight -> arrival delay. Every flight
 is predicted when it is scheduled to depart, and learned when it has landed (evaluation/clock.py).
@@ -22,11 +22,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from spidertensor.demo import clock as clock_of
 from spidertensor.demo import described_flights, flights, load
 from spidertensor.estimator import SpiderRegressor
 from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import floors
-from spidertensor.evaluation.clock import Clock, Delay, clock_of, honest_clock
+from spidertensor.evaluation.clock import Clock, honest_clock
 from spidertensor.evaluation.dataset import Dataset, DatasetError
 from spidertensor.evaluation.draw import overview
 from spidertensor.evaluation.methods import METHODS
@@ -37,14 +38,16 @@ from spidertensor.spider.likelihoods import GAUSSIAN
 from spidertensor.writing import naming
 
 N_ROWS = 50  # over the stream: a window is about a week of flights
-TICK_SECONDS = 3600  # the flights of an hour are predicted together, at its beginning
-SETTINGS = {"committee": 6}  # with members that do not chase the last hours, which are stale when values come
-SYNTHETIC_DELAY = Delay(100, "entries")
 N_LATEST = 5000  # entries to choose the extremes from
 N_EXTREMES = 3  # widest and narrowest predictions shown
 SCORES = ("last\nwindow", "log\nevidence", "50 %\ncovers", "90 %\ncovers")  # columns after the RMSE
 
-SHORT = {"bias_var": "bias var", "multilinear_var": "pair var"}  # legend names of prior variances
+SHORT = {
+    "bias_var": "bias var",
+    "multilinear_var": "pair var",
+    "multilinear": "pairs",
+    "node_noise": "noise per node",
+}
 
 SPIDER = "SPIDER"  # the default estimator
 IDS_ONLY = "ids only"  # the same without what is known of a flight beside its ids
@@ -93,17 +96,13 @@ def run(console: Console, out: Path, entries: int | None = None) -> None:
     console.print(words.about)
     models: list[SpiderRegressor] = []
     racers, history = _racers(dataset, models), []
-    for rows in _watched(console, racers, stream, clock, words):
-        # The races run in step, so this is the model at that row. The evaluation sees an estimator instead
-        # of a committee, so member weights are added here.
-        rows[SPIDER]["members"] = [member.weight for member in models[0].members_]
-        history.append(rows)
+    history.extend(_watched(console, racers, stream, clock, words))
     model = models[0]
     _print_sum(console, history[-1][SPIDER], model, words, clock)
     _print_leader(console, model)
     latest = stream.index[-N_LATEST:]
     console.print(_extremes(dataset, latest, racers[SPIDER].predict(model, latest), words))
-    _save_picture(console, out / f"{dataset.name}.png", history, model, words)
+    _save_picture(console, out / f"{dataset.name}.png", history, words)
     path = out / f"{dataset.name}.spider"
     model.save(path)
     _print_line(console, f"Model:   {path}")
@@ -126,9 +125,7 @@ def _stream(dataset: Dataset, entries: int | None) -> tuple[Batch, Clock]:
     """The entries in the order of time, their rows in the last column of the index; and their clock."""
     whole = dataset.in_time_order()
     index = np.column_stack([whole.index, np.arange(len(whole.value))])
-    clock = clock_of(dataset, SYNTHETIC_DELAY if dataset.known is None else None)
-    if clock.unit == "seconds":
-        clock = clock._replace(tick=TICK_SECONDS)
+    clock = clock_of(dataset)
     clock = clock._replace(asked=clock.asked[:entries], known=clock.known[:entries])
     return Batch(index[:entries], whole.value[:entries]), clock
 
@@ -137,14 +134,12 @@ def _racers(dataset: Dataset, models: list[SpiderRegressor]) -> dict[str, Method
     """All methods by name. The first appends its model to `models`."""
     ids, n_modes = _raw_ids(dataset), len(dataset.modes)
     without = Schema.parse({mode: [] for mode in dataset.modes})
-    spider, described = of_estimator(ids, without, GAUSSIAN, models.append, SETTINGS, scaled=False), {}
+    spider, described = of_estimator(ids, without, GAUSSIAN, models.append, {}, scaled=False), {}
     if dataset.name == flights.INFO.name:
         table = {name: each for name, each in described_flights().items() if name not in ("delay", "landed")}
-        described = {
-            IDS_ONLY: of_estimator(ids, without, GAUSSIAN, lambda model: None, SETTINGS, scaled=False)
-        }
+        described = {IDS_ONLY: of_estimator(ids, without, GAUSSIAN, lambda model: None, {}, scaled=False)}
         schema = Schema.parse(flights.ATTRIBUTES)
-        spider = of_estimator(table, schema, GAUSSIAN, models.append, SETTINGS, scaled=False)
+        spider = of_estimator(table, schema, GAUSSIAN, models.append, {}, scaled=False)
     return {
         SPIDER: spider,
         **described,
@@ -244,9 +239,15 @@ def _member_names(model: SpiderRegressor) -> list[str]:
     names = []
     for member in members:
         own = {name: (settings | member.own)[name] for name in differ}
-        parts = [f"{SHORT.get(name, name)} {value:,g}" for name, value in own.items() if value is not None]
+        parts = [
+            f"{SHORT.get(name, name)} {_in_words(value)}" for name, value in own.items() if value is not None
+        ]
         names.append(", ".join(parts))
     return names
+
+
+def _in_words(value: Any) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:,g}"
 
 
 def _extremes(dataset: Dataset, index: NDArray[np.int64], prediction: Prediction, words: Words) -> Table:
@@ -266,13 +267,10 @@ def _extremes(dataset: Dataset, index: NDArray[np.int64], prediction: Prediction
     return table
 
 
-def _save_picture(
-    console: Console, path: Path, history: list[Rows], model: SpiderRegressor, words: Words
-) -> None:
+def _save_picture(console: Console, path: Path, history: list[Rows], words: Words) -> None:
     rows_by_method = {name: [rows[name] for rows in history] for name in history[0]}
-    names = _member_names(model)
     try:
-        figure = overview(rows_by_method, entries=words.entries, unit=words.unit, members=names)
+        figure = overview(rows_by_method, entries=words.entries, unit=words.unit)
     except ModuleNotFoundError:
         _print_line(console, "Picture: none; needs matplotlib: pip install 'spidertensor[plot]'")
         return

@@ -106,10 +106,12 @@ def honest_clock(
     seed: int = 0,
     scaled: bool = False,
     at: int = 1,
+    scores: StreamScores | None = None,
 ) -> Iterator[Row]:
     """Score predictions of the entries of `stream`, which come in the order of `clock.asked`.
 
     Rows are those of `protocols.prequential`. What is asked for before anything is known is not scored.
+    scores: keeps all predictions, for a caller that wants more than rows
     """
     if method.unit == "all":
         raise ValueError("a static method cannot learn entry by entry: it needs all entries at once")
@@ -121,7 +123,7 @@ def honest_clock(
         )
     earliest = np.argsort(clock.known, kind="stable")[:batch_size]
     scaling = Scaling.of(stream.value[earliest]) if scaled and likelihood.scaled else Scaling()
-    values, scores = scaling.scaled(stream.value), StreamScores(stream.value, likelihood)
+    values, scores = scaling.scaled(stream.value), scores or StreamScores(stream.value, likelihood)
     scores.skipped = max(scores.skipped, first)
     rows_after = {round(len(ticks) * row / at) for row in range(1, at + 1)}
     run, said = _Run(method, seed, batch_size), Tickets(len(values))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE_INCHES = (9.0, 3.7)
-SIZE_WITH_MEMBERS_INCHES = (9.0, 5.0)
+SIZE_INCHES = (5.6, 6.4)  # narrow, so that it can be read on a phone
 # Style of calibrated intervals: markers only, because lines of several methods would overlap on the diagonal.
 HOLLOW = {"markerfacecolor": "white", "linestyle": "none"}
 
@@ -27,41 +26,21 @@ Points = Sequence[Sequence[float]]  # pairs
 
 
 def overview(
-    rows_by_method: Mapping[str, Sequence[Row]],
-    *,
-    entries: str = "entries",
-    unit: str = "",
-    members: Sequence[str] = (),
+    rows_by_method: Mapping[str, Sequence[Row]], *, entries: str = "entries", unit: str = ""
 ) -> Figure:
-    """Running curves and calibration side by side, from the rows of one of `protocols`.
+    """Running curves above calibration, from the rows of one of `protocols`.
 
     entries: the plural noun for entries; unit: of the values
-    members: names of the first method's committee members, whose weights are drawn below
     """
     from matplotlib.figure import Figure
 
-    name, rows = next(iter(rows_by_method.items()))
-    heights = [2.6, 1] if members else [1]
-    figure = Figure(figsize=SIZE_WITH_MEMBERS_INCHES if members else SIZE_INCHES, layout="constrained")
-    panels = figure.subplots(len(heights), 2, width_ratios=[1.7, 1], height_ratios=heights, squeeze=False)
-    curves, calibration = panels[0]
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    curves, calibration = figure.subplots(2, 1, height_ratios=[1.1, 1])
     draw_running_curves(curves, rows_by_method, entries=entries, unit=unit)
     last = {name: rows[-1] for name, rows in rows_by_method.items()}
     plain = {name: row["calibration"] for name, row in last.items()}
     calibrated = {name: row["calibrated"] for name, row in last.items() if row.get("calibrated")}
-    draw_calibration(calibration, plain, CURVES[rows[-1]["metric"]], calibrated)
-    if members:
-        weights, legend = panels[1]
-        draw_members(weights, rows, members)
-        curves.set_xlabel("")
-        weights.set_xlabel(escaped(f"{entries} learned so far"))
-        weights.set_ylabel("weight")
-        weights.set_title(escaped(f"Weights of the members of {name}"), fontsize="medium")
-        legend.set_axis_off()
-        handles, labels = weights.get_legend_handles_labels()
-        legend.legend(  # top to bottom, like the areas
-            handles[::-1], labels[::-1], loc="center left", frameon=False, fontsize="small"
-        )
+    draw_calibration(calibration, plain, CURVES[next(iter(last.values()))["metric"]], calibrated)
     return figure
 
 
@@ -74,9 +53,9 @@ def draw_running_curves(
     """
     last = next(iter(rows_by_method.values()))[-1]
     metric = METRICS[last["metric"]].label
-    drawn, of_what, title = "window_score", "of each window", f"{last['case'].capitalize()}: running {metric}"
+    drawn, of_what = "window_score", "of each window"
     if last["window_score"] is None:
-        drawn, of_what, title = "score", "of the test set", f"Learned, then tested: {metric}"
+        drawn, of_what = "score", "of the test set"
     for number, (name, rows) in enumerate(rows_by_method.items()):
         axes.plot(
             [row["n_entries"] for row in rows],
@@ -90,27 +69,25 @@ def draw_running_curves(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(escaped(f"{entries} learned so far"))
     axes.set_ylabel(escaped(f"{metric} {of_what}" + (f" ({unit})" if unit else "")))
-    axes.set_title(title, fontsize="medium")
+    axes.set_title(f"{metric}, {last['case']}", fontsize="medium")
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
+    axes.set_ylim(low, high + 0.4 * (high - low))  # room for the legend
     axes.legend(loc="upper center", ncols=2, frameon=False, fontsize="small")
     tidy(axes)
 
 
-def draw_members(axes: Axes, points: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
+def draw_members(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     """Draw the weights of committee members over time, stacked to 1.
 
     points: rows, or points of a run's curve, with `n_entries` and `members`
     """
     n_entries = [point["n_entries"] for point in points]
     weights = list(zip(*(point["members"] for point in points), strict=True))
-    names = names or [f"model {number}" for number in range(1, len(weights) + 1)]
+    names = [f"model {number}" for number in range(1, len(weights) + 1)]
     # tints of one colour, which keep their order in greyscale
     lighter = 0.85 / max(len(weights) - 1, 1)
     tints = [(BLUE.color, 1 - number * lighter) for number in range(len(weights))]
-    axes.stackplot(
-        n_entries, *weights, labels=list(map(escaped, names)), colors=tints, edgecolor="white", linewidth=0.8
-    )
+    axes.stackplot(n_entries, *weights, labels=names, colors=tints, edgecolor="white", linewidth=0.8)
     axes.set_xlim(0, n_entries[-1])
     axes.set_ylim(0, 1)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -129,7 +106,7 @@ def draw_calibration(
     styles = {name: palette_style(number, n) for number, name in enumerate(points_by_method)}
     draw_reliability(axes, points_by_method, styles, curve, calibrated)
     axes.set_title(f"Calibration of the {curve.what}", fontsize="medium")
-    axes.legend(loc="lower right", frameon=False, fontsize="x-small", labelspacing=0.3, handlelength=1.5)
+    axes.legend(loc="lower right", frameon=False, fontsize="small", labelspacing=0.3)
 
 
 def draw_reliability(

@@ -138,14 +138,15 @@ def prequential(
 class StreamScores:
     """Predictions of a stream, as they are made, and their scores.
 
-    The first tenth is not scored.
+    predicted, below: of every entry, in the user's units; NaN where there is none
+    skipped:          entries at the start that are not scored, a tenth or more
     """
 
     def __init__(self, value: NDArray[np.float64], likelihood: Likelihood) -> None:
         n = len(value)
         self._value, self._likelihood = value, likelihood
-        self._predicted = Prediction(*np.full((3, n), math.nan))
-        self._log_density, self._below = np.full((2, n), math.nan)
+        self.predicted = Prediction(*np.full((3, n), math.nan))
+        self._log_density, self.below = np.full((2, n), math.nan)
         self._calibrates, self._window_start = False, 0
         self.skipped = int(SKIPPED_SHARE * n)
 
@@ -157,11 +158,11 @@ class StreamScores:
         below: NDArray[np.float64] | None,
     ) -> None:
         """Predictions of these entries, in the user's units. below: see Update"""
-        for kept, part in zip(self._predicted, prediction, strict=True):
+        for kept, part in zip(self.predicted, prediction, strict=True):
             kept[rows] = part
         self._log_density[rows] = log_density
         self._calibrates = below is not None
-        self._below[rows] = math.nan if below is None else below
+        self.below[rows] = math.nan if below is None else below
 
     def n_scored(self, until: int) -> int:
         return until - min(self.skipped, until)
@@ -169,15 +170,15 @@ class StreamScores:
     def row(self, until: int, *, last: bool) -> Row:
         """Scores of the entries before `until`; its window begins where that of the row before ended."""
         scored, window = slice(min(self.skipped, until), until), slice(self._window_start, until)
-        value, prediction, likelihood = self._value[scored], _cut(self._predicted, scored), self._likelihood
-        calibrated = partial(metrics.inside_by_below, self._below[scored]) if self._calibrates else None
+        value, prediction, likelihood = self._value[scored], _cut(self.predicted, scored), self._likelihood
+        calibrated = partial(metrics.inside_by_below, self.below[scored]) if self._calibrates else None
         plain = _plain_intervals(likelihood, value, prediction)
         row = _scores(likelihood, value, prediction, self._log_density[scored])
         row |= _calibrated_scores(calibrated)
         row |= _worst_windows("coverage", plain) | _worst_windows("calibrated", calibrated)
         row["quarters"] = _by_quarter(likelihood, prediction, calibrated or plain)
         metric = METRICS[likelihood.metric]
-        row["window_score"] = metric.of(self._value[window], _cut(self._predicted, window), likelihood)
+        row["window_score"] = metric.of(self._value[window], _cut(self.predicted, window), likelihood)
         row["window_log_density"] = float(self._log_density[window].mean())
         self._window_start = until
         if last:

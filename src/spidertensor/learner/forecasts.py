@@ -90,7 +90,7 @@ class ForecastSums(NamedTuple):
     @property
     def coverage(self) -> float | None:
         calibrated, inside = self.intervals.tolist()
-        return inside / calibrated if calibrated else None
+        return inside / calibrated if calibrated >= 1 else None
 
     def late_quantile(self, share: float) -> float | None:
         """Seconds within which this share of the values was known; None before the first."""

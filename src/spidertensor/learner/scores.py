@@ -1,7 +1,8 @@
 """Running scores of a model while it learns: error and floors, coverage, clipping.
 
 Every entry is scored by its prediction before it was learned; those with a forecast apart, by the forecast.
-A run weighs all its entries alike. A server forgets: an entry counts 1/e after `memory` more.
+A run weighs all its entries alike. A server forgets: an entry counts 1/e after `memory` more. A kind of
+entries of which less than one is left has no scores.
 """
 
 from __future__ import annotations
@@ -101,17 +102,17 @@ class Scores:
 
     @property
     def score(self) -> float | None:
-        """The error of the model; None before the first entry."""
+        """The error of the model."""
         return self._means()[0]
 
     @property
     def floors(self) -> dict[str, float | None]:
-        """The errors of the floors, by name; None before the first entry."""
+        """The errors of the floors, by name."""
         return dict(zip(FLOORS, self._means()[1:], strict=True))
 
     def _means(self) -> list[float] | list[None]:
         weight = float(self.sums.weight)
-        return self.in_units(self.sums.losses / weight) if weight else [None] * (1 + len(FLOORS))
+        return self.in_units(self.sums.losses / weight) if weight >= 1 else [None] * (1 + len(FLOORS))
 
     def in_units(self, losses: NDArray[np.float64]) -> list[float]:
         """Convert mean losses to the unit shown: RMSE or log loss."""
@@ -121,7 +122,7 @@ class Scores:
     def coverage(self) -> float | None:
         """The share of entries inside their calibrated 90 % intervals."""
         calibrated, inside = self.sums.intervals.tolist()
-        return inside / calibrated if calibrated else None
+        return inside / calibrated if calibrated >= 1 else None
 
     @property
     def clipped(self) -> float | None:
@@ -131,9 +132,9 @@ class Scores:
 
     @property
     def forecast_error(self) -> float | None:
-        """The error of forecasts; None before the first."""
+        """The error of forecasts."""
         weight = float(self.forecasts.weight)
-        return self.in_units(np.array([self.forecasts.loss / weight]))[0] if weight else None
+        return self.in_units(np.array([self.forecasts.loss / weight]))[0] if weight >= 1 else None
 
     def state(self, model: Estimator) -> bytes:
         """The state for `restore`, as bytes. model: the estimator that is scored"""

@@ -16,6 +16,9 @@ from scipy.special import ndtr
 from spidertensor.spider.compiled import COMPILE, kernel
 
 MEMORY_ENTRIES = 1000  # after which a residual's weight has fallen to 1/e
+# The same of forecasts: errors of the same hours are alike and become known together, so that the last
+# thousand tell little of the next (docs/history.md).
+FORECAST_MEMORY = 4000
 START_ENTRIES = 100.0  # mass of N(0, 1) that a histogram starts with
 INNER, OUTER = 4.0, 100.0  # bins are equally wide up to INNER, then grow geometrically to OUTER
 _RIGHT = np.concatenate([np.linspace(0, INNER, 101), np.geomspace(INNER, OUTER, 41)[1:]])
@@ -76,9 +79,12 @@ def note_shares(share, latest, numbers):
 
 
 @kernel(**COMPILE)
-def note(mass, residual, good, below):
-    """Add the `good` residuals one by one; fills below (n,) with the share of the mass below each, or NaN."""
-    keep = 1 - 1 / MEMORY_ENTRIES
+def note(mass, memory, residual, good, below):
+    """Add the `good` residuals one by one; fills below (n,) with the share of the mass below each, or NaN.
+
+    memory: number of residuals after which the weight of one has fallen to 1/e
+    """
+    keep = 1 - 1 / memory
     for i in range(len(residual)):
         if not good[i]:
             below[i] = np.nan

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import HUGE, Update
 from spidertensor.spider.calibration import (
+    FORECAST_MEMORY,
     MEMORY_ENTRIES,
     Histogram,
     note,
@@ -78,9 +79,12 @@ def update_of_forecasts(
         scores = state.forecasts or start_of_forecasts()
         state, below = state._replace(forecasts=scores), np.empty(n)
         residual = likelihood.residual(value, mixture, first)
-        for mass, own in ((residuals[0], ~given), (scores.mass, given)):
+        for mass, memory, own in (
+            (residuals[0], MEMORY_ENTRIES, ~given),
+            (scores.mass, FORECAST_MEMORY, given),
+        ):
             noted = np.empty(np.count_nonzero(own))
-            note(mass, residual[own], good[own], noted)
+            note(mass, memory, residual[own], good[own], noted)
             below[own] = noted
         scored_now = np.flatnonzero(given & good)
         scores.entries[()] += len(scored_now)

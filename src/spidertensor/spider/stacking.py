@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import HUGE, Prediction, Update
-from spidertensor.spider.calibration import ForecastScores, Histogram, RestScores, note
+from spidertensor.spider.calibration import MEMORY_ENTRIES, ForecastScores, Histogram, RestScores, note
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.events import Draws
 from spidertensor.spider.likelihoods import Likelihood
@@ -114,7 +114,7 @@ def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
             residual = (value[i] - out[0, i]) / math.sqrt(out[1, i] + out[2, i])
             clipped += good[i] and abs(residual) > clip
             out[5, i] = residual
-        note(mass, out[5], good, out[4])
+        note(mass, MEMORY_ENTRIES, out[5], good, out[4])
         counts.clipped[()] += clipped
     return refused, clipped
 
@@ -144,7 +144,7 @@ def update_of_members(
         mean, var, noise = predicted
         good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
         residual = likelihood.residual(value, predicted, first)
-        note(state.residuals[0], residual, good, below)
+        note(state.residuals[0], MEMORY_ENTRIES, residual, good, below)
         clipped = int(np.count_nonzero(good & likelihood.clipped(value, predicted, residual, clip)))
         state.counts.clipped[()] += clipped
     return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
