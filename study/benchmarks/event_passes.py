@@ -7,7 +7,8 @@
 Protocol last-out (evaluation/last_out.py): the last event of each user is held out and ranked. With
 --validation the last events are left out altogether, and the second-last are held out: what is chosen is
 chosen there. `errors` are those of the slice that the judge held back, after each pass. Rows go to standard
-output. Each run takes as many cores as a committee has members, if there are as many.
+output; those of the defaults are in event_passes.jsonl. Each run takes as many cores as a committee has
+members, if there are as many.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ def main() -> None:
     parser.add_argument("--passes", nargs="+", default=["auto"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument(
-        "--committee", nargs="+", type=json.loads, default=[4], help="a number, or a list such as '[{}, {}]'"
+        "--committee",
+        nargs="+",
+        type=json.loads,
+        default=[SpiderClassifier().committee],
+        help="a number, or a list such as '[{}, {}]'",
     )
     parser.add_argument("--in-time", action="store_true", help="the judge has the latest events")
     parser.add_argument("--validation", action="store_true")

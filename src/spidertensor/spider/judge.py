@@ -19,7 +19,7 @@ from spidertensor.spider.calibration import EDGES, MEMORY_ENTRIES, OUTER, Histog
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.stacking import LEAST_WEIGHT, mixed
 
-ROUNDS = 100  # of expectation maximisation; the weights stand still long before
+ROUNDS, STILL = 1_000, 1e-5  # of expectation maximisation at most; until no weight moves by more
 LARGEST_SQUARE = 16.0  # of a residual in standard deviations, so that outliers do not set the noise
 
 
@@ -67,10 +67,12 @@ def stacked(log_p: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     best = log_p[:, good].max(axis=0)
     p = np.exp(log_p[:, good] - best)
     for _ in range(ROUNDS):
-        shares = weights[:, None] * p
+        shares, before = weights[:, None] * p, weights
         weights = (shares / shares.sum(axis=0)).mean(axis=1)
         weights = np.maximum(weights, LEAST_WEIGHT)
         weights /= weights.sum()
+        if np.abs(weights - before).max() <= STILL:
+            break
     return weights, float((np.log(weights @ p) + best).mean())
 
 
