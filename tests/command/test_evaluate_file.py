@@ -350,3 +350,23 @@ def test_options_of_time_that_do_not_fit_are_one_clear_line(spider, tmp_path, ar
     assert (code, out) == (2, "")
     assert part in err
     assert err.count("\n") == 1
+
+
+def test_the_resting_error_needs_only_its_protocol(spider, tmp_path):
+    (tmp_path / "r.csv").write_text(csv_text(table() | {"when": list(range(600))}))
+    asked = ("r.csv", *COLUMNS, *FAST, "--time", "when", "--json")
+    record = record_of(spider(*asked, "--protocol", "rest"))
+    assert record["case"] == "at rest"
+    assert record["score"] == record_of(spider(*asked, "--rest", "0.1"))["score"]
+    code, _, err = spider(*asked, "--rest", "0.001")
+    assert (code, "leaves nothing to predict" in err) == (2, True)
+
+
+def test_the_clock_says_what_it_does_not_score(spider, tmp_path):
+    (tmp_path / "r.csv").write_text(csv_text(table()))
+    record = record_of(spider("r.csv", *COLUMNS, *FAST, "--delay", "200", "--batch-size", "16", "--json"))
+    assert record["case"] == "values known after 200 entries (median)"
+    assert record["skipped"] > 200
+    assert (
+        f"the first {record['skipped']} entries of the stream are learned but not scored" in record["notes"]
+    )

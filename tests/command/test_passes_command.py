@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import spidertensor
@@ -16,7 +18,7 @@ from command_line import FIT, csv_text, started, table
 from spidertensor.cli import progress
 from spidertensor.cli.progress import Progress
 from spidertensor.cli.run import Run
-from spidertensor.estimator import arranged, collected
+from spidertensor.estimator import arranged, collected, known_later
 from spidertensor.sources import lines
 from spidertensor.spider import site_store
 
@@ -402,3 +404,114 @@ def test_a_scaling_that_is_given_counts(folder, spider):
     (folder / "far.csv").write_text(csv_text(rows))
     code, out, _ = spider("fit", "far.csv", *ONE, "--scaling", "0,1e25", "--json")
     assert (code, json.loads(out)["entries"], json.loads(out)["bad_rows"]) == (0, N, 0)
+
+
+# --- values that are known later
+
+
+def late(rows, as_time=str, delay=30.0) -> str:
+    """A file with when each row is asked for, and when its value is known."""
+    lines = [
+        f"{u},{m},{r},{as_time(60 * n)},{as_time(60 * (n + (delay if n % 2 else 2 * delay)))}\n"
+        for n, (u, m, r) in rows
+    ]
+    return "user,movie,rating,asked,known\n" + "".join(lines)
+
+
+def iso(seconds: float, zone: int = 0) -> str:
+    return datetime.fromtimestamp(seconds, timezone(timedelta(hours=zone))).isoformat()
+
+
+LATE = (*ONE, "--time", "asked", "--known-at", "known")
+
+
+def test_values_are_learned_when_they_are_known(folder, fit, spider):
+    rows = list(enumerate(table(N)))
+    (folder / "a.csv").write_text(late(rows))
+    summary = fit("a.csv", *LATE)
+    assert summary["case"] == "values known after 2,700 (median); floors know them at once"
+    assert summary["once"] == "rows are learned when known says that their values are known"
+    assert (summary["entries"], summary["history"]) == (N, None)
+    users, movies, ratings = zip(*table(N), strict=True)
+    times = {"asked": [60 * n for n in range(N)]}
+    times["known"] = [60 * (n + (30 if n % 2 else 60)) for n in range(N)]
+    model = spidertensor.SpiderRegressor(
+        rank=2, hidden=(4,), committee=1, time="asked", known_at="known"
+    ).fit(pa.table({"user": users, "movie": movies} | times), ratings)
+    np.testing.assert_array_equal(predicted(), model.predict(PROBE))
+    assert "(values known after 2,700 (median);" in " ".join(
+        spider("fit", "a.csv", *LATE, "--force")[1].split()
+    )
+
+
+def test_the_order_and_the_spelling_of_times_do_not_matter(folder, fit):
+    """Also where the clock on the wall goes back: asked for at 02:50+02:00, known at 02:10+01:00."""
+    rows = list(enumerate(table(N)))
+    spellings = {
+        "numbers": late(rows),
+        "mixed": late(mixed(rows)),
+        "iso": late(rows, lambda seconds: iso(seconds)[:19]),
+        "zones": late(rows, lambda seconds: iso(seconds, zone=int(seconds) // 60 % 3)),
+    }
+    found = {}
+    for name, text in spellings.items():
+        (folder / f"{name}.csv").write_text(text)
+        summary = fit(f"{name}.csv", *LATE, "--force")
+        assert summary["entries"] == N
+        found[name] = predicted()
+    assert summary["case"].startswith("values known after 45 minutes (median)")
+    for name in spellings:
+        np.testing.assert_array_equal(found[name], found["numbers"], name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("1,m1,2.5,70,60", "line 1502: column known: the value is known before asked, when it is predicted"),
+        ("1,m1,2.5,70,", "line 1502: column known: a time is missing"),
+        ("1,m1,2.5,70,noon", "line 1502: column known: the time 'noon' is neither a number nor"),
+        ("1,m1,2.5,70,inf", "line 1502: column known: the time inf is not finite"),
+        ("1,m1,2.5,70,2026-01-01", "line 1502: column known: this time is unlike the others"),
+    ],
+)
+def test_wrong_times_of_values(folder, fit, fails, rows, reason):
+    (folder / "a.csv").write_text(late(enumerate(table(N))) + rows + "\n")
+    assert reason in fails("fit", "a.csv", *LATE)
+    summary = fit("a.csv", *LATE, "--on-bad", "skip")
+    assert (summary["entries"], summary["bad_rows"]) == (N, 1)
+
+
+def test_options_that_do_not_go_with_known_at(folder, fails):
+    (folder / "a.csv").write_text(late(enumerate(table(9))))
+    for options, reason in (
+        (("--known-at", "known"), "--known-at needs --time"),
+        ((*LATE[len(ONE) :], "--passes", "2"), "no --passes"),
+        (("--time", "asked", "--known-at", "rating"), "neither a mode nor the value"),
+        ((*LATE[len(ONE) :], "--max-nodes", "5"), "max_nodes"),
+    ):
+        assert reason in fails("fit", "a.csv", *ONE, *options)
+
+
+def test_a_signal_leaves_no_row_out(folder, spider, monkeypatch):
+    """What is asked for and not yet known would be lost: the pass is finished, and more rows learned once."""
+    (folder / "a.csv").write_text(late(enumerate(table(N))))
+    show, calls = Progress.show_pass, []
+
+    def stopping(self, number, over):
+        if not calls:
+            os.kill(os.getpid(), signal.SIGINT)
+        calls.append(number)
+        show(self, number, over)
+
+    monkeypatch.setattr(known_later, "STEP_ENTRIES", 100)
+    monkeypatch.setattr(Progress, "show_pass", stopping)
+    code, _, err = spider("fit", "a.csv", *LATE, "--model", "m.spider")
+    assert code == 128 + signal.SIGINT
+    assert "finishing the first pass" in err
+    assert len(calls) > 5
+    assert spidertensor.load("m.spider").n_entries_ == N
+    with (folder / "a.csv").open("a") as file:
+        file.write("1,m1,2.5,1,2\n")
+    code, out, _ = spider("fit", "a.csv", *ONE, "--model", "m.spider", "--resume", "--json")
+    assert (code, json.loads(out)["entries_now"]) == (0, 1)
+    assert json.loads(out)["case"].startswith("next entry")

@@ -177,6 +177,41 @@ def test_rows_joining_and_json():
         forecast[6]
 
 
+def test_rows_without_a_forecast_come_back_from_json():
+    """They know how many members the others have."""
+    model, _ = learned()
+    forecast = Forecast.join([None, model.forecast(X[:1])])
+    for rows in (slice(0, 1), slice(0, 0)):
+        again = Forecast.from_dict(json.loads(json.dumps(forecast[rows].to_dict())))
+        assert len(Forecast.join(iter([again, forecast]))) == len(again) + 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rows": None}, {"rows": ["abcd"]}, {"rows": [[1.0] * 5]}, {"rows": [[10**400] + [1.0] * 11]},
+        {"members": 0}, {"members": 2.5}, {"generation": "x"}, {"likelihood": []}, {"shift": None},
+        {"scale": 0},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_damaged_forecast_is_an_error_of_its_own(damage):
+    stored = learned()[0].forecast(X[:3]).to_dict()
+    with pytest.raises(EntryError):
+        Forecast.from_dict(stored | damage)
+
+
+def test_what_is_no_forecast_cannot_be_joined():
+    with pytest.raises(EntryError, match="int is no forecast"):
+        Forecast.join([learned()[0].forecast(X[:3]), 1])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_forecast_of_another_model_has_no_interval_here():
+    model, other = learned()[0], SpiderRegressor(**SMALL).fit(X[1:], Y[1:])
+    with pytest.raises(EntryError, match="another model"):
+        model.predict_interval(other.forecast(X[:3]))
+
+
 def test_weights_are_those_of_the_time():
     model, y = learned()
     first = model.forecast(X[:3])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from zoneinfo import ZoneInfo
+
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from spidertensor import EntryError, Forecast, SpiderClassifier, SpiderRegressor
+from spidertensor import EntryError, Forecast, Recent, SpiderClassifier, SpiderRegressor
 
 N, DELAY = 1500, 100.0
 BIASES = [{"rank": 0, "multilinear": 0}]  # has no random start, so the numbers of nodes do not matter
@@ -73,6 +77,49 @@ def test_the_order_of_the_rows_does_not_matter_and_values_of_the_end_are_learned
     other = model().fit(pa.table({name: column[mixed] for name, column in columns.items()}), value[mixed])
     np.testing.assert_array_equal(one.predict(ids_of(columns)), other.predict(ids_of(columns)))
     assert one.n_entries_ == N
+
+
+def test_the_order_of_the_rows_does_not_matter_with_attributes():
+    """Also of those that keep recent nodes."""
+    columns, value = history()
+    modes = {"user": [Recent("film", 3)], "film": ["colour"]}
+    columns["colour"] = np.array(list("rgb"))[columns["film"] % 3]
+    mixed = np.random.default_rng(1).permutation(N)
+    one = model(modes=modes).fit(pa.table(columns), value)
+    other = model(modes=modes).fit({name: column[mixed] for name, column in columns.items()}, value[mixed])
+    np.testing.assert_array_equal(one.predict(columns), other.predict(columns))
+
+
+def test_the_clock_is_not_that_on_the_wall():
+    """In the night when summer time ends, what is known 20 minutes later has an earlier hour."""
+    columns, value = history()
+    start = dt.datetime(2026, 10, 25, tzinfo=dt.UTC)
+    zones = [ZoneInfo("Europe/Berlin"), dt.UTC]
+    dated = columns | {
+        name: [
+            (start + dt.timedelta(seconds=float(each) * 20)).astimezone(zones[row % 2])
+            for row, each in enumerate(columns[name])
+        ]
+        for name in ("asked", "known")
+    }
+    plain = columns | {name: columns[name] * 20 for name in ("asked", "known")}
+    one, other = model().fit(pd.DataFrame(dated), value), model().fit(pd.DataFrame(plain), value)
+    np.testing.assert_allclose(one.predict(ids_of(columns)), other.predict(ids_of(columns)), rtol=1e-6)
+    in_order, as_numbers = (
+        SpiderRegressor(time="asked").fit(pd.DataFrame(each).drop(columns="known"), value)
+        for each in (dated, plain)
+    )
+    np.testing.assert_array_equal(in_order.predict(ids_of(columns)), as_numbers.predict(ids_of(columns)))
+
+
+def test_a_model_fitted_anew_is_another_generation():
+    """Also if the first values are the same."""
+    columns, value = history()
+    found = model().fit(pa.table(columns), value)
+    forecast = found.forecast(ids_of(columns, 1))
+    found.fit(pa.table(columns).slice(0, 1000), value[:1000])
+    with pytest.raises(EntryError, match="fitted anew"):
+        found.learn(ids_of(columns, 1), value[:1], forecast=forecast)
 
 
 def test_weights_are_those_of_predictions_made_as_early():

@@ -21,6 +21,7 @@ from spidertensor import Forecast, SpiderRegressor
 from spidertensor.estimator.forecast import no_forecast
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.forecasts import Forecasts, Keeping
+from spidertensor.service.snapshots import _problems
 
 MODEL = ("--model", "m.spider", *RATINGS)
 
@@ -99,6 +100,15 @@ def test_forecasts_are_bounded_in_time_and_number(store, model, monkeypatch):
     assert found.given.tolist() == [False, False, True, True]
 
 
+def test_more_than_are_kept_are_refused(store, model):
+    """An answer with their ids would say that they are."""
+    store.keeping = Keeping(most=3)
+    kept = store.remember(forecast(model, 3), 60)
+    with pytest.raises(ServiceError, match="no more than 3 are kept"):
+        store.remember(forecast(model, 4), 60)
+    assert store.find(objects(*kept), no_forecast(model._fitted())).given.all()
+
+
 def test_forecasts_of_a_model_fitted_anew_are_not_known(store, model):
     ids, other = store.remember(forecast(model, 2), 60), SpiderRegressor(committee=2, rank=2, hidden=(3,))
     learn(other, rows(60, seed=5))
@@ -109,7 +119,31 @@ def test_forecasts_of_a_model_fitted_anew_are_not_known(store, model):
 def test_times_that_are_none(text):
     with pytest.raises(ServiceError, match="invalid remember"):
         Keeping().seconds_of(text)
+    with pytest.raises(ServiceError) as caught:
+        Keeping(seconds=3600).seconds_of("2h")
+    assert caught.value.remedy == "pass a time such as 30m, 3h or 2d, of at most 1h"
     assert [Keeping().seconds_of(text) for text in ("90s", "1.5h", "7d")] == [90, 5400, 604_800]
+
+
+def test_alarms_are_about_what_was_scored_often_enough():
+    """Where nearly all rows come with a forecast, the few others say little about the next entry."""
+    few: dict[str, Any] = {
+        "read_only": False,
+        "entries": 5000,
+        "scored": 5000,
+        "forecasts": 4990,
+        "error": 2.0,
+    }
+    few |= {
+        "floor_mean": 1.0,
+        "floor_biases": 1.0,
+        "coverage": 0.5,
+        "clipped": None,
+        "forecast_coverage": 0.7,
+    }
+    assert [kind for kind, _ in _problems(few, 0.0)] == ["forecasts"]
+    many = few | {"forecasts": 900}
+    assert [kind for kind, _ in _problems(many, 0.0)] == ["floor", "floor", "coverage"]
 
 
 # --- the service

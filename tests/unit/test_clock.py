@@ -113,6 +113,8 @@ def test_the_case_is_in_words_a_person_uses():
     assert Clock(asked, asked + 9600, "seconds").case == "values known after 160 minutes (median)"
     assert Clock(asked, asked + 3 * 86_400, "seconds").case == "values known after 3 days (median)"
     assert Clock(asked, asked + 5, "").case == "values known after 5 (median)"
+    assert Clock(asked, asked + 6560.4, "").case == "values known after 6,560 (median)"
+    assert Clock(asked, asked + 1000, "entries").case == "values known after 1,000 entries (median)"
 
 
 @pytest.mark.parametrize(("delay", "part"), [(0, "known at once"), (10_000, "known before the last entry")])

@@ -137,7 +137,7 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as JSON: a list of 4 M numbers for each row, or null, beside the other fields."""
-        flat = self.numbers.reshape(len(self), -1).tolist()
+        flat = self.numbers.reshape(len(self), 4 * self.numbers.shape[2]).tolist()
         rows = [row if made else None for row, made in zip(flat, self.made.tolist(), strict=True)]
         return {
             "rows": rows,

@@ -174,7 +174,7 @@ def _stated(column: Column | None, name: str, parameter: str) -> Any:
         raise EntryError(
             f"no column {name!r}, which {parameter} names",
             kind="time",
-            remedy=f"pass a data frame or a dict with {name!r}, or leave out {parameter}",
+            remedy=f"pass a data frame with {name!r}, or leave out {parameter}",
         )
     stated, mask = stated_of(column)
     if mask is not None:

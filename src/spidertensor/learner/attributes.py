@@ -27,6 +27,8 @@ def attribute_columns(estimator: Estimator, mode: str | None = None) -> list[str
     if mode is None:
         ids = [] if schema is None else [each.name for each in schema.modes if each.has_id]
         names = [] if schema is None else [name for name in schema.inputs if name not in ids]
+        if estimator._learned is not None:  # only `fit` of a new model needs times
+            return names
         times = [name for name in (estimator.time, estimator.known_at) if name is not None]
         return [*names, *(name for name in times if name not in names)]
     if schema is None:
