@@ -278,7 +278,9 @@ def knows_its_residuals():
         predicted = always_0(state, batch.index)
         log_evidence = stats.norm.logpdf(batch.value)
         below = np.empty(len(batch.value))
-        calibration.note(state.mass, batch.value.copy(), np.isfinite(batch.value), below)
+        calibration.note(
+            state.mass, calibration.MEMORY_ENTRIES, batch.value.copy(), np.isfinite(batch.value), below
+        )
         return state, Update(*predicted, log_evidence, rejected=0, below=below)
 
     return Method(lambda seed: calibration.start(), update, always_0, "entry", calibration.quantile)
