@@ -326,7 +326,9 @@ def test_calibrated_intervals_of_held_out_values_have_the_quantiles_of_the_state
         assert row[f"calibrated_{percent}"] == pytest.approx(percent / 100, abs=0.01)
     assert len({id(state) for state in states}) == 1
     learned = calibration.start()
-    calibration.note(learned.mass, train.value.copy(), np.ones(1_000, bool), np.empty(1_000))
+    calibration.note(
+        learned.mass, calibration.MEMORY_ENTRIES, train.value.copy(), np.ones(1_000, bool), np.empty(1_000)
+    )
     np.testing.assert_array_equal(states[0].mass, learned.mass)  # after all of the training entries
 
 
