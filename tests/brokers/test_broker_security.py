@@ -59,6 +59,7 @@ def nats(certificates):
     server.close()
 
 
+@pytest.mark.slow
 def test_nats(nats, certificates, spider, fails):
     good, other = certificates
     known = {"user": "me", "password": SECRET, "tls_ca": good.cert}

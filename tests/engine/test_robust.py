@@ -236,6 +236,7 @@ def test_numbers_stay_finite_and_positive(kind, memory):
     assert (update.var + update.noise > 0).all()
 
 
+@pytest.mark.slow
 def test_rare_events_do_not_let_the_noise_collapse():
     """With 1 % ones the residual is always clipped; the noise must still be theirs."""
     rng = np.random.default_rng(0)
@@ -247,6 +248,7 @@ def test_rare_events_do_not_let_the_noise_collapse():
     assert 0.05 < std.mean() < 0.2  # the truth is 0.1
 
 
+@pytest.mark.slow
 def test_what_does_not_last_is_not_followed():
     """Quiet stretches of 2,000 entries, and a burst of 100 wild values: the model is left as it is."""
     index, value = values.stream(60_000, (200, 50))
@@ -323,6 +325,7 @@ def test_the_paper_has_none_of_it():
     assert SpiderClassifier.paper().get_params()["memory"] is None
 
 
+@pytest.mark.slow
 def test_a_noisy_node_has_a_wide_interval():
     """One noise for all is wrong for each; the truth is 0.1 and 1 by the node of mode 0. The level between
     the two is that of all nodes, which follows over 10,000 entries."""

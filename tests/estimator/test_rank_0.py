@@ -63,6 +63,7 @@ def test_a_wrong_rank_is_one_error():
         SpiderRegressor(rank=(0, 2)).fit([(1, 2)], [1.0])
 
 
+@pytest.mark.slow
 def test_both_engines():
     pytest.importorskip("jax", reason="needs the extra: pip install spidertensor[jax]")
     index, _, value = additive(600)
