@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from spidertensor.checkpoint import CheckpointError
     from spidertensor.estimator import Inference, Prior, SpiderClassifier, SpiderRegressor, load
     from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Value
+    from spidertensor.estimator.explain import Explanation
     from spidertensor.estimator.forecast import Forecast
+    from spidertensor.estimator.similar import Similar
     from spidertensor.faults import EntryError, SpiderWarning
     from spidertensor.method import Batch, Method, Prediction, Update
     from spidertensor.spider.custom_network import CustomNetwork
@@ -37,6 +39,7 @@ __all__ = [
     "Cross",
     "CustomNetwork",
     "EntryError",
+    "Explanation",
     "Forecast",
     "Inference",
     "Many",
@@ -45,6 +48,7 @@ __all__ = [
     "Prediction",
     "Prior",
     "Recent",
+    "Similar",
     "SpiderClassifier",
     "SpiderRegressor",
     "SpiderWarning",
@@ -61,6 +65,7 @@ _HOME = {
     "Cross": "estimator.columns",
     "CustomNetwork": "spider.custom_network",
     "EntryError": "faults",
+    "Explanation": "estimator.explain",
     "Forecast": "estimator.forecast",
     "Inference": "estimator",
     "Many": "estimator.columns",
@@ -69,6 +74,7 @@ _HOME = {
     "Prediction": "method",
     "Prior": "estimator",
     "Recent": "estimator.columns",
+    "Similar": "estimator.similar",
     "SpiderClassifier": "estimator",
     "SpiderRegressor": "estimator",
     "SpiderWarning": "faults",

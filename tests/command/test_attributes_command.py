@@ -237,7 +237,9 @@ def test_candidates_have_attributes_of_their_own(folder, model, spider, fails):
 
 def test_recommendations_refuse_strange_situations(model, fails):
     assert "no mode 'color'" in fails("recommend", model, "--given", "color=1", "--over", "movie")
-    assert "is an attribute" in fails("recommend", model, "--given", "user=1", "--over", "hour")
+    assert "no mode 'hour', only: user, movie" in fails(
+        "recommend", model, "--given", "user=1", "--over", "hour"
+    )
     assert "'old' is not a number" in fails(
         "recommend", model, "--given", "user=1", "--given", "age=old", "--over", "movie"
     )

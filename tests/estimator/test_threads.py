@@ -34,7 +34,7 @@ def readers(model, X) -> dict:
     methods = {
         "predict": (X[:50],), "predict_parts": (X[:50],), "predict_one": (X[0],), "seen": (X[:50],),
         "forecast": (X[:50],),
-        "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1),
+        "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1), "similar": (0, 3), "explain": (X[0],),
         "_parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
         "attribute_factors": (0,),
         "score": (X[:4], [0, 1] * 2),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import attribute_files, files, options, output, tables
+from spidertensor.cli import files, options, output, tables
 from spidertensor.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -31,14 +31,16 @@ def explain(
     network: options.NetworkName = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Take the prediction for one entry apart: level, nodes, pairs of modes, network.
+    """Take the prediction for one entry apart.
 
-    The parts add up to the prediction; for labels and counts to f, from which the last line is computed. Each
+    Its parts are the level, each node and attribute, each pair of modes, and the network. They add up to the
+    prediction; for labels and counts to f, from which the last line is computed. Each
     has the standard deviation of what the model does not know about it.
 
     \b
     spider explain ratings.spider --given user=42 --given movie=Alien
     """
+    from spidertensor.cli import attribute_files
     from spidertensor.learner.attributes import attribute_columns, modes_with_ids
 
     estimator = files.load_model(model, network)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spidertensor.cli import attribute_files, files, options, output
+from spidertensor.cli import files, options, output
 from spidertensor.cli.errors import CommandError
 
 
@@ -29,6 +29,7 @@ def similar(
     spider similar ratings.spider movie Alien
     spider similar ratings.spider movie 'Blade 4' --attributes movie=movies.csv
     """
+    from spidertensor.cli import attribute_files
     from spidertensor.learner.attributes import modes_with_ids
 
     estimator = files.load_model(model, network)
