@@ -6,6 +6,8 @@ import datetime as dt
 import enum
 import json
 import pickle
+import subprocess
+import sys
 import tracemalloc
 from collections import namedtuple
 from decimal import Decimal
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spidertensor.estimator import ids as module
+from spidertensor.estimator.eviction import BoundedIndex
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns, columns
 from spidertensor.faults import EntryError
@@ -138,6 +141,37 @@ def test_the_table_grows_with_the_nodes_and_not_with_their_ids():
     index.find_or_add(np.arange(top - 100, top + 50))
     assert len(index._table) == top + 1
     assert index.find(np.array([top - 1, top])).tolist() == [index.ids.index(top - 1), index.ids.index(top)]
+
+
+COLLIDING = {
+    "integers": [k * 8 * (2**61 - 1) for k in range(1, 3001)],
+    "tuples": [tuple(-2 if n >> bit & 1 else -1 for bit in range(12)) for n in range(3000)],
+}
+
+
+@pytest.mark.parametrize("make", [NodeIndex, lambda: BoundedIndex(5000)], ids=["all", "bounded"])
+@pytest.mark.parametrize("ids", COLLIDING.values(), ids=COLLIDING)
+def test_chosen_ids_have_no_common_hash(ids, make):
+    """With one hash for all, a dict compares each new id with all before it."""
+    assert len(set(map(hash, ids))) == 1
+    index = make()
+    assert index.find_or_add(ids).tolist() == list(range(3000))
+    assert len(set(map(hash, index._numbers))) == 3000
+    assert list(map(typed, index.ids)) == list(map(typed, ids))
+    assert index.find(ids[::-1]).tolist() == list(range(3000))[::-1]
+
+
+def test_wide_ids_are_the_same_in_another_process():
+    """Hashes have another secret there."""
+    ids = [2**70, (1, "a"), (True, 2.0), -(2.0**64), "a"]
+    code = (
+        "import pickle, sys; index = pickle.load(sys.stdin.buffer);"
+        "print(*index.find([2.0**70, (1.0, 'a'), (1, 2), -2**64, 'a', 2**71]))"
+    )
+    for index in (NodeIndex(), BoundedIndex(9)):
+        index.find_or_add(ids)
+        done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(index), capture_output=True)
+        assert done.stdout.split() == [b"0", b"1", b"2", b"3", b"4", b"-1"], done.stderr
 
 
 def test_ids_compare_as_python_compares_them():

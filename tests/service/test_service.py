@@ -98,6 +98,23 @@ def test_ids_keep_their_types(server):
     ]
 
 
+def test_questions_and_lines_with_wide_ids_are_as_strict_as_others(server):
+    wide = 2**70
+    server.learn([{"user": wide, "movie": "wide", "rating": 3}])
+    seen = [
+        server.http.post("/v1/recommend", json={"given": {"user": user}, "over": "movie"}).json()["seen"]
+        for user in (wide, wide + 1)
+    ]
+    assert seen == [{"user": True}, {"user": False}]
+    refused = server.http.post("/v1/recommend", json={"given": {"user": 3}, "over": "movie", "n": wide})
+    assert (refused.status_code, refused.json()["error"]["column"]) == (422, "n")
+    lines = b'{"user": 1, "movie": "a", "rating": %s}\n{"user": %s, "movie": "%s", "rating": 2}\n'
+    for value, text in [(b"NaN", b"a"), (b"1", b"\\ud800")]:
+        body = lines % (value, str(wide).encode(), text)
+        refused = server.http.post("/v1/learn", content=body, headers={"Content-Type": NDJSON})
+        assert (refused.status_code, refused.json()["error"]["kind"]) == (422, "not json"), refused.text
+
+
 def test_a_recommendation(server):
     answer = server.http.post(
         "/v1/recommend", json={"given": {"user": 3}, "over": "movie", "n": 4, "interval": 0.9}

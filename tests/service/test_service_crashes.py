@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pandas as pd
 import pytest
 
 from serving import assert_same
@@ -26,6 +27,7 @@ pytest.importorskip("starlette")
 import spidertensor
 from serving import PATIENCE, RATINGS, Server, rows, serving
 from spidertensor import SpiderRegressor
+from spidertensor.service.following import Following
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 MODEL = ("--model", "m.spider", *RATINGS)
@@ -199,6 +201,37 @@ def test_a_follower_answers_from_the_checkpoints_of_another(tmp_path):
                 time.sleep(0.05)
             follower.predict(asked)
             assert follower.stop() == 0
+
+
+def test_an_alarm_about_a_followed_file_stays_until_a_good_one_is_there(tmp_path):
+    path = tmp_path / "m.spider"
+    mine, other = (
+        pd.DataFrame({"user": [1, 2], "movie": [3, 4]}),
+        pd.DataFrame({"plane": [1, 2], "hour": [3, 4]}),
+    )
+    for table, to in [(mine, path), (other, tmp_path / "other")]:
+        SpiderRegressor(rank=2, passes=1).fit(table, [1.0, 2.0]).save(to)
+    good = path.read_bytes()
+    follower = Following(path)
+    model = follower.learner
+    for wrong, told in [((tmp_path / "other").read_bytes(), "other columns: plane, hour"), (b"no", "not a")]:
+        path.write_bytes(wrong)
+        for _ in range(3):
+            follower.tick()
+            assert told in follower.trouble["checkpoint"]
+            assert follower.learner is model
+        path.write_bytes(good)
+        follower.tick()
+        assert not follower.trouble
+        assert follower.learner is not model
+        model = follower.learner
+    path.rename(tmp_path / "away")
+    follower.tick()
+    assert "No such file" in follower.trouble["checkpoint"]
+    (tmp_path / "away").rename(path)
+    follower.tick()
+    assert not follower.trouble
+    assert follower.learner is model
 
 
 def test_a_second_server_is_refused(tmp_path, fails, monkeypatch):

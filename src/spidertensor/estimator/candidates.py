@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.ids import NodeIndex
+from spidertensor.estimator.ids import NodeIndex, checked_ids, key_of, keys_of
 from spidertensor.estimator.inputs import Column, by_name
 from spidertensor.faults import EntryError
 from spidertensor.missing import MISSING_ID
@@ -41,11 +41,11 @@ class Candidates:
 
     @cached_property
     def _places(self) -> dict[Any, int]:
-        return {raw: place for place, raw in enumerate(self.ids)}
+        return {key: place for place, key in enumerate(keys_of(self.ids))}
 
     def places(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """Sorted positions of these ids among the candidates; other ids are ignored."""
-        found = {self._places.get(raw, -1) for raw in ids} if ids else set()
+        found = {self._places.get(key, -1) for key in keys_of(ids)} if ids else set()
         return np.array(sorted(found - {-1}), np.int64)
 
 
@@ -79,15 +79,17 @@ def _listed_once(
     """The ids and numbers of Candidates, without duplicates."""
     columns = _by_mode(table, over, mode_of, "candidates")
     numbers = _numbers(columns, nodes, "candidates")
-    ids = _listed(columns[over])
+    ids = _plain(columns[over])
     if any(len(column) != len(ids) for column in given.values()):
         raise EntryError("columns of candidates differ in length")
-    if len(first := _first_places(ids)) < len(ids):
+    keys = keys_of(ids)
+    if len(first := _first_places(keys)) < len(ids):
         if given:
-            place = next(place for place, raw in enumerate(ids) if first[raw] != place)
+            place = next(place for place, key in enumerate(keys) if first[key] != place)
             remedy = "keep one row for each"
             raise EntryError(f"candidate {ids[place]!r:.40} is listed twice", place, remedy=remedy)
-        _check_repeated(ids, {mode: _listed(columns[mode]) for mode in columns if mode != over}, first)
+        others = {mode: _plain(columns[mode]) for mode in columns if mode != over}
+        _check_repeated(ids, others, [first[key] for key in keys])
         kept = np.array(sorted(first.values()))
         ids, numbers = [ids[place] for place in kept], {mode: each[kept] for mode, each in numbers.items()}
     return ids, numbers
@@ -110,15 +112,15 @@ class Excluded:
                 f"exclude can name the ranked mode and modes that are given, not mode {strange[0]}"
             )
         _numbers(columns, nodes, "exclude")  # only to check the ids
-        self._of: dict[tuple[Any, ...], list[Any]] = {}
-        ids = _listed(columns[over]) if columns else []
-        others = [_listed(columns[mode]) for mode in self.modes]
+        self._of: dict[Any, list[Any]] = {}
+        ids = _plain(columns[over]) if columns else []
+        others = [_plain(columns[mode]) for mode in self.modes]
         for raw, *key in zip(ids, *others, strict=True):
-            self._of.setdefault(tuple(key), []).append(raw)
+            self._of.setdefault(key_of(tuple(key)), []).append(raw)
 
     def of(self, ids: Mapping[int, Any]) -> list[Any]:
         """The ids excluded for the given ids, which are by mode."""
-        return self._of.get(tuple(ids[mode] for mode in self.modes), [])
+        return self._of.get(key_of(tuple(_plain([ids[mode] for mode in self.modes]))), [])
 
 
 def given_columns(table: Any, mode_of: Modes) -> dict[int, list[Any]]:
@@ -162,23 +164,30 @@ def _numbers(
 
 
 def _listed(column: Column) -> list[Any]:
-    """Raw ids as Python objects."""
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def _first_places(ids: Sequence[Any]) -> dict[Any, int]:
+def _plain(column: Column) -> list[Any]:
+    """Raw ids as plain Python objects."""
+    return _listed(checked_ids(column))
+
+
+def _first_places(keys: Sequence[Any]) -> dict[Any, int]:
     first: dict[Any, int] = {}
-    for place, raw in enumerate(ids):
-        first.setdefault(raw, place)
+    for place, key in enumerate(keys):
+        first.setdefault(key, place)
     return first
 
 
-def _check_repeated(ids: list[Any], others: dict[int, list[Any]], first: dict[Any, int]) -> None:
-    """EntryError if a candidate is listed twice with different ids in the `others` modes."""
-    for place, raw in enumerate(ids):
+def _check_repeated(ids: list[Any], others: dict[int, list[Any]], first: Sequence[int]) -> None:
+    """EntryError if a candidate is listed twice with different ids in the `others` modes.
+
+    first: where each candidate was listed first
+    """
+    for place, (raw, before) in enumerate(zip(ids, first, strict=True)):
         for mode, column in others.items():
-            if column[place] != column[first[raw]]:
+            if column[place] != column[before]:
                 reason = (
-                    f"candidate {raw!r:.40} has two ids: {column[first[raw]]!r:.40} and {column[place]!r:.40}"
+                    f"candidate {raw!r:.40} has two ids: {column[before]!r:.40} and {column[place]!r:.40}"
                 )
                 raise EntryError(reason, place, column=mode)

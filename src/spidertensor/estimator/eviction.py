@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.ids import BLOCK, NodeIndex
+from spidertensor.estimator.ids import BLOCK, NodeIndex, id_of_key, key_of, keys_of
 from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.parameters import Model
 from spidertensor.method import Batch, Update, joined
@@ -38,7 +38,7 @@ class BoundedIndex(NodeIndex):
         super().__init__()
         self._numbers: OrderedDict[Any, int] = OrderedDict()  # pyright: ignore[reportIncompatibleVariableOverride]
         self._limit = limit
-        # New ids of the latest call: entry, number, the evicted id that had that number (or None), new id
+        # New ids of the latest call: entry, number, the key that had that number before (or None), new key
         self._new: list[tuple[int, int, Any, Any]] = []
 
     @property
@@ -48,8 +48,8 @@ class BoundedIndex(NodeIndex):
     @property
     def ids(self) -> list[Any]:
         ids: list[Any] = [None] * len(self)
-        for raw, number in self._numbers.items():
-            ids[number] = raw
+        for key, number in self._numbers.items():
+            ids[number] = id_of_key(key)
         return ids
 
     def truncate(self, n: int) -> None:
@@ -76,7 +76,7 @@ class BoundedIndex(NodeIndex):
         moved = dict(zip(kept, range(len(kept)), strict=True))
         twin = BoundedIndex(self._limit)
         twin.evicted = self.evicted
-        items = ((raw, moved[number]) for raw, number in self._numbers.items() if number in moved)
+        items = ((key, moved[number]) for key, number in self._numbers.items() if number in moved)
         twin._numbers = OrderedDict(items)
         return twin
 
@@ -101,7 +101,7 @@ class BoundedIndex(NodeIndex):
             raise ValueError("the number of evicted nodes is not a count")
         index = cls(limit)
         index.evicted = int(evicted)
-        index._numbers = OrderedDict((ids[number], number) for number in order.tolist())
+        index._numbers = OrderedDict((key_of(ids[number]), number) for number in order.tolist())
         return index
 
     def _map(self, ids: Column, *, add: bool) -> NDArray[np.int64]:
@@ -110,33 +110,33 @@ class BoundedIndex(NodeIndex):
         numbers = np.empty(len(ids), np.int64)
         for start in range(0, len(ids), BLOCK):
             block = ids[start : start + BLOCK]
-            block = block.tolist() if isinstance(block, np.ndarray) else block
+            block = block.tolist() if isinstance(block, np.ndarray) else keys_of(block)
             found = self._see(block, start) if add else self._ask_dict(block, add=False)
             numbers[start : start + len(block)] = found
         return numbers
 
-    def _see(self, ids: Sequence[Any], start: int) -> list[int]:
+    def _see(self, keys: Sequence[Any], start: int) -> list[int]:
         """The numbers of the ids of a call from entry `start` on, adding new ids and updating recency."""
         get, move_to_end = self._numbers.get, self._numbers.move_to_end
         numbers = []
-        for raw in ids:
-            number = get(raw)
+        for key in keys:
+            number = get(key)
             if number is None:
-                number = self._admit(raw, start + len(numbers))
+                number = self._admit(key, start + len(numbers))
             else:
-                move_to_end(raw)
+                move_to_end(key)
             numbers.append(number)
         return numbers
 
-    def _admit(self, raw: Any, place: int) -> int:
+    def _admit(self, key: Any, place: int) -> int:
         known, old = self._numbers, None
         if len(known) < self._limit:
             number = len(known)
         else:
             old, number = known.popitem(last=False)
             self.evicted += 1
-        known[raw] = number
-        self._new.append((place, number, old, raw))
+        known[key] = number
+        self._new.append((place, number, old, key))
         return number
 
 

@@ -7,6 +7,8 @@ Python: 1, 1.0 and True are one node, which keeps the id that came first.
 The number of a node is its row in the arrays of a state. In errors, "row" means a row of the input.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +42,58 @@ _READ = {"int": int, "float": float, "bool": _BOOLS.__getitem__, "str": str, "by
 _WRITE = {int: hex, float: float.hex, bytes: bytes.hex}  # str and bool are JSON already
 
 
+class _Wide:
+    """The key of an id whose hash anyone can compute and make collide: an integer beyond 64 bits or a tuple.
+
+    Python hashes numbers modulo 2**61 - 1, so a thousand chosen integers can share one hash and a dict of
+    them takes quadratic time. Hashes of texts have a secret that is drawn anew in every process.
+    """
+
+    __slots__ = ("_hash", "raw")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._hash = hash(_text(raw))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Wide) and self.raw == other.raw
+
+    def __reduce__(self) -> tuple[type[_Wide], tuple[Any]]:  # another process has another secret
+        return _Wide, (self.raw,)
+
+
+def _text(raw: Any) -> str:
+    """A text that is the same for equal ids, as 1, 1.0 and True are."""
+    if type(raw) is tuple:
+        return f"({','.join(map(_text, raw))})"
+    if type(raw) is bool or (type(raw) is float and raw.is_integer()):
+        raw = int(raw)
+    return hex(raw) if type(raw) is int else repr(raw)
+
+
+_HASHED_WELL = frozenset({str, bytes, bool})
+
+
+def key_of(raw: Any) -> Any:
+    """What stands for a checked id in a dict."""
+    if type(raw) is tuple or (type(raw) in (int, float) and not -(2**63) <= raw < 2**63):
+        return _Wide(raw)
+    return raw
+
+
+def keys_of(ids: Sequence[Any]) -> Sequence[Any]:
+    return ids if _HASHED_WELL.issuperset(map(type, ids)) else list(map(key_of, ids))
+
+
+def id_of_key(key: Any) -> Any:
+    return key.raw if type(key) is _Wide else key
+
+
 class _Numbers(dict[Any, int]):
-    """id -> number. Subscripting adds an unseen id, and runs in C for a known one; `get` never adds."""
+    """key of an id -> number. Subscripting adds an unseen id and runs in C for a known one; `get` adds none."""
 
     def __missing__(self, raw: Any) -> int:
         self[raw] = number = len(self)
@@ -69,12 +121,12 @@ class NodeIndex:
     @property
     def ids(self) -> list[Any]:
         """The raw ids in order of their numbers."""
-        return list(self._numbers)
+        return list(map(id_of_key, self._numbers))
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Sorted type names of the ids: bool, bytes, float, int, str, tuple."""
-        return tuple(sorted(kind.__name__ for kind in set(map(type, self._numbers))))
+        return tuple(sorted(kind.__name__ for kind in set(map(type, self.ids))))
 
     def find(self, ids: Column) -> NDArray[np.int64]:
         """The number of each id, -1 for unseen ids. Adds nothing."""
@@ -90,7 +142,7 @@ class NodeIndex:
 
     def number_of(self, checked: Any) -> int:
         """The number of one id that has passed `checked_ids`; -1 if it is unseen."""
-        return self._numbers.get(checked, -1)
+        return self._numbers.get(key_of(checked), -1)
 
     def truncate(self, n: int) -> None:
         """Remove all nodes but the first n: undoes `find_or_add` when a later step fails."""
@@ -98,13 +150,13 @@ class NodeIndex:
             self._numbers.popitem()
         self._table[self._table >= n] = -1
 
-    def without(self, numbers: set[int]) -> "NodeIndex":
+    def without(self, numbers: set[int]) -> NodeIndex:
         """A copy without the nodes with these numbers; the others are renumbered in the same order."""
         twin = NodeIndex()
         twin.find_or_add([raw for number, raw in enumerate(self.ids) if number not in numbers])
         return twin
 
-    def reordered(self, order: NDArray[np.int64]) -> "NodeIndex":
+    def reordered(self, order: NDArray[np.int64]) -> NodeIndex:
         """A copy whose number n is number order[n] of this one."""
         twin, ids = NodeIndex(), self.ids
         twin.find_or_add([ids[number] for number in order.tolist()])
@@ -125,9 +177,9 @@ class NodeIndex:
                     raw = read(text)
                 except (ValueError, KeyError):
                     continue
-                if raw in self._numbers:
+                if self.number_of(raw) >= 0:
                     return raw
-        tuples = (raw for raw in self._numbers if type(raw) is tuple) if "tuple" in kinds else ()
+        tuples = (raw for raw in self.ids if type(raw) is tuple) if "tuple" in kinds else ()
         return next((raw for raw in tuples if str(raw) == text), text)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -143,7 +195,7 @@ class NodeIndex:
         return {"json": np.frombuffer(_encode(text), dtype=np.uint8)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "NodeIndex":
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NodeIndex:
         """The inverse of `to_arrays`. ValueError for anything it does not write."""
         index = cls()
         try:
@@ -160,7 +212,7 @@ class NodeIndex:
     def _map(self, ids: Column, *, add: bool) -> NDArray[np.int64]:
         """The numbers of ids that have passed `checked_ids`."""
         if not isinstance(ids, np.ndarray):
-            return self._ask_dict(ids, add=add)
+            return self._ask_dict(keys_of(ids), add=add)
         if len(ids) <= BLOCK:
             return self._map_ints(ids, add=add)
         blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
@@ -178,9 +230,9 @@ class NodeIndex:
                 self._tabulate(asked, answer)
         return numbers
 
-    def _ask_dict(self, ids: Sequence[Any], *, add: bool) -> NDArray[np.int64]:
-        numbers = map(self._numbers.__getitem__, ids) if add else map(self._numbers.get, ids, repeat(-1))
-        return np.fromiter(numbers, np.int64, len(ids))
+    def _ask_dict(self, keys: Sequence[Any], *, add: bool) -> NDArray[np.int64]:
+        numbers = map(self._numbers.__getitem__, keys) if add else map(self._numbers.get, keys, repeat(-1))
+        return np.fromiter(numbers, np.int64, len(keys))
 
     def _tabulate(self, ids: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         slots = max(FEWEST_SLOTS, SLOTS_PER_NODE * len(self._numbers))
@@ -197,15 +249,18 @@ class NodeIndex:
 
 
 def plain_numbers(nodes: Sequence[NodeIndex], ids: Any) -> list[int] | None:
-    """The numbers of one entry's ids, -1 for unseen ids. None if anything needs conversion or checking, which
-    `to_index` does."""
+    """The numbers of one entry's ids, -1 for unseen ids. None if anything needs conversion, checking or a key
+    of its own, which `to_index` does."""
     if type(ids) not in _ROWS or len(ids) != len(nodes):
         return None
     numbers = []
     for mode, raw in zip(nodes, ids):  # noqa: B905 (equal lengths; strict is slower)
         if type(raw) not in _PLAIN:
             return None
-        numbers.append(mode._numbers.get(raw, -1))
+        number = mode._numbers.get(raw, -1)
+        if number < 0 and key_of(raw) is not raw:
+            return None
+        numbers.append(number)
     return numbers
 
 

@@ -7,7 +7,6 @@ lines are not rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from spidertensor.faults import EntryError, Fault
 from spidertensor.service.arrow_stream import read_arrow
 from spidertensor.service.cells import cells_of
 from spidertensor.service.errors import MAX_VALUE_CHARS, ServiceError
+from spidertensor.service.exact_json import exact, lossy
 from spidertensor.sources.columns import Wrong, is_text, to_ids, to_numbers
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -86,12 +86,10 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
         rows = np.arange(n)
     else:
         objects, rows, n, bad = _objects(body, media_type, wanted)
-        raw = [[each.get(name) for each in objects] for name in wanted.columns]
-        if any(_lossy(column) for column in raw[: len(wanted.modes)]):
-            objects, rows, n, bad = _objects(body, media_type, wanted, json.loads)
-            raw = [[each.get(name) for each in objects] for name in wanted.columns]
-        there = {name for each in objects for name in each} if wanted.attributes else set()
-        others = {name: [each.get(name) for each in objects] for name in wanted.attributes if name in there}
+        raw, others = _columns(objects, wanted)
+        if any(map(lossy, [*raw[: len(wanted.modes)], *others.values()])):
+            objects, rows, n, bad = _objects(body, media_type, wanted, exact)
+            raw, others = _columns(objects, wanted)
     wrong: dict[int, Fault] = {}
     columns = []
     for name, column in zip(wanted.modes, raw, strict=False):
@@ -157,9 +155,11 @@ def check_rows(n: int, limit: int) -> None:
         raise ServiceError(413, "too many rows", f"{n:,} rows in one request", remedy=remedy)
 
 
-def _lossy(column: list[Any]) -> bool:
-    """Whether orjson may have turned integers beyond 64 bits into floats, making different ids equal."""
-    return any(isinstance(raw, float) and abs(raw) >= 2**63 for raw in column)
+def _columns(objects: list[dict[str, Any]], wanted: Wanted) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """The columns of ids and values, and by name the attributes that are there."""
+    there = {name for each in objects for name in each} if wanted.attributes else set()
+    others = {name: [each.get(name) for each in objects] for name in wanted.attributes if name in there}
+    return [[each.get(name) for each in objects] for name in wanted.columns], others
 
 
 def _ids(column: Any) -> tuple[NDArray[Any], Wrong]:

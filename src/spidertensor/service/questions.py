@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import orjson
-
 from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.recommend import BEST, EXPLORE
@@ -16,6 +14,7 @@ from spidertensor.learner.warned import warned
 from spidertensor.service.attributes import bad_cells
 from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError, as_notes
+from spidertensor.service.exact_json import exact
 from spidertensor.service.replies import id_of
 
 Remember: TypeAlias = Callable[[Forecast], list[str]]
@@ -93,8 +92,8 @@ def wrong(column: str, reason: str, value: Any = None) -> ServiceError:
 def asked_of(body: bytes, default: dict[str, Any]) -> dict[str, Any]:
     """Parse a question: a JSON object with some of the fields of `default`."""
     try:
-        wanted = orjson.loads(body)
-    except ValueError as error:
+        wanted = exact(body)
+    except (ValueError, RecursionError) as error:
         raise ServiceError(400, "not json", f"the body is not JSON: {error}") from None
     if not isinstance(wanted, dict):
         raise ServiceError(400, "not an object", "the body is not a JSON object")
