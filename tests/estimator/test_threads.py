@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import pickle
+import signal
 import threading
 import time
 
@@ -16,6 +18,7 @@ import spidertensor
 from spidertensor import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.groups import GROUP_OF
 from spidertensor.estimator.old_names import OldMethods
+from spidertensor.spider.quick_means import one_blas_thread
 
 SMALL = {"rank": 2, "hidden": (4,), "batch_size": 16, "multilinear": 2, "committee": 2}
 BOTH = pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
@@ -181,3 +184,40 @@ def test_every_copy_has_a_lock_of_its_own(kind):
             pass  # does not call the one above
 
     assert Mine()._lock is not model._lock
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_never_waits_for_a_thread_of_its_parent():
+    """The model that a thread was in says what is wrong, another one works."""
+    X, y = growing(SpiderRegressor, 50)
+    busy, free = (SpiderRegressor(**SMALL).fit(X, y) for _ in range(2))
+    expected, inside, leave = free.recommend({0: 3}, 1), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with busy._lock, one_blas_thread():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(60)
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        signal.alarm(30)  # ends a child that hangs
+        try:
+            said = "nothing"
+            try:
+                busy.predict(X)
+            except RuntimeError as error:
+                said = str(error)
+            os.write(writing, f"{free.recommend({0: 3}, 1) == expected} {said}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    told = os.read(reading, 1000).decode()
+    os.close(reading)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert told.startswith("True this process was forked while another thread")
+    busy.predict(X)

@@ -93,7 +93,7 @@ def id_of_key(key: Any) -> Any:
 
 
 class _Numbers(dict[Any, int]):
-    """key of an id -> number. Subscripting adds an unseen id and runs in C for a known one; `get` adds none."""
+    """Number by key. Subscripting adds an unseen key and runs in C for a known one; `get` never adds."""
 
     def __missing__(self, raw: Any) -> int:
         self[raw] = number = len(self)

@@ -6,6 +6,7 @@ random draw.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,19 @@ def one_blas_thread() -> Iterator[None]:
             _limited.pop()
             if len(_limited) == 1:
                 _limited.pop().restore_original_limits()
+
+
+def _after_fork() -> None:
+    """A thread inside `one_blas_thread` is not in the child, and would never leave it."""
+    global _lock
+    _lock = threading.Lock()
+    if _limited:
+        _limited[0].restore_original_limits()
+        _limited.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _relu(a: Floats) -> Floats:
