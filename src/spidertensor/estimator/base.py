@@ -332,6 +332,17 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         with deferred_interrupts():
             return self._learn(fitted, columns, value, said)
 
+    def _untaught(self, ids: Any) -> Self:
+        """A copy of an estimator that has learned nothing, which predicts entries with the modes of this one
+        from the prior."""
+        copied = type(self)(**self.get_params(deep=False))
+        copied._described, copied.random_state = copy.deepcopy((self._described, self.random_state))
+        if copied.random_state is None:
+            copied.random_state = 0  # predicting draws nothing from the global generator
+        columns = copied._columns(one_entry.as_rows(ids))
+        copied._keep_learned(copied._start(columns, np.zeros(1), provisional=True), columns)
+        return copied
+
     def _learn(
         self, fitted: Fitted, columns: Columns, value: NDArray[np.float64], said: Said | None
     ) -> Numbered:
@@ -445,8 +456,10 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         return index, bags
 
     def _predict_one(self, ids: Any) -> tuple[float, float, float]:
-        """mean, var and noise of one entry, as in predict_parts."""
-        fitted = self._fitted()
+        """mean, var and noise of one entry, as in predict_parts; before the first entry, from the prior."""
+        if self._learned is None:
+            return self._untaught(ids)._predict_one(ids)
+        fitted = self._learned
         if type(ids) is not tuple and self._schema is None:
             names = getattr(self, "feature_names_in_", None)
             ids = one_entry.as_row(ids, names, learned=self._learned is not None)

@@ -165,10 +165,14 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     def predict_one(self, ids: Any) -> EntryProbability:
         """The more probable label and the probability of the positive one, for one entry.
 
-        Same as `predict` and `predict_proba`, but several times faster. ids: see learn_one
+        Same as `predict` and `predict_proba`, but several times faster. Before the first entry it answers
+        from the prior, with None as the label. ids: see learn_one
         """
         mean, var, _ = self._predict_one(ids)
-        t, both = mean / math.sqrt(1 + var), labels.in_order(self._classes())
+        t = mean / math.sqrt(1 + var)
+        if self._learned is None:  # which labels there are is not known yet
+            return EntryProbability(None, float(ndtr(t)))
+        both = labels.in_order(self._classes())
         second_probability = float(ndtr(t if both[1] == self.positive_ else -t))
         return EntryProbability(both[second_probability > 0.5], float(ndtr(t)))
 

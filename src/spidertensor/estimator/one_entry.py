@@ -70,9 +70,10 @@ class EntryPrediction(NamedTuple):
 
 
 class EntryProbability(NamedTuple):
-    """The more probable label, and the probability of the positive label (1 if the labels are 0 and 1)."""
+    """The more probable label, and the probability of the positive label (1 if the labels are 0 and 1). The
+    label is None before the first entry is learned."""
 
-    label: Label
+    label: Label | None
     probability: float
 
 

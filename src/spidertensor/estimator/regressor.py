@@ -122,6 +122,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     def predict_one(self, ids: Any) -> EntryPrediction:
         """Predicted mean and standard deviation for one entry. Same as `predict`, but several times faster.
 
+        Before the first entry it answers from the prior: about 0, or the shift of `scaling`.
+
         ids: see learn_one; unseen ids are predicted from the prior
         """
         mean, var, noise = self._predict_one(ids)
