@@ -134,7 +134,9 @@ def test_a_row_without_an_id_and_with_a_bad_value_is_bad(folder):
 def test_a_model_keeps_what_a_missing_id_is(folder, spider, fails):
     table = [(u, "" if i % 7 == 0 else m, r) for i, (u, m, r) in enumerate(rows())]
     (folder / "a.csv").write_text(text_of(table[:300]))
-    assert "movie is missing" in fails("fit", "a.csv", *FIT)
+    assert "movie is missing (to skip rows without an id, use --missing-id skip" in fails(
+        "fit", "a.csv", *FIT
+    )
     spider("fit", "a.csv", *FIT, "--missing-id", "own")
     (folder / "a.csv").write_text(text_of(table))
     spider("fit", "a.csv", "--resume", "--quiet")

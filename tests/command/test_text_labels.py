@@ -108,6 +108,7 @@ def test_a_file_with_one_of_the_labels_only(spider):
 def test_what_to_do_about_text_labels_is_said(fails, spider):
     Path("a.csv").write_text(csv_text(named(["no", "yes"])))
     assert "for labels other than 0 and 1, use --labels no,yes" in fails("fit", "a.csv", *BINARY)
+    assert "use --binary --labels no,yes (the positive one last)" in fails("fit", "a.csv", *FIT)
     assert "--labels is for --binary" in fails("fit", "a.csv", *FIT, "--labels", "no,yes")
     for wrong in ("yes", "no,yes,maybe", "yes,yes", ""):
         assert "--labels takes two different labels" in fails("fit", "a.csv", *BINARY, "--labels", wrong)

@@ -48,6 +48,7 @@ def test_equal_labels_are_noted_with_the_way_out(label, other):
     assert note.kind == "one value"
     assert f"all 30 values are {label}" in note.reason
     assert other in note.remedy
+    assert ("events" in note.remedy) == (label == 1)
 
 
 def test_equal_values_of_a_stream_are_noted_once_after_a_thousand():
@@ -190,7 +191,7 @@ def test_new_ids_are_no_note_until_they_are_many():
     half = [(user + 1_000 * (row % 2), 250) for row, user in enumerate(X[:40, 0].tolist())]
     assert noted(lambda: model.predict(half)) == []
     (note,) = noted(lambda: model.predict([(user, 250) for user in range(1_000, 1_010)]))
-    assert note.remedy == "check their type, and the order of the columns"
+    assert note.remedy == "unless they are new, check their type, and the order of the columns"
 
 
 def test_integers_that_another_mode_knows_may_well_be_new():
@@ -399,3 +400,16 @@ def test_entries_that_come_sorted_by_a_mode_are_noted_if_they_are_learned_once(m
     assert kinds(lambda: SpiderRegressor(passes=1, **SMALL).fit(X, y)) == []
     hours = np.column_stack([X[:, 0], np.arange(2_000) // 10 % 20])  # groups that come again
     assert kinds(lambda: SpiderRegressor(passes=1, **SMALL).fit(hours, y)) == []
+
+
+def test_new_ids_that_are_described_are_meant_and_numbers_as_ids_are_not(tmp_path):
+    rng = np.random.default_rng(0)
+    ages = {"user": [f"u{n}" for n in range(60)], "age": rng.integers(18, 60, 60).tolist()}
+    films = [f"f{n}" for n in rng.integers(9, size=60)]
+    model = SpiderRegressor(modes={"user": ["age"], "film": []}, scaling=(0.0, 1.0), passes=1, **SMALL)
+    model.fit({**ages, "film": films}, rng.normal(size=60))
+    cold = {"user": [f"new{n}" for n in range(20)], "age": [30] * 20, "film": films[:20]}
+    assert noted(lambda: model.predict(cold)) == []
+    (note,) = noted(lambda: model.predict({**cold, "film": [0.5 + n / 7 for n in range(20)]}))
+    assert "never learned" in note.reason
+    assert 'Number("film")' in note.remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, time, timedelta
 
 import numpy as np
@@ -90,3 +91,24 @@ def test_one_mode_is_a_mean_of_each_id():
     assert np.abs(mean - means).max() < 0.5
     best = model.recommend({}, 0, n=3)
     assert [each.id for each in best] == np.argsort(-means)[:3].tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda model: model.predict([("a", datetime(2020, 1, 1))]), 'Context(Calendar("time"))'),
+        (
+            lambda model: model.predict(pd.DataFrame({"user": ["a"], "day": [date(2020, 1, 1)]})),
+            "convert to str",
+        ),
+        (lambda model: model.predict([("a", timedelta(1))]), "cannot be an id: convert to str"),
+        (lambda model: model.fit(X, "stars"), "y=X['stars']"),
+        (lambda model: model.recommend({}, over=1), "each once: '0' missing"),
+        (lambda model: model.recommend({0: "a", 1: 2}, over=1), "each once: '1' not to be given"),
+    ],
+)
+def test_a_refusal_says_what_to_write_instead(call, words):
+    model = SpiderRegressor(scaling=(0.0, 1.0), **SMALL)
+    model.partial_fit(X, [1.0, 2.0])
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call(model)

@@ -99,7 +99,8 @@ def files(folder: Path) -> set[str]:
 @pytest.mark.slow
 def test_a_change_in_a_called_file_is_seen_and_old_files_go(install):
     first, compiled_first, log = install.run()
-    assert (first, log) == (-1.2655, [f"INFO {NOTICE}, about 15 s"])
+    assert (first, log[0]) == (-1.2655, f"INFO {NOTICE}, about 15 s")
+    assert all(re.fullmatch(r"INFO compiled in \d+ s", each) for each in log[1:])  # on a slow machine
     assert compiled_first > 0
     assert install.run() == (first, 0, [])  # and without a change nothing is compiled again
     before = files(install.package)

@@ -40,6 +40,19 @@ Rejects = Annotated[
 ]
 
 
+SKIP = " (to skip bad rows, use --on-bad skip or file)"
+
+
+def remedy(bad: Sequence[BadRow], ids: Sequence[str]) -> str:
+    """What to do about the first bad row. ids: the columns of ids"""
+    if bad and any(bad[0].reason == f"{name} is missing" for name in ids):
+        return (
+            " (to skip rows without an id, use --missing-id skip; to learn all of them as one id, "
+            "--missing-id own)"
+        )
+    return SKIP
+
+
 class BadRows:
     """Applies the --on-bad policy. The rejects file stays untouched until the first chunk has been read."""
 
@@ -68,15 +81,21 @@ class BadRows:
         if not self._ready:
             self._kept()  # fails if the file contains anything else
 
-    def take(self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None = None) -> None:
-        """Handle the bad rows of a chunk. place: maps a message number to its location in the broker"""
+    def take(
+        self, bad: Sequence[BadRow], place: Callable[[int], str | None] | None = None, remedy: str = SKIP
+    ) -> None:
+        """Handle the bad rows of a chunk.
+
+        place:  maps a message number to its location in the broker
+        remedy: what to do instead of stopping here
+        """
         if not self._ready:
             self._prepare()
             self._ready = True
         if not bad:
             return
         if self.policy == OnBad.RAISE:
-            refuse(self.source, bad, " (to skip bad rows, use --on-bad skip or file)")
+            refuse(self.source, bad, remedy)
         records = self.records(bad, place)
         if self._letters is not None:
             self._letters.send(records)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spidertensor.cli import bad_rows, evaluated, files, options, output, program, ranked_events
-from spidertensor.cli.bad_rows import BadRows, OnBad
+from spidertensor.cli.bad_rows import BadRows, OnBad, remedy
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.evaluate_run import Protocol, Timing, plan_of, rows_of
 
@@ -349,7 +349,8 @@ def _own_file(
     with output.bar(f"reading {source.name}") as progress:
         loaded = load_file(
             source, names, value, likelihood, time=timing.time, known_at=timing.known_at,
-            on_bad=rejected.take, progress=progress, missing=missing, bins=bins, events_over=over,
+            on_bad=lambda bad: rejected.take(bad, remedy=remedy(bad, names)),
+            progress=progress, missing=missing, bins=bins, events_over=over,
             schema=schema, described=described,
         )  # fmt: skip
     return loaded, {

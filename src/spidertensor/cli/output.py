@@ -165,7 +165,8 @@ def settings_text(settings: dict[str, Any]) -> str:
 
 def evidence(per_entry: float, model: Any) -> str:
     """Log evidence as text; for events, it includes their draws."""
-    return f"{per_entry:.4f} per {'event and its draws' if model.learns_events else 'entry'}"
+    each = "event and its draws" if model.learns_events else "entry"
+    return f"{per_entry:.4f} per {each} (log density of the value, predicted before it; higher is better)"
 
 
 def counts_of(model: Any) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def pairs_of_counts(record: dict[str, Any]) -> list[tuple[str, str]]:
     phrases = {
         "clipped": ("entry", "entries", "with a clipped residual"),
         "refused": ("entry", "entries", "whose values could not be learned"),
-        "rejected": ("update", "updates", "of single elements"),
+        "rejected": ("update", "updates", "of single elements, which would have made a variance negative"),
     }
     pairs = []
     for name, (one, many, what) in phrases.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spidertensor.cli import bad_rows, files, options, output, writers
-from spidertensor.cli.bad_rows import BadRows, OnBad
+from spidertensor.cli.bad_rows import BadRows, OnBad, remedy
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.notes import Notes
 
@@ -107,7 +107,7 @@ def predict(
             if (known := estimator._fitted().columns) is not None:
                 chunk = without_refused(chunk, known, names)
             records = chunk.records
-            rejected.take(chunk.bad)
+            rejected.take(chunk.bad, remedy=remedy(chunk.bad, names))
             skipped += chunk.skipped
             if len(chunk.rows):
                 ids = Columns(chunk.columns, tuple(own) if wanted else None, chunk.attributes)

@@ -154,7 +154,7 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
         *([] if noise is None else [model.likelihood_.noise_in_words(noise)]),
         ("evidence", output.evidence(record["log_evidence"], model)),
         ("score", score),
-        *([("floors", _floors(record["floors"]))] if now else []),
+        *([("floors", f"simple guesses to beat: {_floors(record['floors'])}")] if now else []),
         *_last_part(record),
         *_coverage(record["coverage_90"]),
         *output.pairs_of_history(record["history"], record["metric"]),

@@ -191,6 +191,9 @@ def _numbers(y: Any, n: int) -> NDArray[np.float64]:
 
 def one_column(y: Any, n: int) -> NDArray[Any]:
     """y as n bools or numbers, or as objects if it has anything else."""
+    if isinstance(y, str):
+        reason = f"y must be the values, not the name of their column, {y!r:.80}"
+        raise EntryError(reason, remedy=f"write y=X[{y!r:.80}], and leave that column out of X")
     if y is None:
         raise EntryError("learning requires y to be passed, but the target y is None")
     if isinstance(y, np.ma.MaskedArray):
@@ -318,10 +321,16 @@ def _frame_columns(series: dict[str, Any], names: Sequence[str] | None) -> Colum
     return Columns(found, wanted)
 
 
+_TIMES = ("date", "timestamp")  # how the names of their types begin
+
+
 def no_id(what: str, value: Any = None, noun: str = "id") -> EntryError:
     """noun: what it should have been, an id or a value"""
     reason = f"{what} cannot be {'an' if noun == 'id' else 'a'} {noun}"
-    return EntryError(reason, kind="id", value=value, remedy="convert to str or int first")
+    remedy = "convert to str or int first"
+    if noun == "id" and what.lower().startswith(_TIMES):  # as str, every instant would be a node of its own
+        remedy = f'for a time write modes={{..., "when": Context(Calendar("time"))}}; else {remedy}'
+    return EntryError(reason, kind="id", value=value, remedy=remedy)
 
 
 # These messages begin with the wording of scikit-learn, which its users know and its checks match.

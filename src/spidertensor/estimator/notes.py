@@ -171,7 +171,8 @@ class Notes:
     ) -> None:
         """Warn if most ids of a prediction are unseen; parameters as in unseen.note."""
         if "unseen" not in self._given:
-            warning = unseen.note(fitted.nodes, columns, numbers, names)
+            described = {each.mode for each in fitted.columns.columns} if fitted.columns else ()
+            warning = unseen.note(fitted.nodes, columns, numbers, names, described)
             if warning is not None:
                 self._give(warning)
 
@@ -183,7 +184,9 @@ class Notes:
             return
         remedies = {
             0.0: "add entries of other values, such as 1 for what did happen",
-            1.0: "add entries of other values, such as 0 for what did not happen",
+            1.0: "if they are events, learn them without values (SpiderClassifier(negatives=8), spider fit "
+            "--events), which draws what did not happen; or add entries of other values, such as "
+            "0 for what did not happen",
         }
         reason = f"all {self._entries:,} values are {self._first:g}, so there is nothing to learn from them"
         remedy = remedies.get(self._first, "add entries of other values")

@@ -35,14 +35,15 @@ def note(nodes: Sequence[NodeIndex], entries: int, names: Sequence[str] | None) 
     """A warning about the first mode whose ids are numbers or times, else None. entries: learned so far"""
     for mode, own in enumerate(nodes):
         ids = own.ids[:SAMPLE]
-        kind = _kind(ids, len(own) / max(entries, 1), entries) if len(ids) >= FEWEST_DIFFERENT else None
+        kind = kind_of(ids, len(own) / max(entries, 1), entries) if len(ids) >= FEWEST_DIFFERENT else None
         if kind is not None:
             column = mode if names is None else names[mode]
-            return _warning(kind, ids[len(ids) // 2], column)
+            return warning(kind, ids[len(ids) // 2], column)
     return None
 
 
-def _kind(ids: list[Any], share_new: float, entries: int) -> str | None:
+def kind_of(ids: list[Any], share_new: float, entries: int) -> str | None:
+    """ "number" or "time" if the ids are rather that; None if not, or if the entries are too few to say."""
     kinds = set(map(type, ids))
     if kinds <= {int, float}:
         broken = np.mean([not float(each).is_integer() for each in ids])
@@ -74,7 +75,7 @@ def _kind_of_whole(ids: NDArray[np.int64], share_new: float) -> str | None:
     return "number" if low >= 0 and most > SPREAD * max(tenth, 1) else None
 
 
-def _warning(kind: str, example: Any, column: str | int) -> SpiderWarning:
+def warning(kind: str, example: Any, column: str | int) -> SpiderWarning:
     name = f'"{column}"' if isinstance(column, str) else '"price"' if kind == "number" else '"time"'
     written = f"Number({name})" if kind == "number" else f"Calendar({name})"
     shared = "close numbers share" if kind == "number" else "hours and weekdays share"

@@ -8,7 +8,7 @@ If there are many, fast bounds first rule out most of them (quick_scores.py); th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -48,14 +48,20 @@ class Recommendation(NamedTuple):
     high: float | None = None
 
 
-def check_modes(fitted: Fitted, given: Mapping[int, Any], candidates: Candidates) -> None:
+def check_modes(
+    fitted: Fitted, given: Mapping[int, Any], candidates: Candidates, names: Sequence[str]
+) -> None:
     """ValueError unless `given` and the candidates together have every mode once."""
     every = sorted([*given, *candidates.numbers])
     with_id = range(len(fitted.nodes))
     if fitted.columns is not None:
         with_id = [mode for mode, each in enumerate(fitted.columns.schema.modes) if each.has_id]
     if every != list(with_id):
-        raise ValueError("given must name every mode except the ranked one, each once")
+        missing = [repr(names[mode]) for mode in with_id if mode not in every]
+        extra = [repr(names[mode]) for mode in given if mode in candidates.numbers or mode not in with_id]
+        wrong = [f"{', '.join(missing)} missing"] if missing else []
+        wrong += [f"{', '.join(extra)} not to be given"] if extra else []
+        raise ValueError(f"given must name every mode except the ranked one, each once: {'; '.join(wrong)}")
 
 
 def best_nodes(

@@ -92,7 +92,7 @@ class Recommender(Known, Noting):
             reason = "the mode of remember_seen must be given, not among the candidates"
             raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
-        check_modes(fitted, columns, ranked)
+        check_modes(fitted, columns, ranked, self.mode_names_)
         rng = np.random.default_rng(seed)
         interval = None if coverage is None else (coverage, calibration)
         options: dict[str, Any] = {"n": n, "explore": explore, "best": best, "rng": rng}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator import number_ids
 from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.parameters import plain
@@ -39,10 +40,12 @@ def note(
     columns: Mapping[int, Column],
     numbers: Mapping[int, NDArray[np.int64]],
     names: Sequence[str] | None,
+    described: Collection[int] = (),
 ) -> SpiderWarning | None:
     """A warning if most ids of a mode are unseen and that is no coincidence, else None.
 
     columns, numbers: by mode, the ids of a prediction and their nodes, -1 for unseen ids
+    described: modes with attributes, where many new ids may be meant: they are predicted from these
     """
     rows = {mode: np.flatnonzero(number < 0) for mode, number in numbers.items()}
     unseen = {
@@ -53,13 +56,18 @@ def note(
     reasons = {mode: _another_mode(mode, nodes, unseen, names) for mode in unseen}
     reasons = {mode: reason or _another_form(unseen[mode], nodes[mode]) for mode, reason in reasons.items()}
     for mode in sorted(unseen, key=lambda mode: not reasons[mode]):  # modes with a known reason first
-        if reasons[mode] or len(unseen[mode]) >= MANY_IDS:
+        if reasons[mode] or (len(unseen[mode]) >= MANY_IDS and mode not in described):
             share = len(rows[mode]) / len(numbers[mode])
+            column = mode if names is None else names[mode]
+            reason = f"{share:.0%} of the ids were never learned"
+            if not reasons[mode] and (kind := number_ids.kind_of(unseen[mode], 1.0, 0)):
+                found = number_ids.warning(kind, unseen[mode][0], column)
+                return found.but(reason=f"{reason}; {found.reason}")
             return SpiderWarning(
-                f"{share:.0%} of the ids were never learned, and are predicted from the prior",
+                f"{reason}, and are predicted from the prior",
                 kind="unseen",
-                remedy=reasons[mode] or "check their type, and the order of the columns",
-                column=mode if names is None else names[mode],
+                remedy=reasons[mode] or "unless they are new, check their type, and the order of the columns",
+                column=column,
             )
     return None
 

@@ -17,6 +17,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 Wrong = dict[int, str]  # place in the column -> reason
 
 MISSING = "is missing"
+NO_NUMBER = " is not a number"  # how a reason ends
 
 _NAN = "nan is not finite"
 _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
@@ -165,7 +166,7 @@ def _one_by_one(column: list[Any], number: Callable[[Any], float]) -> tuple[NDAr
         try:
             found[place] = number(raw)
         except (ValueError, TypeError, OverflowError):
-            wrong[place] = f"{raw!r:.40} is not a number" + _hint(raw, number)
+            wrong[place] = f"{raw!r:.40}{NO_NUMBER}" + _hint(raw, number)
     return found, wrong
 
 

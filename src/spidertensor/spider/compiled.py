@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import llvmlite
@@ -45,6 +46,9 @@ KERNEL_FOLDERS = ("spider", "evaluation", "cluster")
 _PACKAGE = Path(__file__).parents[1]
 _log = logging.getLogger(__name__)
 _kernels: list[Any] = []
+LONG_S = 2.0  # of compiling, worth saying how long it took
+_began: list[float] = []  # when each kernel that is being compiled began: one compiles those that it calls
+_said: set[str] = set()
 
 
 def kernel(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -106,8 +110,28 @@ def _log_once(level: int, message: str) -> None:
     _log.log(level, message)
 
 
-def _log_compiling() -> None:
-    _log_once(logging.INFO, "compiling kernels, once per installation, about 15 s")
+def _compiling() -> None:
+    """A kernel is missing from the cache: compiling it begins, perhaps for the sake of another one."""
+    _began.append(perf_counter())
+    _say_once("begin", "compiling kernels, once per installation, about 15 s")
+
+
+def _compiled() -> None:
+    took_s = perf_counter() - _began.pop() if _began else 0.0
+    if not _began and took_s > LONG_S:
+        _say_once("end", f"compiled in {took_s:.0f} s")
+
+
+def _say_once(what: str, message: str) -> None:
+    """Log a message; without logs, show it to someone who waits at a terminal or in a notebook."""
+    if what in _said:
+        return
+    _said.add(what)
+    _log.info(message)
+    stderr: Any = sys.stderr
+    if not _log.hasHandlers() and stderr and (stderr.isatty() or "ipykernel" in sys.modules):
+        stderr.write(f"spidertensor: {message}\n")
+        stderr.flush()
 
 
 def _or_warmed(locator: Any) -> Any:
@@ -153,7 +177,7 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = super().load_overload(sig, target_context)
         if found is None:
-            _log_compiling()
+            _compiling()
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -163,11 +187,15 @@ class _KernelCache(FunctionCache):
             _warn_not_saved(error.strerror)
         else:
             _remove_stale(Path(self.cache_path), _prefix(self._impl.locator._py_file))
+        _compiled()
 
 
 class _NoCache(NullCache):
     def load_overload(self, sig: Any, target_context: Any) -> None:
-        _log_compiling()
+        _compiling()
+
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        _compiled()
 
 
 @cache
