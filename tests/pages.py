@@ -25,7 +25,6 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
-import numpy as np
 import typer
 
 import spidertensor
@@ -157,13 +156,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def prepare(tmp_path: Path, monkeypatch) -> Path:
-    """Make a folder with the files that pages take for granted, and commands that are these packages."""
-    rng = np.random.default_rng(0)
-    ids = rng.integers((60, 30), size=(1500, 2))
-    stars = (3 + np.sin(ids[:, 0]) + np.cos(ids[:, 1])).round(1)
-    lines = [f"{user},{movie},{rating}" for (user, movie), rating in zip(ids.tolist(), stars, strict=True)]
-    (tmp_path / "ratings.csv").write_text("\n".join(["user,movie,rating", *lines, "42,7,3.5\n"]))
-    (tmp_path / "pairs.csv").write_text("user,movie\n42,7\n42,999\n")
+    """Make an empty folder, and commands that are these packages: what a page needs, it makes."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, module in {"spider": "spidertensor", "spider-study": "spidertensor_study"}.items():
