@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 try:
-    from river import base  # pyright: ignore[reportMissingImports] (not among the extras)
+    from river import base
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("spidertensor.river needs River: pip install river", name=error.name) from None
+    remedy = "spidertensor.river needs River: pip install 'spidertensor[river]'"
+    raise ModuleNotFoundError(remedy, name=error.name) from None
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.labels import Label
 from spidertensor.estimator.one_entry import as_rows
+
+__all__ = ["Classifier", "Regressor"]
 
 
 class Regressor(base.Regressor):

@@ -203,7 +203,7 @@ def test_attributes_rank_as_recommend_does():
 @pytest.mark.slow
 def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
     """Popularity learns from ids alone, and so is what it is without attributes."""
-    table = log(4000, users=400, songs=600)
+    table = log(1600, users=400, songs=600)
     lines = [",".join(map(str, row)) for row in zip(*(table[name] for name in HAD), strict=True)]
     (tmp_path / "plays.csv").write_text("\n".join([",".join(HAD), *lines]))
     found = {}
@@ -223,7 +223,7 @@ def test_attributes_of_songs_help_to_rank_them(spider, tmp_path):
 
 @pytest.mark.slow
 def test_attributes_of_a_file_are_those_of_the_ranked_nodes(spider, tmp_path):
-    table = log(4000, users=400, songs=600)
+    table = log(1600, users=400, songs=600)
     rows = zip(table["user"], table["taste"], table["song"], strict=True)
     (tmp_path / "plays.csv").write_text("\n".join(["user,taste,song", *(",".join(row) for row in rows)]))
     genres = dict(zip(table["song"], table["genres"], strict=True))

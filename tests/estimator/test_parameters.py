@@ -28,6 +28,7 @@ from spidertensor import (
     SpiderRegressor,
     checkpoint,
     cluster,
+    river,
     testing,
 )
 from spidertensor.estimator.groups import GROUP_OF, paths
@@ -299,7 +300,7 @@ def test_the_page_of_the_api_lists_what_is_exported():
     listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", page, re.MULTILINE)
     found = [getattr(importlib.import_module(module), name) for module, name in listed]
     exported = [getattr(spidertensor, name) for name in spidertensor.__all__]
-    exported += [getattr(module, name) for module in (cluster, testing) for name in module.__all__]
+    exported += [getattr(module, name) for module in (cluster, river, testing) for name in module.__all__]
     exported += [spidertensor.sources.open, spidertensor.sources.OpenStream]
     assert len(found) == len(exported) == len(set(exported))
     assert set(found) == set(exported)

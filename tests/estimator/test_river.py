@@ -55,7 +55,6 @@ def ratings(n: int = 300) -> list[tuple[dict[str, Any], float]]:
 
 def test_river_evaluates_a_regressor_also_with_a_delay():
     """An entry is predicted by those whose delay has passed: here by hand, in River with a queue."""
-    pytest.importorskip("river", reason="needs River: pip install river")
     from river import evaluate, metrics
 
     from spidertensor.river import Regressor
@@ -79,7 +78,6 @@ def test_river_evaluates_a_regressor_also_with_a_delay():
 
 
 def test_river_evaluates_a_classifier_of_texts():
-    pytest.importorskip("river", reason="needs River: pip install river")
     from river import evaluate, metrics
 
     from spidertensor.river import Classifier

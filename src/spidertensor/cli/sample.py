@@ -17,7 +17,7 @@ def sample(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The csv file to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write 4,000 made-up ratings of films, to try the other commands with.
+    """Write 4,000 made-up ratings of films to try things with.
 
     Columns: user, age, movie, genres, year, rating, time. The file is the same every time.
 
