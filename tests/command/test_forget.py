@@ -158,3 +158,37 @@ def test_the_command_says_what_is_missing(ratings, folder, spider, fails):
             "forget", "ratings.spider", "--mode", "user", "3"
         )
     assert Path("ratings.spider").read_bytes() == before
+
+
+@pytest.mark.usefixtures("warm_kernels")
+def test_what_a_killed_server_left_is_learned_first(ratings, spider, fails):
+    pytest.importorskip("orjson")
+    from spidertensor.service.journal import Journal, Row
+
+    spider("fit", "ratings.csv", *FIT, "--quiet", "--keep", "1")
+    spider("fit", "ratings.csv", "--resume", "--quiet", "--keep", "1")
+    before = {path: path.read_bytes() for path in Path().glob("ratings.spider*")}
+    journal = Journal(Path("ratings.spider.journal"), {"id": "a"})
+    journal.close()
+    assert (
+        spider("forget", "ratings.spider", "--mode", "user", 9999)[0] == 0
+    )  # an empty one is in nobody's way
+    journal = Journal.opened(journal.path)
+    journal.append([Row(1, 1, None, "application/json", False, b'[{"user": 3, "movie": "m1", "rating": 4}]')])
+    journal.close()
+    kept = journal.path.read_bytes()
+    for command in (
+        ("forget", "ratings.spider", "--mode", "user", 3),
+        ("fit", "ratings.csv", "--resume"),
+        ("fit", "ratings.csv", "--add", "--again"),
+        ("fit", "ratings.csv", *FIT, "--force"),
+        ("rollback", "ratings.spider"),
+    ):
+        said = fails(*command)
+        assert "ratings.spider.journal: a server that was killed has left entries there" in said
+        assert "start and stop spider serve --model ratings.spider" in said
+    journal.path.write_bytes(b"nonsense")
+    assert "has left something there" in fails("forget", "ratings.spider", "--mode", "user", 3)
+    journal.path.write_bytes(kept)
+    assert {path: path.read_bytes() for path in before} == before
+    assert Journal.opened(journal.path).span() == (1, 1)

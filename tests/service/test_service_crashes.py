@@ -349,6 +349,7 @@ def test_a_full_disk_refuses_to_learn_loses_nothing_and_goes_on_when_there_is_ro
         assert refused is not None
         assert (refused.status_code, refused.json()["error"]["kind"]) == (503, "journal")
         assert refused.headers["retry-after"]
+        assert "nothing was learned" in refused.json()["error"]["remedy"]
         n = sum(map(len, acknowledged))
         assert server.get("/v1/model")["entries"] == n
         assert server.predict(rows(1))["predictions"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
@@ -94,6 +95,24 @@ def locked(path: Path) -> Iterator[None]:
                 f"note: {path} cannot be locked ({impossible}); make sure that no other command writes it"
             )
         yield
+
+
+def check_no_journal(model: Path) -> None:
+    """Raise an error if a killed server has left entries for this model, or ids to forget, in its journal."""
+    journal = model.with_name(f"{model.name}.journal")
+    if not journal.exists():
+        return
+    held = "entries"
+    try:
+        with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            if not file.execute("select 1 from requests limit 1").fetchone():
+                return
+    except (sqlite3.Error, ValueError):
+        held = "something"
+    raise CommandError(
+        f"{journal}: a server that was killed has left {held} there: start and stop spider serve --model "
+        f"{model}, which learns them, and repeat the command"
+    )
 
 
 def check_apart(files: dict[str, Path | str | None]) -> None:

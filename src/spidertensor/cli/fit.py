@@ -260,6 +260,7 @@ def fit(
     about = {"binary": binary, "classes": text_labels.parsed(labels), "paper": paper, "rules": rules}
     about["schema"] = schema
     with files.locked(path):
+        files.check_no_journal(path)
         if not (resume or add or force):
             _check_new(path)  # checked again under the lock
         if add and not path.exists():

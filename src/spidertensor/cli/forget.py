@@ -26,8 +26,8 @@ def forget(
     """Remove nodes (their ids, factors and attributes) from a model.
 
     What the network and other nodes learned from their rows stays. The rows themselves may still be in the
-    source, in files of rejects and predictions, in the journal of a server that was killed, and in copies
-    of the model such as those of fit --keep.
+    source, in files of rejects and predictions, and in copies of the model such as those of fit --keep. If a
+    server was killed, start and stop it first: its journal still holds rows.
 
     Unknown ids only print a note. Put -- before ids that begin with a dash.
 
@@ -42,6 +42,7 @@ def forget(
     from spidertensor.learner.attributes import modes_with_ids
 
     with files.locked(model):
+        files.check_no_journal(model)
         estimator = look(model)  # needs neither JAX nor a custom network
         names = estimator.mode_names_
         with_ids = [names[each] for each in modes_with_ids(estimator, len(names))]

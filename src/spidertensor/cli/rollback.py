@@ -47,6 +47,7 @@ def rollback(
         _show(model, kept.versions(model), as_json=as_json)
         return
     with files.locked(model):
+        files.check_no_journal(model)
         versions = kept.versions(model)
         if to is None:
             others = [n for n, each in versions.items() if not (model.is_file() and kept.same(model, each))]

@@ -32,6 +32,15 @@ _TABLES = """
 """
 
 
+RESTORE = (
+    "restore it from a backup, or move it away to continue from the last checkpoint without its requests"
+)
+# Remedies of `Journal.append`
+NOT_WRITTEN = "nothing was learned: free space on the server's disk and repeat the request"
+PERHAPS_WRITTEN = "it may have been learned: repeat it with the same Idempotency-Key"
+_TOO_EARLY_TO_COUNT = {"SQLITE_FULL", "SQLITE_IOERR_WRITE"}  # the record that ends a commit is written last
+
+
 class JournalError(Fault, RuntimeError):
     """The journal cannot be used; the reason names the file. Parts: see Fault."""
 
@@ -58,7 +67,8 @@ class Journal:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
         self.bytes = 0  # of its requests
-        self._file: sqlite3.Connection | None = _created(path, about)
+        with _as_journal_errors(path, "make room for it, in a folder that can be written"):
+            self._file: sqlite3.Connection | None = _created(path, about)
 
     @classmethod
     def opened(cls, path: Path) -> Journal:
@@ -84,20 +94,28 @@ class Journal:
             return journal
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Write all rows, or none and raise JournalError; they are on disk when it returns."""
-        with _as_journal_errors(self.path):
+        """Write all rows; they are on disk when it returns.
+
+        JournalError if they are not. If the disk failed in the commit, they may be there after all, for the
+        next start to find; the remedy says so.
+        """
+        with _as_journal_errors(self.path, NOT_WRITTEN):
             if self._file is None:  # the disk was full when it was to be recreated
                 self._file = _created(self.path, self.about)
             self._append(self._file, rows)
         self.bytes += sum(len(row.body) for row in rows)
 
-    @staticmethod
-    def _append(file: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    def _append(self, file: sqlite3.Connection, rows: Sequence[Row]) -> None:
         values = [(*row[:4], int(row.skip), row.body, zlib.crc32(row.body)) for row in rows]
         file.execute("begin immediate")
         try:
             file.executemany("insert into requests values (?, ?, ?, ?, ?, ?, ?)", values)
-            file.execute("commit")
+            try:
+                file.execute("commit")
+            except sqlite3.Error as error:
+                if error.sqlite_errorname in _TOO_EARLY_TO_COUNT:
+                    raise
+                raise _unusable(self.path, str(error), PERHAPS_WRITTEN) from None
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # SQLite may already have rolled back
                 file.execute("rollback")
@@ -126,7 +144,8 @@ class Journal:
     def start_empty(self) -> None:
         """Start an empty journal, once the model file has all requests."""
         self.remove()
-        self._file = _created(self.path, self.about)
+        with _as_journal_errors(self.path, NOT_WRITTEN):
+            self._file = _created(self.path, self.about)
 
     def remove(self) -> None:
         self.close()
@@ -147,19 +166,18 @@ def _removed(path: Path) -> None:
 def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
     """Create a journal under a temporary name, then rename it, so that a kill leaves no partial file."""
     unfinished = path.with_name(f"{path.name}.new")
-    with _as_journal_errors(path):
-        _removed(unfinished)
-        # Private whatever the umask: it holds what clients have sent.
-        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        with contextlib.closing(_connected(unfinished)) as file:
-            file.execute("pragma journal_mode = wal")  # persistent in the file
-            file.execute("begin immediate")
-            for statement in _TABLES.split(";"):
-                file.execute(statement)
-            file.execute("insert into about values (?)", (orjson.dumps(about | {"format": FORMAT}).decode(),))
-            file.execute("commit")
-        os.replace(unfinished, path)
-        return _connected(path)
+    _removed(unfinished)
+    # Private whatever the umask: it holds what clients have sent.
+    os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with contextlib.closing(_connected(unfinished)) as file:
+        file.execute("pragma journal_mode = wal")  # persistent in the file
+        file.execute("begin immediate")
+        for statement in _TABLES.split(";"):
+            file.execute(statement)
+        file.execute("insert into about values (?)", (orjson.dumps(about | {"format": FORMAT}).decode(),))
+        file.execute("commit")
+    os.replace(unfinished, path)
+    return _connected(path)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -169,15 +187,12 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _as_journal_errors(path: Path) -> Iterator[None]:
+def _as_journal_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, TypeError) as error:
-        raise _unusable(path, getattr(error, "strerror", None) or str(error)) from None
+        raise _unusable(path, getattr(error, "strerror", None) or str(error), remedy) from None
 
 
-def _unusable(path: Path, reason: str) -> JournalError:
-    remedy = (
-        "restore it from a backup, or move it away to continue from the last checkpoint without its requests"
-    )
+def _unusable(path: Path, reason: str, remedy: str = RESTORE) -> JournalError:
     return JournalError(f"{path}: cannot be used: {reason}", kind="journal", remedy=remedy)

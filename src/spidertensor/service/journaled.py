@@ -141,8 +141,7 @@ class JournaledLearner:
             self.journal.append(rows)
         except JournalError as error:
             self.trouble["journal"] = error.reason
-            remedy = "nothing was learned: free space on the server's disk and repeat the request"
-            failed = ServiceError(503, "journal", error.reason, retry=5, remedy=remedy)
+            failed = ServiceError(503, "journal", error.reason, retry=5, remedy=error.remedy)
             return [failed] * len(requests)
         self.trouble.pop("journal", None)
         self.sequence = sequence
