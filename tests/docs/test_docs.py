@@ -103,14 +103,38 @@ def test_the_readme_is_short_and_names_how_to_try_it():
     assert {"demo", "test"} <= named <= set(targets)
 
 
+PACKAGE = ROOT / "src" / "spidertensor"
+
+
+def on_the_map() -> set[str]:
+    """Paths on the page. In a table of the files in a folder they are relative to it."""
+    paths, folder = set(), ""
+    for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
+        found = re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", line)
+        if line.startswith("|file in "):
+            (folder,) = found
+        elif not line:
+            folder = ""
+        else:
+            paths |= {folder + path for path in found if "NAME" not in path}
+    return paths
+
+
 def test_the_files_on_the_map_exist():
+    folders = (PACKAGE, ROOT, ROOT / "study" / "src" / "spidertensor_study")
+    lost = [path for path in on_the_map() if not any((each / path).exists() for each in folders)]
+    assert not lost
+
+
+@pytest.mark.parametrize("folder", ["estimator", "evaluation", "learner", "service", "spider"])
+def test_the_map_names_every_module(folder):
+    modules = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / folder).glob("*.py")}
+    assert not {path for path in modules if not path.endswith("__init__.py")} - on_the_map()
+
+
+def test_the_path_of_an_entry_names_functions_that_exist():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "src" / "spidertensor"
-    for path in re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", text):
-        if "NAME" not in path:
-            folders = (package, ROOT, ROOT / "study" / "src" / "spidertensor_study")
-            assert any((each / path).exists() for each in folders), path
     for path, functions in re.findall(r"\| `([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+) \|", text):
-        source = (package / path).read_text(encoding="utf-8")
+        source = (PACKAGE / path).read_text(encoding="utf-8")
         for function in re.findall(r"(\w+)`", functions):
             assert f"def {function}(" in source, f"{path}: {function}"
