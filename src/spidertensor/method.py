@@ -147,8 +147,8 @@ class QuantileFunction(Protocol):
 class Method:
     """Three functions, the unit in which they learn, and the quantiles of the residuals.
 
-    The sequential engine and the committee add one field each (`SequentialMethod`, `CommitteeMethod`), which
-    makes calls of few entries fast: see spider/few_entries.py.
+    SequentialMethod adds `record` and CommitteeMethod `ready`, which make calls of few entries fast (see
+    spider/few_entries.py); ForecastingMethod adds `forecast` and `update_by`.
     """
 
     init: InitFunction

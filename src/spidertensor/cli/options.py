@@ -126,7 +126,7 @@ Committee = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Models that learn side by side and predict together. Default: 4; 1 is faster.",
+        help="Number of models that learn side by side and predict together. Default: 6; 1 is faster.",
     ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed for the initial weights.")]

@@ -111,7 +111,7 @@ DEFAULT = Entry(
     spider,
     "spider",
     "spidertensor default",
-    "the library's default: a committee of four models with the hybrid network",
+    "the library's default: a committee of six models, four of them with the hybrid network",
     styles.BLACK,
     unit="entry",
     role="variant",
