@@ -1,4 +1,4 @@
-"""Scoring what members said earlier: weights, evidence and residuals against the oracle."""
+"""Scoring forecasts: weights, evidence and residuals against the oracle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import naive
 from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider.calibration import EDGES
 from spidertensor.spider.committee import CommitteeMethod, committee
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import MemberForecasts
 from spidertensor.spider.likelihoods import GAUSSIAN
 
 N, M = 60, 3
@@ -41,30 +41,35 @@ def batch(value: np.ndarray) -> Batch:
     return Batch(np.zeros((len(value), 2), np.int64), value)
 
 
-def random_said(rng: np.random.Generator, n: int) -> Said:
+def random_forecasts(rng: np.random.Generator, n: int) -> MemberForecasts:
     parts = np.stack(
         [rng.normal(size=(M, n)), rng.uniform(0.5, 2, (M, n)), rng.uniform(0.1, 1, (M, n))], axis=1
     )
-    return Said(parts, rng.dirichlet(np.ones(M), n).T)
+    return MemberForecasts(parts, rng.dirichlet(np.ones(M), n).T)
 
 
 @pytest.fixture
-def stream() -> tuple[np.ndarray, Said, np.ndarray]:
+def stream() -> tuple[np.ndarray, MemberForecasts, np.ndarray]:
     """Values, forecasts of two thirds of them, and which."""
     rng = np.random.default_rng(0)
-    said, given = random_said(rng, N), rng.random(N) < 2 / 3
-    said.parts[:, :, ~given], said.weights[:, ~given] = np.nan, np.nan
-    return rng.normal(0, 2, N), said, given
+    forecasts, given = random_forecasts(rng, N), rng.random(N) < 2 / 3
+    forecasts.parts[:, :, ~given], forecasts.weights[:, ~given] = np.nan, np.nan
+    return rng.normal(0, 2, N), forecasts, given
 
 
 def test_weights_evidence_and_residuals_are_the_oracle(stream):
-    value, said, given = stream
+    value, forecasts, given = stream
     own = method()
-    state, update = own.update_by(own.init(0), batch(value), said)
+    state, update = own.update_by(own.init(0), batch(value), forecasts)
     weights, evidences, residuals = [1 / M] * M, [], []
     for i in range(N):
         now = [(w, level + 0.1 * i, 1.5) for w, level in zip(weights, (-1.0, 0.0, 2.0), strict=True)]
-        parts = zip(said.weights[:, i], said.parts[:, 0, i], said.parts[:, 1:, i].sum(axis=1), strict=True)
+        parts = zip(
+            forecasts.weights[:, i],
+            forecasts.parts[:, 0, i],
+            forecasts.parts[:, 1:, i].sum(axis=1),
+            strict=True,
+        )
         weights, evidence, residual = naive.scored_forecast(
             weights, list(parts) if given[i] else now, value[i], i
         )
@@ -83,9 +88,9 @@ def test_weights_evidence_and_residuals_are_the_oracle(stream):
 
 
 def test_the_share_of_entries_with_forecasts_forgets(stream):
-    value, said, given = stream
+    value, forecasts, given = stream
     own = method()
-    state, _ = own.update_by(own.init(0), batch(value), said)
+    state, _ = own.update_by(own.init(0), batch(value), forecasts)
     share = 0.0
     for each in given[: np.flatnonzero(given)[-1] + 1]:
         share += (each - share) / 1000
@@ -94,13 +99,13 @@ def test_the_share_of_entries_with_forecasts_forgets(stream):
 
 @pytest.mark.parametrize("cut", [1, 7, 30])
 def test_cuts_change_nothing(stream, cut):
-    value, said, _ = stream
+    value, forecasts, _ = stream
     own = method()
-    whole, update = own.update_by(own.init(0), batch(value), said)
+    whole, update = own.update_by(own.init(0), batch(value), forecasts)
     state, below = own.init(0), []
     for first in range(0, N, cut):
         last = min(first + cut, N)
-        state, part = own.update_by(state, batch(value[first:last]), said.part(first, last))
+        state, part = own.update_by(state, batch(value[first:last]), forecasts.part(first, last))
         below.append(part.below)
     np.testing.assert_array_equal(np.concatenate(below), update.below)
     for a, b in zip(_arrays(whole), _arrays(state), strict=True):
@@ -108,11 +113,11 @@ def test_cuts_change_nothing(stream, cut):
 
 
 def test_members_that_cannot_learn_an_entry_are_not_scored(stream):
-    """Nor is an entry that none can learn, whatever was said about it."""
-    value, said, _ = stream
+    """Nor is an entry that none can learn, whatever its forecast."""
+    value, forecasts, _ = stream
     own = method()
     value[[3, 5]] = np.nan
-    state, update = own.update_by(own.init(0), batch(value), said)
+    state, update = own.update_by(own.init(0), batch(value), forecasts)
     assert update.refused == state.counts.refused == 2
     assert np.isnan(update.below[[3, 5]]).all()
     assert np.isfinite(state.weights).all()

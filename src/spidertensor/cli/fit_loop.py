@@ -86,11 +86,11 @@ def _learn_all(run: Run, rejected: BadRows, every: float, signals: Signals, prog
 
 def _learn_collected(run: Run, signals: Signals, progress: Progress) -> None:
     """Learn the rows that were read, in several passes. A signal ends them after the first."""
-    began, number, told = perf_counter(), 1, False
+    began, number, announced = perf_counter(), 1, False
     for step in run.learn_collected(lambda: signals.caught is not None):
-        if signals.caught and number == 1 and not told:
+        if signals.caught and number == 1 and not announced:
             output.note("finishing the first pass, without which there is no model; again to stop at once")
-            told = True
+            announced = True
         progress.show_pass(number, step)
         number += step is not None
     run.times.learning, run.times.timed = perf_counter() - began, run.entries

@@ -1,7 +1,7 @@
 """The client of `spider serve --demo`: a year of flights, as they would come.
 
 Each hour the flights of that hour are predicted, and remembered; a flight is learned when it has landed, with
-what was said of it (demo/__init__.py has the clock).
+its forecast (demo/__init__.py has the clock).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def play(url: str, played: Stream) -> None:
                 time.sleep(max(0.0, began + learned / ENTRIES_PER_S - time.monotonic()))
             if learned:
                 rows = _rows(played.table, np.arange(asked.start, asked.stop))
-                said = _posted(f"{url}/v1/predict?remember={REMEMBER}", rows)["predictions"]
-                tokens |= {asked.start + at: each["forecast"] for at, each in enumerate(said)}
+                answers = _posted(f"{url}/v1/predict?remember={REMEMBER}", rows)["predictions"]
+                tokens |= {asked.start + at: each["forecast"] for at, each in enumerate(answers)}
     except urllib.error.HTTPError as error:
         output.note(f"note: the demo stopped: {error.read().decode()}")
         return

@@ -50,7 +50,7 @@ class Learned(NamedTuple):
     """What a worker sends back besides the rows."""
 
     shared: State  # without rows and sites
-    told: NDArray[np.float64]  # (4, n): mean, var, noise and log evidence of each entry
+    reported: NDArray[np.float64]  # (4, n): mean, var, noise and log evidence of each entry
 
 
 def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:

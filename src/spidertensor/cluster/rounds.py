@@ -127,7 +127,7 @@ def one_round(
         int(getattr(after.counts, name) - getattr(shared.counts, name))
         for name in ("rejected", "refused", "clipped")
     ]
-    return after, Update(*np.concatenate([each.told for each in learned], axis=1), *lost)
+    return after, Update(*np.concatenate([each.reported for each in learned], axis=1), *lost)
 
 
 def _refined(state: State, recipe: Recipe, entries: int) -> tuple[int, str | None]:

@@ -33,7 +33,7 @@ from spidertensor.estimator.fitted import (
     with_room,
     without,
 )
-from spidertensor.estimator.forecast import Forecast, forecast_by, said_of
+from spidertensor.estimator.forecast import Forecast, forecast_by, forecasts_to_score
 from spidertensor.estimator.groups import Inference, Prior, flat, grouped
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Columns
@@ -63,7 +63,7 @@ from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import deferred_interrupts, updated
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import MemberForecasts
 from spidertensor.spider.likelihoods import Likelihood
 
 PAPER: dict[str, Any] = {
@@ -159,7 +159,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
     def learn(self, X: Any, y: Any, *, forecast: Any = None) -> Update:
         """Like partial_fit, but return the prediction made for each entry just before it was learned.
 
-        forecast: what `forecast` said about these entries earlier, or a list of forecasts, None for entries
+        forecast: the Forecast made for these entries earlier, or a list of forecasts with None for entries
                   without one. They are learned as always; the committee's weights, the calibration of
                   intervals and the Update score the forecast in place of the prediction just before
         """
@@ -224,7 +224,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
     @locked
     def forecast(self, X: Any) -> Forecast:
-        """What each member of the model says now about each row of X, to be scored when it is learned."""
+        """Predict each row of X with every member, to be scored when the row is learned."""
         fitted = self._fitted()
         if fitted.model.rule is not None:
             raise ValueError("events have no forecasts: their negatives are drawn when they are learned")
@@ -320,17 +320,17 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             return Numbered(*learned)
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
-        said = None if forecast is None else said_of(self._learned, forecast, len(value))
+        forecasts = None if forecast is None else forecasts_to_score(self._learned, forecast, len(value))
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         if not fitted.bounded and fitted.columns is None:  # an interrupt leaves at worst ids without entries
-            return self._learn(fitted, columns, value, said)
+            return self._learn(fitted, columns, value, forecasts)
         # An interrupt must not leave a new id with the row of an evicted one, or attributes without a node.
         with deferred_interrupts():
-            return self._learn(fitted, columns, value, said)
+            return self._learn(fitted, columns, value, forecasts)
 
     def _untaught(self, ids: Any) -> Self:
         """A copy of an estimator that has learned nothing, which predicts entries with the modes of this one
@@ -344,7 +344,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         return copied
 
     def _learn(
-        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64], said: Said | None
+        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64], forecasts: MemberForecasts | None
     ) -> Numbered:
         batch_value = scaled_values(value, fitted)
         fitted, (index, bags, segments) = with_room(fitted, columns)
@@ -357,9 +357,9 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             with remembering(fitted, index):
                 batch = Batch(index, batch_value, bags)
                 if segments:
-                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments, said)
+                    state, update = eviction.learn(fitted.model, fitted.state, batch, segments, forecasts)
                 else:
-                    state, update = updated(fitted.model.method, fitted.state, batch, said)
+                    state, update = updated(fitted.model.method, fitted.state, batch, forecasts)
         except BaseException:
             if first and not any(member.counts.entries for member in fitted.state.members):
                 for name in ("_learned", "n_features_in_", "feature_names_in_"):  # nothing was learned
@@ -387,7 +387,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
     def _start(self, columns: Columns, value: NDArray[np.float64], *, provisional: bool = False) -> Fitted:
         """The model before its first entry, which is of these.
 
-        provisional: its scale is replaced later, so nothing is said about it
+        provisional: its scale is replaced later, so no note is given
         """
         n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)

@@ -26,7 +26,7 @@ from spidertensor.estimator.parameters import Model
 from spidertensor.method import Batch, Update, joined
 from spidertensor.spider import events, posterior
 from spidertensor.spider.committee import CommitteeState, updated
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import MemberForecasts
 
 State = TypeVar("State")
 
@@ -221,15 +221,19 @@ def _previous(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def learn(
-    model: Model, state: CommitteeState, batch: Batch, parts: Sequence[Segment], said: Said | None = None
+    model: Model,
+    state: CommitteeState,
+    batch: Batch,
+    parts: Sequence[Segment],
+    forecasts: MemberForecasts | None = None,
 ) -> tuple[CommitteeState, Update]:
-    """Update a model with the entries of a call, in one or more segments. said: see CommitteeMethod"""
+    """Update a model with the entries of a call, in one or more segments. forecasts: see CommitteeMethod"""
     done = 0
 
     def update(state: CommitteeState, part: Batch) -> tuple[CommitteeState, Update]:
         nonlocal done
         first, done = done, done + len(part.value)
-        return updated(model.method, state, part, None if said is None else said.part(first, done))
+        return updated(model.method, state, part, None if forecasts is None else forecasts.part(first, done))
 
     return in_segments(update, partial(start_afresh, model), state, batch, parts)
 

@@ -1,4 +1,4 @@
-"""Forecasts: what each member of a model said about entries, kept until their values are known.
+"""Forecasts: predictions of each member of a model, kept until the values are known.
 
 mathematics.md section 21.
 """
@@ -17,7 +17,7 @@ from spidertensor.estimator.fitted import Fitted
 from spidertensor.faults import EntryError
 from spidertensor.method import Prediction
 from spidertensor.scaling import Scaling
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import MemberForecasts
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
 from spidertensor.spider.stacking import mixed
 
@@ -26,10 +26,10 @@ FIELDS = {"rows", "members", "generation", "likelihood", "shift", "scale"}  # of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
-    """What each member of a model said about n entries. Made by `model.forecast(X)`.
+    """Predictions of each member of a model for n entries, to be scored later. Made by `model.forecast(X)`.
 
     Pass it, or the rows of it whose values have become known, to `model.learn(X, y, forecast=forecast)`. A
-    list of forecasts will do, also with None for entries without one; `join` makes it one forecast.
+    list of forecasts is accepted too, with None for entries without one; `join` makes it one forecast.
 
     numbers:    (n, 4, M) mean, var and noise of f, and weight, of each member, NaN in rows without a
                 forecast; in units of the model: value = shift + scale * (value in units of the model)
@@ -120,8 +120,8 @@ class Forecast:
     @property
     def prediction(self) -> Prediction:
         """(n,) mean, var and noise, as `predict_parts` gives them."""
-        said = self.said
-        predicted = mixed(self._likelihood, said.weights, said.parts)
+        forecasts = self.by_member
+        predicted = mixed(self._likelihood, forecasts.weights, forecasts.parts)
         return Scaling(self.shift, self.scale).user_units(*predicted)
 
     @property
@@ -168,28 +168,28 @@ class Forecast:
         return LIKELIHOODS[self.likelihood]
 
     @property
-    def said(self) -> Said:
-        """The same by member, for a Method."""
+    def by_member(self) -> MemberForecasts:
+        """The forecasts as a Method takes them."""
         parts = np.ascontiguousarray(self.numbers.transpose(2, 1, 0))
-        return Said(parts[:, :3], parts[:, 3])
+        return MemberForecasts(parts[:, :3], parts[:, 3])
 
 
-def forecast_by(fitted: Fitted, said: Said) -> Forecast:
-    """The forecast of what members said, in their units."""
-    numbers = np.concatenate([said.parts, said.weights[:, None]], axis=1).transpose(2, 1, 0)
+def forecast_by(fitted: Fitted, forecasts: MemberForecasts) -> Forecast:
+    """The Forecast with these forecasts by members, in units of the model."""
+    numbers = np.concatenate([forecasts.parts, forecasts.weights[:, None]], axis=1).transpose(2, 1, 0)
     return Forecast(np.ascontiguousarray(numbers), *_model_of(fitted))
 
 
 def no_forecast(fitted: Fitted) -> Forecast:
     """A forecast of no entries by this model."""
     members = len(fitted.state.members)
-    return forecast_by(fitted, Said(np.empty((members, 3, 0)), np.empty((members, 0))))
+    return forecast_by(fitted, MemberForecasts(np.empty((members, 3, 0)), np.empty((members, 0))))
 
 
-def said_of(fitted: Fitted | None, forecast: Any, n: int) -> Said | None:
-    """What a forecast says about n entries that this model is to learn; EntryError if it cannot be scored.
+def forecasts_to_score(fitted: Fitted | None, forecast: Any, n: int) -> MemberForecasts | None:
+    """A forecast of n entries that this model is to learn, by member; EntryError if it cannot be scored.
 
-    None if it says nothing about any of them.
+    None if it has none of them.
     """
     if isinstance(forecast, list | tuple) and all(isinstance(each, Forecast | None) for each in forecast):
         if len(forecast) == n and all(each is None for each in forecast):
@@ -203,7 +203,7 @@ def said_of(fitted: Fitted | None, forecast: Any, n: int) -> Said | None:
     if fitted is None:
         raise _error("the forecast is of another model: this one has learned nothing")
     check_made_by(fitted, forecast)
-    return forecast.said if forecast.made.any() else None
+    return forecast.by_member if forecast.made.any() else None
 
 
 def check_made_by(fitted: Fitted, forecast: Forecast) -> None:

@@ -5,7 +5,7 @@
         predict the entries that are asked for in it
 
 So no prediction knows a value too early; some miss values of up to one tick. The committee scores what its
-members said when they were asked (mathematics.md section 21).
+members made when they were asked (mathematics.md section 21).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spidertensor.estimator.fitted import Fitted, remember
 from spidertensor.estimator.history import Learned
 from spidertensor.method import joined
 from spidertensor.spider.committee import updated
-from spidertensor.spider.forecasts import Tickets
+from spidertensor.spider.forecasts import PendingForecasts
 
 TICKS = 10  # in the median delay
 STEP_ENTRIES = 8192  # reported at once, at least
@@ -61,7 +61,7 @@ def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, Learned
     Values that become known after the last entry is asked for are learned in the end.
     """
     method, n, first_batch = fitted.model.method, entries.n_entries, fitted.params["batch_size"]
-    said, done, updates, learned = Tickets(n), np.zeros(n, bool), [], []
+    pending, done, updates, learned = PendingForecasts(n), np.zeros(n, bool), [], []
     tick = tick_of(entries.asked, entries.known)
     clock = ticks(entries.asked, entries.known, tick, first_batch) if tick > 0 else iter(())
 
@@ -79,14 +79,14 @@ def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, Learned
         if len(rows):
             done[rows] = True
             batch = entries.batch_at(rows)
-            state, update = updated(method, fitted.state, batch, said.of(rows))
+            state, update = updated(method, fitted.state, batch, pending.of_rows(rows))
             remember(fitted, batch.index)
             fitted = fitted._replace(state=state)
             updates.append(update)
             learned.append(rows)
         if done.any() and asked.stop:
             batch = entries.batch(asked.start, asked.stop)
-            said.keep(asked, method.forecast(fitted.state, batch.index, batch.bags)[1])
+            pending.keep(asked, method.forecast(fitted.state, batch.index, batch.bags)[1])
         if sum(map(len, learned)) >= STEP_ENTRIES:
             yield fitted, step()
             updates, learned = [], []

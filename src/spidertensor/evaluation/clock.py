@@ -6,7 +6,7 @@
 
 So no prediction knows a value too early; some miss values of up to one tick, by default a tenth of the median
 delay. Nothing is learned before a whole batch is known, because the first batch decides the scale. The
-committee scores what its members said when they were asked (mathematics.md section 21).
+committee scores the forecasts that its members made when they were asked (mathematics.md section 21).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spidertensor.evaluation.protocols import NotLearned, Row, Step, StreamScore
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import ForecastingMethod
-from spidertensor.spider.forecasts import Said, Tickets
+from spidertensor.spider.forecasts import MemberForecasts, PendingForecasts
 from spidertensor.spider.likelihoods import Likelihood
 
 SHARES = np.linspace(0, 1, 1001)  # of a calibrated distribution: precise to a tenth of a percent
@@ -126,12 +126,12 @@ def honest_clock(
     values, scores = scaling.scaled(stream.value), scores or StreamScores(stream.value, likelihood)
     scores.skipped = max(scores.skipped, first)
     rows_after = {round(len(ticks) * row / at) for row in range(1, at + 1)}
-    run, said = _Run(method, seed, batch_size), Tickets(len(values))
+    run, pending = _Run(method, seed, batch_size), PendingForecasts(len(values))
     for number, (rows, asked) in enumerate(ticks, 1):
-        run.learn(Batch(stream.index[rows], values[rows]), said.of(rows))
+        run.learn(Batch(stream.index[rows], values[rows]), pending.of_rows(rows))
         if asked.start >= first:
             index = stream.index[asked]
-            prediction = run.predict(index, said, asked)
+            prediction = run.predict(index, pending, asked)
             below = run.below(likelihood, values[asked], prediction)
             log_density = likelihood.log_evidence(values[asked], *prediction)
             scores.add(asked, scaling.user_units(*prediction), scaling.log_density(log_density), below)
@@ -151,13 +151,13 @@ class _Run:
         self.lost, self._learned, self._seconds = NotLearned(), 0, 0.0
         self._update = Update(*np.empty((4, 0)), rejected=0)
 
-    def learn(self, batch: Batch, said: Said | None) -> None:
+    def learn(self, batch: Batch, forecasts: MemberForecasts | None) -> None:
         for first in range(0, len(batch.value), self._size):
             part = slice(first, first + self._size)
             own = Batch(np.ascontiguousarray(batch.index[part]), np.ascontiguousarray(batch.value[part]))
             began = perf_counter()
-            if isinstance(self._method, ForecastingMethod) and said is not None:
-                of_part = Said(*(each[..., part] for each in said))
+            if isinstance(self._method, ForecastingMethod) and forecasts is not None:
+                of_part = forecasts.part(first, first + self._size)
                 self._state, update = self._method.update_by(self._state, own, of_part)
             else:
                 self._state, update = self._method.update(self._state, own)
@@ -165,10 +165,10 @@ class _Run:
             self._learned += len(own.value)
             self._update, self.lost = update, self.lost.plus(update)
 
-    def predict(self, index: NDArray[np.int64], said: Tickets, at: slice) -> Prediction:
+    def predict(self, index: NDArray[np.int64], pending: PendingForecasts, at: slice) -> Prediction:
         if isinstance(self._method, ForecastingMethod):
             prediction, own = self._method.forecast(self._state, index, None)
-            said.keep(at, own)
+            pending.keep(at, own)
             return prediction
         return self._method.predict(self._state, index)
 

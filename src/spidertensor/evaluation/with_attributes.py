@@ -22,7 +22,7 @@ from spidertensor.estimator.groups import paths
 from spidertensor.estimator.inputs import Columns
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.spider.committee import ForecastingMethod
-from spidertensor.spider.forecasts import Said
+from spidertensor.spider.forecasts import MemberForecasts
 from spidertensor.spider.likelihoods import Likelihood
 
 FIRST_ROWS = 256  # decide what columns are, as the first batch of `spider fit` does
@@ -73,16 +73,18 @@ def of_estimator(
             warnings.simplefilter("ignore")
             return state.predict_parts(columns(index))
 
-    def forecast(state: Any, index: NDArray[np.integer], bags: Any = None) -> tuple[Prediction, Said]:
+    def forecast(
+        state: Any, index: NDArray[np.integer], bags: Any = None
+    ) -> tuple[Prediction, MemberForecasts]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = state.forecast(columns(index))
-        return made.prediction, made.said
+        return made.prediction, made.by_member
 
-    def update_by(state: Any, batch: Batch, said: Said) -> tuple[Any, Update]:
+    def update_by(state: Any, batch: Batch, forecasts: MemberForecasts) -> tuple[Any, Update]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            earlier = forecast_by(state._fitted(), said)
+            earlier = forecast_by(state._fitted(), forecasts)
             return state, state.learn(columns(batch.index), batch.value, forecast=earlier)
 
     calibrated = quantile_of_estimator if likelihood.intervals else None
@@ -165,12 +167,14 @@ def of_ids(method: Method) -> Method:
     if not isinstance(method, ForecastingMethod):
         return replace(method, update=update, predict=predict)
 
-    def forecast(state: Any, index: NDArray[np.integer], bags: Any = None) -> tuple[Prediction, Said]:
+    def forecast(
+        state: Any, index: NDArray[np.integer], bags: Any = None
+    ) -> tuple[Prediction, MemberForecasts]:
         return method.forecast(state, np.ascontiguousarray(index[:, :-1]), None)
 
-    def update_by(state: Any, batch: Batch, said: Said) -> tuple[Any, Update]:
+    def update_by(state: Any, batch: Batch, forecasts: MemberForecasts) -> tuple[Any, Update]:
         own = Batch(np.ascontiguousarray(batch.index[:, :-1]), batch.value)
-        return method.update_by(state, own, said)
+        return method.update_by(state, own, forecasts)
 
     return replace(method, update=update, predict=predict, forecast=forecast, update_by=update_by)
 

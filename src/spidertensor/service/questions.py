@@ -65,20 +65,20 @@ def _predicted(
     names = None if estimator._schema is None else tuple(learner.id_columns)
     ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
     with warned() as warnings:
-        said = None if remember is None else estimator.forecast(ids)
-        if said is not None:
-            columns = {likelihood.mean_name: said.mean}
-            columns |= {"std": said.std} if likelihood.intervals else {}
+        forecast = None if remember is None else estimator.forecast(ids)
+        if forecast is not None:
+            columns = {likelihood.mean_name: forecast.mean}
+            columns |= {"std": forecast.std} if likelihood.intervals else {}
         elif likelihood.intervals:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}
         else:
             columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
         if interval is not None:
-            asked = ids if said is None else said
+            asked = ids if forecast is None else forecast
             columns["low"], columns["high"] = estimator.predict_interval(asked, interval)
-        # last: of what raises, nothing is kept
-        tokens = {} if remember is None or said is None else {"forecast": remember(said)}
+        # last, so that nothing is kept if an error is raised
+        tokens = {} if remember is None or forecast is None else {"forecast": remember(forecast)}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
     seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
     lists = {name: column.tolist() for name, column in columns.items()}

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
-from spidertensor.spider.forecasts import Said, histogram, update_of_forecasts
+from spidertensor.spider.forecasts import MemberForecasts, histogram, update_of_forecasts
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
 from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
@@ -48,14 +48,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastingMethod(Method):
-    """A Method of several members, which can score what they said earlier (section 21).
+    """A Method of several members, that can make forecasts and score them later (section 21).
 
-    forecast:  `predict`, and what each member says
+    forecast:  `predict`, and each member's prediction
     update_by: `update` that scores forecasts, where there are any, in place of predictions just before
     """
 
-    forecast: Callable[[Any, NDArray[np.integer], Bags | None], tuple[Prediction, Said]]
-    update_by: Callable[[Any, Batch, Said], tuple[Any, Update]]
+    forecast: Callable[[Any, NDArray[np.integer], Bags | None], tuple[Prediction, MemberForecasts]]
+    update_by: Callable[[Any, Batch, MemberForecasts], tuple[Any, Update]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +117,23 @@ def committee(
         with deferred_interrupts():  # all members must learn the same entries
             return learn(state, batch)
 
-    def update_by(state: CommitteeState, batch: Batch, said: Said) -> tuple[CommitteeState, Update]:
+    def update_by(
+        state: CommitteeState, batch: Batch, forecasts: MemberForecasts
+    ) -> tuple[CommitteeState, Update]:
         check_in_step(state)
         with deferred_interrupts():
-            return learn(state, batch, said)
+            return learn(state, batch, forecasts)
 
-    def learn(state: CommitteeState, batch: Batch, said: Said | None = None) -> tuple[CommitteeState, Update]:
+    def learn(
+        state: CommitteeState, batch: Batch, forecasts: MemberForecasts | None = None
+    ) -> tuple[CommitteeState, Update]:
         results = run(lambda m: members[m].update(state.members[m], batch), len(batch.value))
         state = state._replace(members=tuple(after for after, _ in results))
         parts = np.array([update[:4] for _, update in results])
         rejected = sum(update.rejected for _, update in results)
         value = np.require(batch.value, np.float64, LAYOUT)
-        if said is not None:
-            return update_of_forecasts(state, likelihood, clip, value, parts, rejected, said)
+        if forecasts is not None:
+            return update_of_forecasts(state, likelihood, clip, value, parts, rejected, forecasts)
         return state, update_of_members(state, likelihood, clip, value, parts, rejected)
 
     known: Any = None, None  # the last state, and its ReadyCommittee
@@ -167,9 +171,11 @@ def committee(
 
     def forecast(
         state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
-    ) -> tuple[Prediction, Said]:
-        said = Said(parts(state, index, bags), np.repeat(state.weights[:, None], len(index), axis=1))
-        return mixed(likelihood, said.weights, said.parts), said
+    ) -> tuple[Prediction, MemberForecasts]:
+        forecasts = MemberForecasts(
+            parts(state, index, bags), np.repeat(state.weights[:, None], len(index), axis=1)
+        )
+        return mixed(likelihood, forecasts.weights, forecasts.parts), forecasts
 
     def quantile(state: CommitteeState, probability: Any) -> Any:
         residuals = histogram(state, "auto")
@@ -187,10 +193,10 @@ def committee(
 
 
 def updated(
-    method: ForecastingMethod, state: CommitteeState, batch: Batch, said: Said | None
+    method: ForecastingMethod, state: CommitteeState, batch: Batch, forecasts: MemberForecasts | None
 ) -> tuple[CommitteeState, Update]:
-    """Update a model with entries, some of which come with what was said about them earlier."""
-    return method.update(state, batch) if said is None else method.update_by(state, batch, said)
+    """Update a model with entries, some of which come with a forecast."""
+    return method.update(state, batch) if forecasts is None else method.update_by(state, batch, forecasts)
 
 
 def check_in_step(state: CommitteeState) -> None:

@@ -1,6 +1,7 @@
-"""Score what the members of a committee said some time before an entry is learned: mathematics.md section 21.
+"""Score forecasts: predictions that members made some time before an entry is learned.
 
-The members learn the entry as always. Weights, evidence and calibration score the forecast.
+The members learn the entry as always. Weights, evidence and calibration score the forecast: mathematics.md
+section 21.
 """
 
 from __future__ import annotations
@@ -23,34 +24,37 @@ from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.stacking import CommitteeState, mixed, stack
 
 CALIBRATIONS = ("auto", "next", "forecast", "rest")
-HALF = 0.5  # share of recent entries with a forecast, from which on forecasts are how a model is used
+# share of recent entries with a forecast from which intervals are calibrated on forecasts
+FORECAST_SHARE = 0.5
 
 
-class Said(NamedTuple):
+class MemberForecasts(NamedTuple):
     """Forecasts of n entries by M members; NaN where there is none."""
 
     parts: NDArray[np.float64]  # (M, 3, n) mean, var and noise
     weights: NDArray[np.float64]  # (M, n) of the committee when they were made
 
-    def part(self, first: int, last: int) -> Said:
+    def part(self, first: int, last: int) -> MemberForecasts:
         """The forecasts of entries first to last."""
-        return Said(self.parts[:, :, first:last], self.weights[:, first:last])
+        return MemberForecasts(self.parts[:, :, first:last], self.weights[:, first:last])
 
 
-class Tickets:
-    """What the members said about entries of a history that are not learned yet."""
+class PendingForecasts:
+    """Members' predictions for entries of a history that are not learned yet."""
 
     def __init__(self, n: int) -> None:
-        self._n, self._said = n, None
+        self._n, self._kept = n, None
 
-    def keep(self, at: slice, said: Said) -> None:
-        if self._said is None:
-            members = len(said.weights)
-            self._said = Said(np.full((members, 3, self._n), np.nan), np.full((members, self._n), np.nan))
-        self._said.parts[:, :, at], self._said.weights[:, at] = said
+    def keep(self, at: slice, forecasts: MemberForecasts) -> None:
+        if self._kept is None:
+            members = len(forecasts.weights)
+            self._kept = MemberForecasts(
+                np.full((members, 3, self._n), np.nan), np.full((members, self._n), np.nan)
+            )
+        self._kept.parts[:, :, at], self._kept.weights[:, at] = forecasts
 
-    def of(self, rows: NDArray[np.int64]) -> Said | None:
-        return None if self._said is None else Said(*(part[..., rows] for part in self._said))
+    def of_rows(self, rows: NDArray[np.int64]) -> MemberForecasts | None:
+        return None if self._kept is None else MemberForecasts(*(part[..., rows] for part in self._kept))
 
 
 def update_of_forecasts(
@@ -60,19 +64,19 @@ def update_of_forecasts(
     value: NDArray[np.float64],
     parts: NDArray[np.float64],
     rejected: int,
-    said: Said,
+    forecasts: MemberForecasts,
 ) -> tuple[CommitteeState, Update]:
     """`update_of_members` where some entries come with a forecast: their Update is about the forecast.
 
     What was clipped is about the predictions just before, with which the entries were learned.
     """
-    n, first, given = len(value), int(state.counts.entries), ~np.isnan(said.weights[0])
+    n, first, given = len(value), int(state.counts.entries), ~np.isnan(forecasts.weights[0])
     before, log_evidence, good = np.empty((len(parts), n)), np.empty(n), np.empty(n, bool)
-    log_p = _log_evidence(likelihood, value, parts, said, given)
-    weights = np.ascontiguousarray(said.weights)
+    log_p = _log_evidence(likelihood, value, parts, forecasts, given)
+    weights = np.ascontiguousarray(forecasts.weights)
     stack(state.weights, state.counts, log_p, weights, before, log_evidence, good)
     now = mixed(likelihood, before, parts)
-    scored = np.where(given, said.parts, parts[:, :3])
+    scored = np.where(given, forecasts.parts, parts[:, :3])
     mixture = mixed(likelihood, np.where(given, weights, before), scored)
     refused, clipped, below = int(n - good.sum()), 0, None
     if residuals := state.residuals:
@@ -99,16 +103,16 @@ def _log_evidence(
     likelihood: Likelihood,
     value: NDArray[np.float64],
     parts: NDArray[np.float64],
-    said: Said,
+    forecasts: MemberForecasts,
     given: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """(M, n) log evidence of what each member said; NaN or infinite if it could not learn the entry."""
+    """(M, n) log evidence of each member's forecast; NaN or infinite if it could not learn the entry."""
     log_p = parts[:, 3].copy()
-    for m, of_member in enumerate(said.parts):
-        # what a member would say again has the evidence that it has just reported, to the last bit
-        others = given & (np.abs(log_p[m]) < HUGE) & (of_member != parts[m, :3]).any(axis=0)
+    for m, forecast in enumerate(forecasts.parts):
+        # a member that would predict the same again keeps the evidence that it has just reported, bit for bit
+        others = given & (np.abs(log_p[m]) < HUGE) & (forecast != parts[m, :3]).any(axis=0)
         if others.any():
-            log_p[m, others] = likelihood.log_evidence(value[others], *of_member[:, others])
+            log_p[m, others] = likelihood.log_evidence(value[others], *forecast[:, others])
     return log_p
 
 
@@ -134,6 +138,6 @@ def calibration_used(state: CommitteeState) -> str:
     entries, forecasts, rest = int(state.counts.entries), state.forecasts, state.rest
     if forecasts:
         gone = entries - 1 - int(forecasts.latest)  # entries without a forecast since the latest
-        if float(forecasts.share) * (1 - 1 / MEMORY_ENTRIES) ** gone >= HALF:
+        if float(forecasts.share) * (1 - 1 / MEMORY_ENTRIES) ** gone >= FORECAST_SHARE:
             return "forecast"
     return "rest" if rest and entries - int(rest.at) < MEMORY_ENTRIES else "next"

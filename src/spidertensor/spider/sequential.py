@@ -150,17 +150,17 @@ def _entries(
             noise_var = noise.rate[()] / noise.shape[()] * factor
             least = max(LEAST_NOISE * stream.var[()], 1 / HUGE) if settings.follows else 0.0
             noise_var = max(noise_var, least)
-            told_noise = max(noise_var * by_level, least)  # section 23: not in the step of the mean
+            reported_noise = max(noise_var * by_level, least)  # section 23: not in the step of the mean
         else:
             noise_var = shared_noise(likelihood, noise)
-            told_noise = noise_var
+            reported_noise = noise_var
             if settings.has_level:  # section 17: one more element, with gradient 1
                 level = stream.mean[()]
                 alpha, beta = alpha + level, beta + stream.var[()]
         out[0, n], out[1, n], out[2, n] = (
             shift + scale * alpha,
             scale * scale * beta,
-            scale * scale * told_noise,
+            scale * scale * reported_noise,
         )
         if not learning:
             continue
@@ -170,8 +170,8 @@ def _entries(
         if clips:
             y = clipped(likelihood, y, alpha, beta, noise_var, settings.clip)
         log_z, da, db, narrowing, score = evidence_to_learn(likelihood, y, alpha, beta, noise_var, level)
-        if y != y_true or told_noise != noise_var:
-            log_z = evidence(likelihood, y_true, alpha, beta, told_noise)[0]
+        if y != y_true or reported_noise != noise_var:
+            log_z = evidence(likelihood, y_true, alpha, beta, reported_noise)[0]
         out[3, n] = log_z - log_scale
         good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # false for NaN
         if good:
@@ -182,7 +182,7 @@ def _entries(
         if good:
             counts.clipped[()] += y != y_true
         if good and settings.follows:
-            note_value(stream, y_true, alpha, beta + told_noise, settings.clip)
+            note_value(stream, y_true, alpha, beta + reported_noise, settings.clip)
         if good and stream.watching[()] != WATCH:
             db2 = real(0)
             if settings.curvature:
@@ -204,14 +204,15 @@ def _entries(
             if settings.normal:
                 # the noise learns unclipped values unless they are wild: clipped ones would let it collapse
                 y_noise = y_true if abs(y_true) < WILD else y
-                lam, off = settings.forgetting, misfit(y_noise, alpha, beta, told_noise, settings.paper_noise)
+                lam = settings.forgetting
+                off = misfit(y_noise, alpha, beta, reported_noise, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
                 if not settings.node_noise:
                     noise.rate[()] = lam * noise.rate[()] + 0.5 * off
                 else:
                     noise.rate[()] = lam * noise.rate[()] + 0.5 * off / (factor * by_level)
-                    total = beta + told_noise
-                    kept = told_noise / total
+                    total = beta + reported_noise
+                    kept = reported_noise / total
                     square = relative_square(stream.squares, (y_noise - alpha) ** 2 / total, kept)
                     move_log_noise(places, index, n, settings, mem, square, kept)
                     move_level_noise(stream.level_noise, stream.level_noise_var, alpha, square, kept)

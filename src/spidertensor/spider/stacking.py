@@ -48,11 +48,12 @@ def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64
 
 # Not fastmath: the order of summation over members would depend on the number of entries in a call.
 @kernel(**COMPILE | {"fastmath": False})
-def stack(weights, counts, log_p, said, before, log_evidence, good):
+def stack(weights, counts, log_p, forecast_weights, before, log_evidence, good):
     """For each entry in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST_WEIGHT, normalised.
 
     Changes weights and counts in place. log_p (M, n): log evidence of each entry by each member.
-    said (M, n): weights that a forecast was made with, NaN where there is none; or (M, 0) without forecasts.
+    forecast_weights (M, n): the committee's weights when a forecast was made, NaN where there is none; or
+    (M, 0) without forecasts.
     Fills before (M, n): the weights before each entry; log_evidence (n,): that of the mixture, of the
     forecast where there is one; good (n,): whether any member could learn the entry. A member that could
     not keeps its weight.
@@ -71,11 +72,11 @@ def stack(weights, counts, log_p, said, before, log_evidence, good):
             log_evidence[i] = log_p[0, i]
             counts.refused[()] += 1
             continue
-        is_forecast = said.shape[1] > 0 and not np.isnan(said[0, i])
+        is_forecast = forecast_weights.shape[1] > 0 and not np.isnan(forecast_weights[0, i])
         able, total, able_then, total_then = 0.0, 0.0, 0.0, 0.0
         for m in range(members):
             if abs(log_p[m, i]) < HUGE:
-                p, then = math.exp(log_p[m, i] - best), said[m, i] if is_forecast else weights[m]
+                p, then = math.exp(log_p[m, i] - best), forecast_weights[m, i] if is_forecast else weights[m]
                 able += weights[m]
                 total += weights[m] * p
                 able_then += then

@@ -106,14 +106,14 @@ def _joint(
     level, level_var = level_of(settings, carry.sums)  # shared by all entries
     alpha, beta, cov = alpha + level, beta + level_var, cov + level_var
 
-    # what each entry says by itself; with noise below `n eps beta` B would be all rounding error
+    # what each entry alone says about f; with noise below `n eps beta` B would be all rounding error
     log_noise = log_noise_of(settings, carry.log_noise, ids)
-    noise_var, told, own = noise_of(settings, carry.sums, log_noise, alpha)
+    noise_var, reported_noise, own = noise_of(settings, carry.sums, log_noise, alpha)
     least = len(value) * jnp.finfo(cov.dtype).eps * beta
-    used, told_used = jnp.maximum(noise_var, least), jnp.maximum(told, least)
+    used, reported_used = jnp.maximum(noise_var, least), jnp.maximum(reported_noise, least)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
     _, _, db, _, precision, root, score = evidence(y, alpha, beta, used, level)
-    log_z = evidence(value, alpha, beta, told_used, level).log_z
+    log_z = evidence(value, alpha, beta, reported_used, level).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # false for NaN
     solved = _solve(cov, good & ~watching, precision, root)
     moves, good = solved.good, jnp.where(watching, good, solved.good)
@@ -134,19 +134,19 @@ def _joint(
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood.normal:
         mean, var = _innovations(solved, alpha, beta, used)
-        log_z = evidence(value, mean, var, told, level).log_z
+        log_z = evidence(value, mean, var, reported_noise, level).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
         # f given the other entries of the batch, and the unclipped residual from there
         precise = jnp.where(moves, own_precision, 1)
         left, of_f = solved.S_res / precise + y_noise - y, jnp.maximum(1 / precise - used, 0)
-        kept = told_used / (of_f + told_used)
+        kept = reported_used / (of_f + reported_used)
         if settings.noise_fades:  # gaussian.misfit: f after the batch
             misfit = (kept * left) ** 2 + kept * of_f
         added = jnp.zeros_like(sums.high[SQUARES.start :])
         if log_noise is not None:
             information = jnp.where(moves, 0.5 * kept**2, 0)
-            square, of_squares = relative_squares(sums, moves, left**2 / (of_f + told_used), kept)
+            square, of_squares = relative_squares(sums, moves, left**2 / (of_f + reported_used), kept)
             score = jnp.where(moves, 0.5 * kept * (square - 1), 0)
             of_levels = level_change(sums, moves, alpha, information, score)
             added = jnp.concatenate([of_squares, of_levels])
@@ -158,7 +158,8 @@ def _joint(
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
         sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
-    reported = [mean, var, jnp.broadcast_to(told, mean.shape), log_z, y][: 5 if settings.clips else 4]
+    reported = [mean, var, jnp.broadcast_to(reported_noise, mean.shape), log_z, y]
+    reported = reported[: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
     return carry, Learned(jnp.stack(reported), good, rejected, sums.high[VALUES][2])
 
