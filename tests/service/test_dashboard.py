@@ -92,10 +92,18 @@ def test_forecasts_are_shown_beside_the_next_entry(browser, server):
         part = rows(40, seed=5)
         said = server.predict(part, query="?remember=1h")["predictions"]
         server.learn([row | {"_forecast": each["forecast"]} for row, each in zip(part, said, strict=True)])
-        expect(page.locator("#chart-error .visually-hidden")).to_contain_text("forecasts", timeout=10_000)
+        summary = page.locator("#chart-forecasts .visually-hidden")
+        expect(summary).to_have_text(
+            re.compile(r"forecasts [\d.]+, mean so far [\d.]+, one bias per node [\d.]+"), timeout=10_000
+        )
         assert float(tile(page, "error of forecasts")) > 0
+        compared = page.locator("#numbers > div", has_text="error of forecasts")
+        expect(compared).to_have_text(re.compile("(better|worse) than|level with"))
         assert tile(page, "forecasts in 90").endswith("%")
-        assert re.fullmatch(r"\d+ s", tile(page, "values come after"))
+        late = page.locator("#numbers > div", has_text="forecasts scored")
+        expect(late).to_contain_text(
+            re.compile(r"values known after [\d.]+ seconds \(median\), 90 % within \d+ s")
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         assert page.problems == []
         page.context.close()
@@ -142,6 +150,7 @@ def test_ids_of_the_stream_stay_text(page, server):
 @pytest.mark.slow
 def test_a_zoom_survives_new_points_and_can_be_left_by_keyboard(page, server):
     page.wait_for_timeout(2500)  # a few points to zoom into
+    page.locator("#chart-rate").scroll_into_view_if_needed()  # forecasts have a chart above it
     box = page.locator("#chart-rate .u-over").bounding_box()
     assert box is not None
 

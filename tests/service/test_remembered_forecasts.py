@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import time
@@ -19,10 +20,17 @@ import spidertensor
 from serving import ARROW, RATINGS, Server, arrow, assert_same, rows, serving
 from spidertensor import Forecast, SpiderRegressor
 from spidertensor.estimator.forecast import no_forecast
+from spidertensor.estimator.inputs import Columns
+from spidertensor.learner.floors import FLOORS
+from spidertensor.service.bodies import JSON, entries
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.forecasts import Forecasts, Keeping
+from spidertensor.service.opening import NewModel, opened
+from spidertensor.service.requests import Request
+from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.snapshots import _problems
 
+SMALL: dict[str, Any] = {"committee": 2, "rank": 2, "hidden": (3,), "random_state": 0}
 MODEL = ("--model", "m.spider", *RATINGS)
 
 
@@ -44,6 +52,12 @@ def remembered(server: Server, part: list[dict[str, Any]], query: str = "?rememb
     return [each["forecast"] for each in server.predict(part, query=query)["predictions"]]
 
 
+def forecast_scores(server: Server) -> list[Any]:
+    told = server.get("/v1/model")
+    names = ("forecast_error", "forecast_floor_mean", "forecast_floor_biases", "late_median", "forecast_case")
+    return [told[name] for name in names]
+
+
 # --- the file
 
 
@@ -63,6 +77,10 @@ def forecast(model: SpiderRegressor, n: int, seed: int = 0) -> Forecast:
     return model.forecast([ids_of(row) for row in rows(n, seed)])
 
 
+def of_floors(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, len(FLOORS), 3))
+
+
 def objects(*ids: Any) -> np.ndarray:
     return np.fromiter(ids, object, len(ids))
 
@@ -70,7 +88,8 @@ def objects(*ids: Any) -> np.ndarray:
 def test_what_was_kept_is_found_by_its_ids(store, model):
     assert not store.path.exists()  # before the first
     first, second = forecast(model, 5), forecast(model, 3, seed=1)
-    ids = [store.remember(first, 60), store.remember(second, 60)]
+    floors = of_floors(5), of_floors(3, seed=1)
+    ids = [store.remember(first, floors[0], 60), store.remember(second, floors[1], 60)]
     assert store.path.stat().st_mode & 0o777 == 0o600
     like = no_forecast(model._fitted())
     for again in (store, Forecasts(store.path, "me")):
@@ -80,13 +99,15 @@ def test_what_was_kept_is_found_by_its_ids(store, model):
         assert found.given.tolist() == [True, False, True, False, False, False, False]
         np.testing.assert_array_equal(found.forecast.numbers[0], second.numbers[2])
         np.testing.assert_array_equal(found.forecast.numbers[2], first.numbers[4])
+        np.testing.assert_array_equal(found.floors[[0, 2]], [floors[1][2], floors[0][4]])
+        assert np.isnan(found.floors[1]).all()
         assert 0 <= found.late[0] < 60
     assert Forecasts(store.path, "another model").find(objects(ids[0][0]), like) is None
 
 
 def test_forecasts_are_bounded_in_time_and_number(store, model, monkeypatch):
     like = no_forecast(model._fitted())
-    short, long = store.remember(forecast(model, 2), 10), store.remember(forecast(model, 2), 1000)
+    short, long = (store.remember(forecast(model, 2), of_floors(2), seconds) for seconds in (10, 1000))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 100)
     assert store.find(objects(short[0], long[0]), like).given.tolist() == [False, True]
@@ -95,7 +116,7 @@ def test_forecasts_are_bounded_in_time_and_number(store, model, monkeypatch):
         assert file.execute("select sum(n) from forecasts").fetchone() == (2,)
     file.close()
     store.keeping = Keeping(most=9)
-    kept = [store.remember(forecast(model, 4), 1000) for _ in range(3)]
+    kept = [store.remember(forecast(model, 4), of_floors(4), 1000) for _ in range(3)]
     found = store.find(objects(long[0], *(ids[0] for ids in kept)), like)
     assert found.given.tolist() == [False, False, True, True]
 
@@ -103,14 +124,15 @@ def test_forecasts_are_bounded_in_time_and_number(store, model, monkeypatch):
 def test_more_than_are_kept_are_refused(store, model):
     """An answer with their ids would say that they are."""
     store.keeping = Keeping(most=3)
-    kept = store.remember(forecast(model, 3), 60)
+    kept = store.remember(forecast(model, 3), of_floors(3), 60)
     with pytest.raises(ServiceError, match="no more than 3 are kept"):
-        store.remember(forecast(model, 4), 60)
+        store.remember(forecast(model, 4), of_floors(4), 60)
     assert store.find(objects(*kept), no_forecast(model._fitted())).given.all()
 
 
 def test_forecasts_of_a_model_fitted_anew_are_not_known(store, model):
-    ids, other = store.remember(forecast(model, 2), 60), SpiderRegressor(committee=2, rank=2, hidden=(3,))
+    ids = store.remember(forecast(model, 2), of_floors(2), 60)
+    other = SpiderRegressor(committee=2, rank=2, hidden=(3,))
     learn(other, rows(60, seed=5))
     assert store.find(objects(*ids), no_forecast(other._fitted())) is None
 
@@ -140,8 +162,14 @@ def test_alarms_are_about_what_was_scored_often_enough():
         "coverage": 0.5,
         "clipped": None,
         "forecast_coverage": 0.7,
+        "forecast_error": 2.0,
+        "forecast_floor_mean": 2.1,
+        "forecast_floor_biases": 1.9,
     }
-    assert [kind for kind, _ in _problems(few, 0.0)] == ["forecasts"]
+    assert _problems(few, 0.0) == [
+        ("forecasts", "90 % intervals of forecasts cover 70.0%"),
+        ("forecast floor", "the error of forecasts 2 is above 1.9, that of one bias per node"),
+    ]
     many = few | {"forecasts": 900}
     assert [kind for kind, _ in _problems(many, 0.0)] == ["floor", "floor", "coverage"]
 
@@ -170,6 +198,35 @@ def test_rows_may_name_forecasts_in_any_order_and_format(server):
     response = server.http.post("/v1/learn", content=arrow(table), headers={"Content-Type": ARROW})
     assert response.json()["forecasts"] == {"scored": 5, "unknown": 0}
     assert "forecasts" not in server.learn(rows(3))
+
+
+def test_floors_are_scored_by_what_they_predicted_at_the_same_time(tmp_path):
+    first, asked, between = rows(80), rows(30, seed=1), rows(400, seed=2)
+    served = opened(tmp_path / "m.spider", NewModel("SpiderRegressor", ["user", "movie"], "rating", SMALL))
+    learner = served.learner
+
+    def sent(part: list[dict[str, Any]]) -> None:
+        body = json.dumps(part).encode()
+        found = entries(body, JSON, wanted_to_learn(learner, 1000))
+        (outcome,) = served.learn([Request(found, body, JSON)])
+        assert isinstance(outcome, bytes)
+
+    sent(first)
+    ids = [np.array([row[mode] for row in asked], object) for mode in ("user", "movie")]
+    forecast, floors = learner.forecast(Columns(ids))
+    tokens = served.forecasts.remember(forecast, floors, 60)
+    users, movies = ({row[mode] for row in first} for mode in ("user", "movie"))
+    assert {row["user"] in users and row["movie"] in movies for row in asked} == {False, True}
+    wanted = [np.mean([row["rating"] for row in first])] * len(asked)
+    np.testing.assert_allclose(floors[:, 0, 0], wanted, rtol=1e-12)
+    sent(between)
+    sent(named(asked, list(tokens)))
+    scores, value = learner.scores, np.array([row["rating"] for row in asked])
+    keep = np.exp(-np.arange(len(asked))[::-1] / scores.memory)
+    wanted = [np.average((value - each) ** 2, weights=keep) ** 0.5 for each in floors[:, :, 0].T]
+    assert list(scores.forecast_floors.values()) == pytest.approx(wanted)
+    assert scores.floors["mean"] != pytest.approx(wanted[0])  # of the entries without a forecast
+    served.close()
 
 
 def test_unknown_ids_are_counted_and_learned_without(server):
@@ -245,9 +302,12 @@ def test_a_kill_loses_no_forecast_and_scores_each_as_it_was(tmp_path, warm_kerne
         short = remembered(server, last, "?remember=2s")
         told = server.learn(named(last, list(short)), idempotency_key="last")
         assert told["forecasts"]["scored"] == 20
+        scores = forecast_scores(server)
+        assert None not in scores
         server.stop(signal.SIGKILL)
     time.sleep(2)
     with serving(tmp_path, *MODEL) as server:
+        assert forecast_scores(server) == scores
         assert server.get("/v1/model")["forecasts"] == 45
         again = server.learn(named(last, list(short)), idempotency_key="last")
         assert again == told | {"repeated": True}

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spidertensor import Number, SpiderClassifier, SpiderRegressor
+from spidertensor import Forecast, Number, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.learner.chunks import joined
 from spidertensor.learner.first_batch import first_alone, joined_first
+from spidertensor.learner.floors import FLOORS
+from spidertensor.learner.forecasts import Remembered
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.opening import reopened, standing
 from spidertensor.learner.remedies import for_command, for_service
@@ -101,10 +103,13 @@ def test_what_is_no_longer_scored_has_no_score():
     said = Numbered(Update(zeros, zeros, zeros, zeros, 0, below=zeros + 0.5), np.zeros((50, 1), np.int64))
     scores.add(zeros, said, 0.0)
     assert (scores.score, scores.coverage, scores.forecast_error) == (0, 1, None)
+    forecast = Forecast(np.tile([[0.0], [1.0], [1.0], [1.0]], (50, 1, 1)), 0, "gaussian")
+    remembered = Remembered(forecast, np.ones((50, len(FLOORS), 3)), zeros + 60)
     for _ in range(20):
-        scores.add(zeros, said, 0.0, late=zeros + 60)
+        scores.add(zeros, said, 0.0, remembered)
     assert (scores.score, scores.coverage, *scores.floors.values()) == (None,) * 4
     assert (scores.forecast_error, scores.forecasts.coverage) == (0, 1)
+    assert list(scores.forecast_floors.values()) == pytest.approx([1, 1])
 
 
 def chunk(rows: int, *, quiet: bool = False) -> Chunk:

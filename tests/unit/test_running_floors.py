@@ -20,7 +20,7 @@ from spidertensor.service.opening import NewModel, opened
 from spidertensor.service.requests import Request
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.snapshots import running
-from spidertensor.spider.likelihoods import GAUSSIAN
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
 
 SMALL = {"rank": 2, "hidden": (4,), "committee": 1, "random_state": 0, "scaling": (0.0, 100.0)}
 
@@ -60,6 +60,23 @@ def test_floors_ignore_modes_without_ids_and_rows_of_attributes(limit):
     losses = beside.learn(y, model._learn_numbered(columns, y), 0.0)
     np.testing.assert_array_equal(losses[1:], losses_beside(SpiderRegressor(**SMALL), len(y))[1:])
     beside.restore(beside.state(model), model)
+
+
+@pytest.mark.parametrize("likelihood", [GAUSSIAN, COUNT, PROBIT], ids=lambda each: each.name)
+def test_a_forecast_just_before_has_the_loss_of_the_next_entry(likelihood):
+    rng = np.random.default_rng(0)
+    index, beside = rng.integers((4, 3), size=(30, 2)), RunningFloors(likelihood, 2)
+    values = np.floor(rng.uniform(0, 2, 30))
+    seen = [set(), set()]
+    for nodes, value in zip(index, values, strict=True):
+        rows = np.array([[node if node in known else -1 for node, known in zip(nodes, seen, strict=True)]])
+        forecast = beside.forecast(rows, 0.3)
+        learned = Numbered(Update(*np.zeros((4, 1)), rejected=0), nodes[None])
+        losses = beside.learn(np.array([value]), learned, 0.3)
+        if any(seen) or likelihood is GAUSSIAN:  # the very first evidence is with the mean before
+            np.testing.assert_allclose(beside.forecast_losses(np.array([value]), forecast), losses[1:])
+        for known, node in zip(seen, nodes, strict=True):
+            known.add(node)
 
 
 def test_floors_go_on_with_the_model_they_ran_beside_and_without_nodes_beside_another():

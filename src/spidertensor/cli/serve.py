@@ -200,6 +200,7 @@ def serve(
 def _demo(settings: Settings, given: dict[str, Any]) -> None:
     """Serve a temporary model, and send it the flights."""
     from spidertensor.cli import playing
+    from spidertensor.demo import clock
     from spidertensor.service.opening import opened
     from spidertensor.service.server import run
 
@@ -214,7 +215,9 @@ def _demo(settings: Settings, given: dict[str, Any]) -> None:
             output.say(f"watch {played.dataset.name} at {url} (Ctrl-C stops)")
             playing.start(url, played)
 
-        run(opened(path, new), settings, started)
+        served = opened(path, new)
+        served.learner.replayed = clock(played.dataset).case
+        run(served, settings, started)
 
 
 def _every(text: str) -> tuple[float, float]:

@@ -83,6 +83,26 @@ class RunningFloors:
             of_mean.mean[0] = of_biases.mean[0] = first
         return np.array([self._losses(value, each) for each in (learned.update, of_mean, of_biases)])
 
+    def forecast(self, nodes: NDArray[np.int64], first: float) -> NDArray[np.float64]:
+        """(n, floors, 3) mean, var and noise of what the floors predict now.
+
+        nodes: (n, K) rows of the model, -1 for unseen ids; first: see learn
+        """
+        index = np.ascontiguousarray(nodes[:, self._modes])
+        made = [self._mean.predict(self._of_mean, index), self._biases.predict(self._of_biases, index)]
+        if not _inner(self._of_biases).counts.entries:
+            made = [each._replace(mean=np.full(len(index), first)) for each in made]
+        return np.stack(made).transpose(2, 0, 1)
+
+    def forecast_losses(
+        self, value: NDArray[np.float64], forecast: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """(floors, n) losses of such a forecast."""
+        if self.by_squares:
+            mean, var, _ = forecast.transpose(2, 1, 0)
+            return (value - self._likelihood.expected(mean, var)) ** 2
+        return -self._likelihood.log_evidence(value, *forecast.transpose(2, 1, 0))
+
     def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
         if not self.by_squares:
             return -update.log_evidence / self._per_event

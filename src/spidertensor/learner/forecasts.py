@@ -1,7 +1,11 @@
-"""Forecasts of entries to learn that someone has remembered, and running scores of such forecasts."""
+"""Forecasts of entries to learn that someone has remembered, and running scores of such forecasts.
+
+The floors forecast at the same time, so that both are compared with equal knowledge.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.forecast import Forecast
-from spidertensor.learner.floors import in_intervals
+from spidertensor.learner.floors import FLOORS, in_intervals
 from spidertensor.method import Update
 
 # Between these the seconds from a forecast to its value are counted
@@ -19,11 +23,25 @@ LATE_EDGES_S = np.concatenate([[0.0], np.geomspace(1.0, 30 * 86_400.0, 150)])
 class Remembered(NamedTuple):
     """Forecasts of entries; of those without one, all NaN.
 
-    late: (n,) seconds from each forecast until its value was known
+    floors: (n, floors, 3) what the floors predicted at the same time: see RunningFloors.forecast
+    late:   (n,) seconds from each forecast until its value was known
     """
 
     forecast: Forecast
+    floors: NDArray[np.float64]
     late: NDArray[np.float64]
+
+    @classmethod
+    def of_rows(cls, like: Forecast, rows: NDArray[np.float64], late: NDArray[np.float64]) -> Remembered:
+        """The inverse of `rows_of`. like: a forecast by the same model"""
+        own = like.numbers.shape[1:]
+        numbers, floors = np.split(rows, [math.prod(own)], axis=1)
+        forecast = like.with_numbers(numbers.reshape(len(rows), *own))
+        return cls(forecast, floors.reshape(len(rows), len(FLOORS), 3), late)
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        return rows_of(self.forecast, self.floors)
 
     @property
     def given(self) -> NDArray[np.bool_]:
@@ -32,9 +50,21 @@ class Remembered(NamedTuple):
 
     def at(self, places: NDArray[np.int64]) -> Remembered:
         """Those at some places; -1 for an entry without one."""
-        numbers, late = self.forecast.numbers[places], self.late[places]
-        numbers[places < 0], late[places < 0] = np.nan, np.nan
-        return Remembered(self.forecast.with_numbers(numbers), late)
+        rows, late = self.rows[places], self.late[places]
+        rows[places < 0], late[places < 0] = np.nan, np.nan
+        return Remembered.of_rows(self.forecast, rows, late)
+
+
+def row_size(like: Forecast) -> int:
+    """How many numbers a row has."""
+    return math.prod(like.numbers.shape[1:]) + 3 * len(FLOORS)
+
+
+def rows_of(forecast: Forecast, floors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """All numbers of a forecast and of the floors' one, a row for each entry."""
+    n, size = len(forecast), row_size(forecast)
+    own = size - 3 * len(FLOORS)
+    return np.concatenate([forecast.numbers.reshape(n, own), floors.reshape(n, size - own)], axis=1)
 
 
 def joined(parts: Sequence[tuple[Remembered | None, int]]) -> Remembered | None:
@@ -42,17 +72,17 @@ def joined(parts: Sequence[tuple[Remembered | None, int]]) -> Remembered | None:
     known = [part for part, _ in parts if part is not None]
     if not known:
         return None
-    shape = known[0].forecast.numbers.shape[1:]
-    numbers = [np.full((n, *shape), np.nan) if part is None else part.forecast.numbers for part, n in parts]
+    like = known[0].forecast
+    rows = [np.full((n, row_size(like)), np.nan) if part is None else part.rows for part, n in parts]
     late = [np.full(n, np.nan) if part is None else part.late for part, n in parts]
-    return Remembered(known[0].forecast.with_numbers(np.concatenate(numbers)), np.concatenate(late))
+    return Remembered.of_rows(like, np.concatenate(rows), np.concatenate(late))
 
 
 class ForecastSums(NamedTuple):
     """Running sums over entries with a forecast, as `scores.Sums`."""
 
     weight: NDArray[np.float64]
-    loss: NDArray[np.float64]
+    losses: NDArray[np.float64]  # of the model and of the floors
     intervals: NDArray[np.float64]  # entries with an interval, and those inside it
     late: NDArray[np.float64]  # by LATE_EDGES_S
     entries: NDArray[np.int64]
@@ -62,12 +92,12 @@ class ForecastSums(NamedTuple):
     def start(cls) -> ForecastSums:
         one, whole = np.zeros(()), np.zeros((), np.int64)
         late = np.zeros(len(LATE_EDGES_S) - 1)
-        return cls(one, one.copy(), np.zeros(2), late, whole, whole.copy())
+        return cls(one, np.zeros(1 + len(FLOORS)), np.zeros(2), late, whole, whole.copy())
 
     def add(
         self,
         update: Update,
-        loss: NDArray[np.float64],
+        losses: NDArray[np.float64],
         late: NDArray[np.float64],
         keep: NDArray[np.float64],
         left: float,
@@ -77,7 +107,7 @@ class ForecastSums(NamedTuple):
         counted = np.where(good, keep, 0.0)
         for sums, new in (
             (self.weight, counted.sum()),
-            (self.loss, counted[good] @ loss[good]),
+            (self.losses, losses[:, good] @ counted[good]),
             (self.intervals, in_intervals(update) @ counted),
             (
                 self.late,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier
 from spidertensor.estimator.eviction import Numbered
+from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.labels import Classes, Label
@@ -47,7 +48,7 @@ class Learned(NamedTuple):
     kept: NDArray[np.int64]
     numbered: Numbered
     warnings: list[Warning]
-    late: NDArray[np.float64] | None = None  # seconds since the forecast of each, NaN for those without
+    remembered: Remembered | None = None  # forecasts of these entries, if some have one
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Learner:
     classes:  the labels, if they are not 0 and 1
     memory:   in entries, how far back the scores look; math.inf for a run
     case:     which error the scores are: see times.case
+    replayed: which error those of forecasts are, if a stream is replayed faster than it came
     """
 
     estimator: Estimator
@@ -72,6 +74,7 @@ class Learner:
     classes: Classes | None = None
     memory: float = math.inf
     case: str = NEXT_ENTRY
+    replayed: str | None = None
     rule: Rule | None = field(init=False)
     scores: Scores = field(init=False)
 
@@ -158,7 +161,16 @@ class Learner:
         remembered: forecasts of the entries, where there are any
         """
         learned = self._each(partial(self._learned, remembered), ids, values, refuse, given or {})
-        return learned if remembered is None else learned._replace(late=remembered.late[learned.kept])
+        return learned if remembered is None else learned._replace(remembered=remembered.at(learned.kept))
+
+    def forecast(self, ids: Columns) -> tuple[Forecast, NDArray[np.float64]]:
+        """What the model and the floors predict now of these entries, to be scored when they are learned.
+
+        The floors' part: see RunningFloors.forecast
+        """
+        forecast = self.estimator.forecast(ids)
+        nodes = self.estimator._index(ids)
+        return forecast, self.scores.floors_forecast(nodes, self.estimator.shift_)
 
     def _each(
         self,
@@ -229,7 +241,7 @@ class Learner:
         """Add entries to the scores; returns their (1 + floors, n) losses."""
         if not len(learned.values):
             return np.empty((len(self.scores.sums.losses), 0))
-        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_, learned.late)
+        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_, learned.remembered)
 
     def save(self) -> None:
         self.estimator.save(self.path, self.position)

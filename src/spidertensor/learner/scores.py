@@ -19,7 +19,7 @@ from spidertensor import checkpoint
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.floors import FLOORS, RunningFloors, in_intervals
-from spidertensor.learner.forecasts import ForecastSums
+from spidertensor.learner.forecasts import ForecastSums, Remembered
 from spidertensor.spider.events import Rule
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -69,19 +69,24 @@ class Scores:
         value: NDArray[np.float64],
         learned: Numbered,
         first: float,
-        late: NDArray[np.float64] | None = None,
+        remembered: Remembered | None = None,
     ) -> NDArray[np.float64]:
         """Score the entries of one call; returns the (1 + floors, n) losses of the model and of the floors.
 
-        first: what the floors predict before their very first entry
-        late:  if some have a forecast, the seconds since it was made; NaN for the others
+        first:      what the floors predict before their very first entry
+        remembered: if some have a forecast; the losses are then those of the forecast
         """
         n, update, sums = len(value), learned.update, self.sums
         losses = self._floors.learn(value, learned, first)
         left = np.exp(-n / self.memory)
         keep = np.exp(-(np.arange(n)[::-1]) / self.memory)  # the last entry counts 1
-        self.forecasts.add(update, losses[0], np.full(n, np.nan) if late is None else late, keep, left)
-        keep = keep if late is None else np.where(np.isnan(late), keep, 0.0)
+        late = np.full(n, np.nan)
+        if remembered is not None:
+            late, given = remembered.late, remembered.given
+            of_floors = self._floors.forecast_losses(value, remembered.floors)
+            losses[1:] = np.where(given, of_floors, losses[1:])
+        self.forecasts.add(update, losses, late, keep, left)
+        keep = np.where(np.isnan(late), keep, 0.0)
         good = np.isfinite(update.log_evidence)
         sums.weight[()] = sums.weight * left + keep[good].sum()
         sums.losses[:] = sums.losses * left + np.where(good, keep * losses, 0.0).sum(axis=1)
@@ -103,16 +108,16 @@ class Scores:
     @property
     def score(self) -> float | None:
         """The error of the model."""
-        return self._means()[0]
+        return self._mean_losses(self.sums)[0]
 
     @property
     def floors(self) -> dict[str, float | None]:
         """The errors of the floors, by name."""
-        return dict(zip(FLOORS, self._means()[1:], strict=True))
+        return dict(zip(FLOORS, self._mean_losses(self.sums)[1:], strict=True))
 
-    def _means(self) -> list[float] | list[None]:
-        weight = float(self.sums.weight)
-        return self.in_units(self.sums.losses / weight) if weight >= 1 else [None] * (1 + len(FLOORS))
+    def _mean_losses(self, sums: Sums | ForecastSums) -> list[float] | list[None]:
+        weight = float(sums.weight)
+        return self.in_units(sums.losses / weight) if weight >= 1 else [None] * (1 + len(FLOORS))
 
     def in_units(self, losses: NDArray[np.float64]) -> list[float]:
         """Convert mean losses to the unit shown: RMSE or log loss."""
@@ -133,8 +138,16 @@ class Scores:
     @property
     def forecast_error(self) -> float | None:
         """The error of forecasts."""
-        weight = float(self.forecasts.weight)
-        return self.in_units(np.array([self.forecasts.loss / weight]))[0] if weight >= 1 else None
+        return self._mean_losses(self.forecasts)[0]
+
+    @property
+    def forecast_floors(self) -> dict[str, float | None]:
+        """The errors of what the floors predicted when the forecasts were made, by name."""
+        return dict(zip(FLOORS, self._mean_losses(self.forecasts)[1:], strict=True))
+
+    def floors_forecast(self, nodes: NDArray[np.int64], first: float) -> NDArray[np.float64]:
+        """What the floors predict now: see RunningFloors.forecast."""
+        return self._floors.forecast(nodes, first)
 
     def state(self, model: Estimator) -> bytes:
         """The state for `restore`, as bytes. model: the estimator that is scored"""

@@ -11,6 +11,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -140,9 +142,9 @@ class Service:
         assert forecasts is not None
         seconds = forecasts.keeping.seconds_of(text)
 
-        def remember(forecast: Forecast) -> list[str]:
+        def remember(forecast: Forecast, floors: NDArray[np.float64]) -> list[str]:
             try:
-                return forecasts.remember(forecast, seconds)
+                return forecasts.remember(forecast, floors, seconds)
             except sqlite3.Error as error:
                 raise ServiceError(503, "forecasts", f"{forecasts.path}: {error}", retry=5) from None
 

@@ -1,8 +1,9 @@
 """Forecasts that clients asked to remember, until their values are learned, in a SQLite file MODEL.forecasts.
 
-A forecast is found by the id that its row was answered with. It holds numbers of the members, and nothing
-that clients sent. It is kept until its time is over, or until there are too many; the oldest go first. The
-journal of a request to learn holds the forecasts that it uses (requests.py), so a replay needs no others.
+A forecast is found by the id that its row was answered with. It holds numbers of the members and of the
+floors, and nothing that clients sent. It is kept until its time is over, or until there are too many; the
+oldest go first. The journal of a request to learn holds the forecasts that it uses (requests.py), so a replay
+needs no others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.forecast import Forecast
-from spidertensor.learner.forecasts import Remembered
+from spidertensor.learner.forecasts import Remembered, row_size, rows_of
 from spidertensor.service.errors import ServiceError
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -63,14 +64,17 @@ class Forecasts:
         if path.exists():
             self._open()
 
-    def remember(self, forecast: Forecast, seconds: float) -> list[str]:
-        """Keep a forecast; returns an id for each row. They are in the file when it returns."""
+    def remember(self, forecast: Forecast, floors: NDArray[np.float64], seconds: float) -> list[str]:
+        """Keep a forecast; returns an id for each row. They are in the file when it returns.
+
+        floors: what the floors predicted at the same time
+        """
         if len(forecast) > self.keeping.most:
             reason = f"{len(forecast):,} forecasts at once, but no more than {self.keeping.most:,} are kept"
             remedy = "send fewer rows, or start the server with a larger --max-forecasts"
             raise ServiceError(422, "remember", reason, remedy=remedy)
         file, token, now = self._open(), secrets.token_hex(8), time.time()
-        row = (token, now, now + seconds, len(forecast), *forecast.model, forecast.numbers.tobytes())
+        row = (token, now, now + seconds, len(forecast), *forecast.model, rows_of(forecast, floors).tobytes())
         with _transaction(file):
             file.execute("insert into forecasts values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             kept = self._dropped(file, now, self._kept + len(forecast))
@@ -101,7 +105,7 @@ class Forecasts:
 
         like: of the model now; forecasts of another generation of it are not known
         """
-        now, numbers = time.time(), np.full((len(ids), *like.numbers.shape[1:]), np.nan)
+        now, numbers = time.time(), np.full((len(ids), row_size(like)), np.nan)
         late, known = np.full(len(ids), np.nan), {}
         for place, each in enumerate(ids):
             token, _, row = each.partition("-") if isinstance(each, str) else ("", "", "")
@@ -112,7 +116,7 @@ class Forecasts:
                 numbers[place], late[place] = batch[int(row)], max(0.0, now - made)
         if np.isnan(late).all():
             return None
-        return Remembered(like.with_numbers(numbers), late)
+        return Remembered.of_rows(like, numbers, late)
 
     def _batch(self, token: str, now: float, like: Forecast) -> tuple[float, NDArray[np.float64]]:
         """When the forecasts of a request were made, and their numbers; none if they are not known."""
@@ -125,10 +129,10 @@ class Forecasts:
         if found is None:
             return 0.0, np.empty(0)
         made, n, *about, content = found
-        shape, numbers = like.numbers.shape[1:], np.frombuffer(content)
-        if tuple(about) != like.model or numbers.size != n * shape[0] * shape[1]:
+        size, numbers = row_size(like), np.frombuffer(content)
+        if tuple(about) != like.model or numbers.size != n * size:
             return 0.0, np.empty(0)
-        return made, numbers.reshape(n, *shape)
+        return made, numbers.reshape(n, size)
 
     def _open(self) -> sqlite3.Connection:
         if self._file is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from spidertensor.learner.floors import FLOORS
 from spidertensor.service.served import Served
 
 ATTRIBUTES_PATH = "/v1/attributes/"  # and a mode
@@ -72,8 +73,10 @@ class Metrics:
                 yield CounterMetricFamily(name, about, value=snapshot[field])
         if snapshot["stream"] is not None:
             yield from _stream_metrics(snapshot["stream"])
-        floors = {name: snapshot[f"floor_{name}"] for name in ("mean", "biases")}
-        yield _labelled("spider_floor_error", "running error of a floor", "floor", floors)
+        for prefix, which in (("", "a floor"), ("forecast_", "a floor that forecast at the same time")):
+            floors = {name: snapshot[f"{prefix}floor_{name}"] for name in FLOORS}
+            about = f"running error of {which}"
+            yield _labelled(f"spider_{prefix}floor_error", about, "floor", floors)
         nodes = dict(zip(snapshot["modes"], snapshot["nodes"], strict=True))
         yield _labelled("spider_nodes", "nodes of a mode", "mode", nodes)
         weights = {str(n): member["weight"] for n, member in enumerate(snapshot["members"])}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.recommend import BEST, EXPLORE
@@ -17,7 +20,7 @@ from spidertensor.service.errors import ServiceError, as_notes
 from spidertensor.service.exact_json import exact
 from spidertensor.service.replies import id_of
 
-Remember: TypeAlias = Callable[[Forecast], list[str]]
+Remember: TypeAlias = Callable[[Forecast, NDArray[np.float64]], list[str]]
 
 
 def as_interval(text: Any) -> float | None:
@@ -38,7 +41,7 @@ def predicted(
 ) -> tuple[dict[str, list[Any]], Entries, list[dict[str, Any]]]:
     """Predict in columns; also returns the entries without those that `skip` leaves out, and notes.
 
-    remember: keeps the forecast of these rows, and returns an id for each
+    remember: keeps the forecasts of these rows by model and floors, and returns an id for each
     """
     likelihood = learner.estimator.likelihood_
     if interval is not None and not likelihood.intervals:
@@ -65,7 +68,7 @@ def _predicted(
     names = None if estimator._schema is None else tuple(learner.id_columns)
     ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
     with warned() as warnings:
-        forecast = None if remember is None else estimator.forecast(ids)
+        forecast, of_floors = (None, None) if remember is None else learner.forecast(ids)
         if forecast is not None:
             columns = {likelihood.mean_name: forecast.mean}
             columns |= {"std": forecast.std} if likelihood.intervals else {}
@@ -78,7 +81,7 @@ def _predicted(
             asked = ids if forecast is None else forecast
             columns["low"], columns["high"] = estimator.predict_interval(asked, interval)
         # last, so that nothing is kept if an error is raised
-        tokens = {} if remember is None or forecast is None else {"forecast": remember(forecast)}
+        tokens = {} if remember is None or forecast is None else {"forecast": remember(forecast, of_floors)}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
     seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
     lists = {name: column.tolist() for name, column in columns.items()}

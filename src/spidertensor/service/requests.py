@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Column
 from spidertensor.learner.first_batch import first_alone
-from spidertensor.learner.forecasts import Remembered
+from spidertensor.learner.forecasts import Remembered, row_size
 from spidertensor.learner.learner import Learner
 from spidertensor.method import Prediction
 from spidertensor.service import attributes
@@ -84,9 +83,9 @@ def to_journal(request: Request, sequence: int, cut: int) -> Row:
     """The request as a row of the journal, with the forecasts that it uses: these may be gone at a replay."""
     media_type, body = request.media_type, request.body
     if request.remembered is not None:
-        forecast, late = request.remembered
+        forecast, _, late = request.remembered
         about = {"media_type": media_type, "shape": forecast.numbers.shape, "model": forecast.model}
-        numbers = np.concatenate([forecast.numbers.reshape(-1), late]).astype("<f8")
+        numbers = np.column_stack([request.remembered.rows, late]).astype("<f8")
         media_type, body = FORECASTS, orjson.dumps(about) + b"\n" + numbers.tobytes() + body
     return Row(sequence, cut, request.key, media_type, request.skip, body)
 
@@ -95,10 +94,11 @@ def _from_journal(packed: bytes) -> tuple[bytes, str, Remembered]:
     """The inverse: the body, its media type, and the forecasts."""
     line, _, rest = packed.partition(b"\n")
     about = orjson.loads(line)
-    size = math.prod(about["shape"])
-    numbers = np.frombuffer(rest[: 8 * (size + about["shape"][0])], "<f8")
-    forecast = Forecast(numbers[:size].reshape(about["shape"]), *about["model"])
-    return rest[8 * len(numbers) :], about["media_type"], Remembered(forecast, numbers[size:])
+    n, *of_entry = about["shape"]
+    like = Forecast(np.empty((0, *of_entry)), *about["model"])
+    end = 8 * n * (row_size(like) + 1)
+    numbers = np.frombuffer(rest[:end], "<f8").reshape(n, row_size(like) + 1)
+    return rest[end:], about["media_type"], Remembered.of_rows(like, numbers[:, :-1], numbers[:, -1])
 
 
 def journaled(row: Row, wanted: Wanted, learner: Learner) -> Request:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from spidertensor.estimator.loading import Estimator
+from spidertensor.estimator.times import NEXT_ENTRY, case
 from spidertensor.learner.floors import COVERAGE
 from spidertensor.learner.scores import Scores
 from spidertensor.service.served import Served
@@ -21,7 +22,7 @@ EVERY_S = 1.0  # between two snapshots
 HISTORY_POINTS = 1800
 CURVES = (
     "time", "entries", "rate", "error", "floor_mean", "floor_biases", "coverage", "clipped", "noise",
-    "forecast_error", "forecast_coverage",
+    "forecast_error", "forecast_floor_mean", "forecast_floor_biases", "forecast_coverage",
 )  # fmt: skip
 
 # Thresholds of alarms
@@ -100,19 +101,14 @@ def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]
     if not snapshot["read_only"] and snapshot["entries"] and silence > SILENCE_S:
         found.append(("no data", f"nothing learned for {silence:.0f} seconds"))
     forecasts = snapshot["forecasts"] or 0
-    covered = snapshot["forecast_coverage"] if forecasts >= MIN_ENTRIES else None
-    if covered is not None and abs(covered - COVERAGE) > COVERAGE_OFF:
-        found.append(("forecasts", f"90 % intervals of forecasts cover {covered:.1%}"))
+    if forecasts >= MIN_ENTRIES:
+        covered = snapshot["forecast_coverage"]
+        if covered is not None and abs(covered - COVERAGE) > COVERAGE_OFF:
+            found.append(("forecasts", f"90 % intervals of forecasts cover {covered:.1%}"))
+        found += _behind(snapshot, "forecast_", "forecast floor", "the error of forecasts")
     if (snapshot["scored"] or 0) - forecasts < MIN_ENTRIES:  # of the next entry
         return found
-    for floor, words in (("floor_mean", "the mean so far"), ("floor_biases", "one bias per node")):
-        if (
-            snapshot["error"] is not None
-            and snapshot[floor] is not None
-            and snapshot["error"] > WORSE * snapshot[floor]
-        ):
-            text = f"the error {snapshot['error']:.4g} is above {snapshot[floor]:.4g}, that of {words}"
-            found.append(("floor", text))
+    found += _behind(snapshot, "", "floor", "the error")
     if snapshot["clipped"] is not None and snapshot["clipped"] > CLIPPED:
         found.append(("clipped", f"{snapshot['clipped']:.1%} of the entries are clipped"))
     if snapshot["coverage"] is not None and abs(snapshot["coverage"] - COVERAGE) > COVERAGE_OFF:
@@ -120,27 +116,41 @@ def _problems(snapshot: dict[str, Any], silence: float) -> list[tuple[str, str]]
     return found
 
 
-def running(scores: Scores) -> dict[str, Any]:
-    """The running scores; None where there is none yet."""
+def _behind(snapshot: dict[str, Any], prefix: str, kind: str, words: str) -> list[tuple[str, str]]:
+    """Alarms for the floors that are better. prefix: of the fields to compare"""
+    error, found = snapshot[f"{prefix}error"], []
+    for floor, name in (("mean", "the mean so far"), ("biases", "one bias per node")):
+        least = snapshot[f"{prefix}floor_{floor}"]
+        if error is not None and least is not None and error > WORSE * least:
+            found.append((kind, f"{words} {error:.4g} is above {least:.4g}, that of {name}"))
+    return found
+
+
+def running(scores: Scores, replayed: str | None = None) -> dict[str, Any]:
+    """The running scores; None where there is none yet. replayed: see Learner"""
+    late = [None if replayed else scores.forecasts.late_quantile(share) for share in (0.5, 0.9)]
     return {
+        "case": NEXT_ENTRY,
+        "forecast_case": replayed if late[0] is None else case(late[0], "seconds"),
         "error": scores.score,
         **{f"floor_{name}": floor for name, floor in scores.floors.items()},
         "coverage": scores.coverage,
         "clipped": scores.clipped,
         "scored": scores.entries,
         "forecast_error": scores.forecast_error,
+        **{f"forecast_floor_{name}": floor for name, floor in scores.forecast_floors.items()},
         "forecast_coverage": scores.forecasts.coverage,
         "forecasts": int(scores.forecasts.entries),
         "unknown_forecasts": int(scores.forecasts.unknown),
-        "late_median": scores.forecasts.late_quantile(0.5),
-        "late_90": scores.forecasts.late_quantile(0.9),
+        "late_median": late[0],
+        "late_90": late[1],
     }
 
 
 def current(served: Served) -> dict[str, Any]:
     """The current state of a model."""
     learner = served.learner
-    estimator, scores = learner.estimator, running(learner.scores)
+    estimator, scores = learner.estimator, running(learner.scores, learner.replayed)
     fitted = not learner.is_new
     noise = getattr(estimator, "noise_", None) if fitted else None
     saved = served.saved_at

@@ -20,16 +20,23 @@ export function plans(snapshot) {
   const regression = kind !== "SpiderClassifier";
   const lines = (names, column) => names.map((name, at) => [name, (points) => points[column].map((each) => each?.[at] ?? null)]);
   const curve = (column) => (points) => points[column];
+  const unit = metric === "rmse" ? "RMSE" : "log loss";
+  const nextEntry = snapshot.error !== null || !forecasts; // false if every entry comes with a forecast
   return [
-    !readOnly && {
+    !readOnly && forecasts > 0 && {
+      key: "forecasts",
+      title: `Error of forecasts (${unit}, lower is better)`,
+      lines: [["forecasts", curve("forecast_error")], ["mean so far", curve("forecast_floor_mean")], ["one bias per node", curve("forecast_floor_biases")]],
+    },
+    !readOnly && nextEntry && {
       key: "error",
-      title: metric === "rmse" ? "Error (RMSE, lower is better)" : "Error (log loss, lower is better)",
-      lines: [["next entry", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")], ...(forecasts ? [["forecasts", curve("forecast_error")]] : [])],
+      title: `Error of the next entry (${unit}, lower is better)`,
+      lines: [["next entry", curve("error")], ["mean so far", curve("floor_mean")], ["one bias per node", curve("floor_biases")]],
     },
     !readOnly && regression && {
       key: "coverage",
       title: "Values inside their 90 % intervals",
-      lines: [["next entry", curve("coverage")], ["wanted", (points) => points.time.map(() => 0.9)], ...(forecasts ? [["forecasts", curve("forecast_coverage")]] : [])],
+      lines: [...(nextEntry ? [["next entry", curve("coverage")]] : []), ["wanted", (points) => points.time.map(() => 0.9)], ...(forecasts ? [["forecasts", curve("forecast_coverage")]] : [])],
       share: true,
     },
     { key: "rate", title: "Entries per second", lines: [["learned", curve("rate")]], fromZero: true },

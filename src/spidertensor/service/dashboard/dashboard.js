@@ -62,15 +62,12 @@ function show(snapshot) {
 }
 
 function showNumbers(snapshot) {
-  const { error, floor_mean: mean, floor_biases: biases, coverage, read_only: readOnly } = snapshot;
+  const { error, coverage, forecasts, unknown_forecasts: unknown, read_only: readOnly } = snapshot;
   const tiles = [["entries learned", number(snapshot.entries), readOnly ? "" : `${number(snapshot.rate, 3)} per second`]];
   if (!readOnly) {
-    const floor = Math.min(mean ?? Infinity, biases ?? Infinity);
-    const gain = error === null || !Number.isFinite(floor) || floor === 0 ? null : 1 - error / floor;
-    const [than, mark] = compared(gain, floor === mean ? "the mean" : "biases");
-    tiles.push([`error of the next entry (${snapshot.metric === "rmse" ? "RMSE" : "log loss"})`, number(error), than, mark]);
+    if (forecasts || unknown) tiles.push(...forecastTiles(snapshot));
+    if (error !== null || !forecasts) tiles.push(errorTile("error of the next entry", error, snapshot.floor_mean, snapshot.floor_biases, snapshot.metric));
     if (coverage !== null) tiles.push(["next entry in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
-    if (snapshot.forecasts || snapshot.unknown_forecasts) tiles.push(...forecastTiles(snapshot));
   }
   tiles.push(["nodes", number(snapshot.nodes.reduce((sum, each) => sum + each, 0)), snapshot.modes.map((mode, n) => `${mode} ${number(snapshot.nodes[n])}`).join(", ")]);
   const age = snapshot.checkpoint_age;
@@ -88,11 +85,18 @@ function showNumbers(snapshot) {
   });
 }
 
-// Of what was said earlier, next to the tiles of predictions just before learning.
-function forecastTiles({ forecasts, unknown_forecasts: unknown, forecast_error: error, forecast_coverage: coverage, late_median: half, late_90: most }) {
-  const tiles = [["error of forecasts", number(error), `${number(forecasts)} scored, ${number(unknown)} not known`]];
+function errorTile(name, error, mean, biases, metric) {
+  const floor = Math.min(mean ?? Infinity, biases ?? Infinity);
+  const gain = error === null || !Number.isFinite(floor) || floor === 0 ? null : 1 - error / floor;
+  return [`${name} (${metric === "rmse" ? "RMSE" : "log loss"})`, number(error), ...compared(gain, floor === mean ? "the mean" : "biases")];
+}
+
+function forecastTiles(snapshot) {
+  const { forecasts, unknown_forecasts: unknown, forecast_coverage: coverage, forecast_case: late, late_90: most } = snapshot;
+  const tiles = [errorTile("error of forecasts", snapshot.forecast_error, snapshot.forecast_floor_mean, snapshot.forecast_floor_biases, snapshot.metric)];
   if (coverage !== null) tiles.push(["forecasts in 90 % intervals", `${number(coverage * 100, 3)} %`, "should be 90 %"]);
-  tiles.push(["values come after", half === null ? "–" : duration(half), most === null ? "" : `median; 90 % within ${duration(most)}`]);
+  const notes = [late, most === null ? "" : `90 % within ${duration(most)}`, unknown ? `${number(unknown)} not known` : ""];
+  tiles.push(["forecasts scored", number(forecasts), notes.filter(Boolean).join(", ")]);
   return tiles;
 }
 
