@@ -261,6 +261,9 @@ def test_events_have_the_history_and_then_move(server):
                     break
     assert [name for name, _ in events] == ["history", "snapshot", "snapshot", "snapshot"]
     history, first, _, last = (data for _, data in events)
+    described = openapi.DESCRIPTION["components"]["schemas"]
+    assert set(history) == set(described["History"]["properties"])
+    assert set(first) == set(described["Snapshot"]["properties"])
     assert len({len(column) for column in history.values()}) == 1
     assert last["entries"] == first["entries"] + 6
     assert last["surprises"][0]["ids"] == ["<b>x</b>", "strange"]

@@ -7,12 +7,18 @@ from typing import Any
 
 import spidertensor
 from spidertensor.service.bodies import ARROW, JSON, NDJSON
+from spidertensor.service.snapshots import CURVES
 
 _ANY_ID = {
     "description": 'An id keeps its type: 42 and "42" are different.',
     "type": ["integer", "string", "number", "boolean"],
 }
-_NUMBER, _TEXT, _WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
+_NUMBER, _TEXT, _WHOLE, _FLAG = (
+    {"type": "number"},
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": "boolean"},
+)
 
 
 def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -25,6 +31,10 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 def _or_null(kind: str) -> dict[str, Any]:
     return {"type": [kind, "null"]}
+
+
+def _about(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return schema | {"description": description}
 
 
 def _refer(name: str) -> dict[str, Any]:
@@ -45,6 +55,55 @@ _ERROR = _object(
     {"kind": _TEXT, "message": _TEXT, "row": _or_null("integer"), "column": {"type": ["string", "null"]}, "value": {}, "remedy": _TEXT},
     description="row is counted from 0 within the request.",
 )  # fmt: skip
+_MAYBE = _or_null("number")
+_SNAPSHOT = {
+    "time": _about(_NUMBER, "seconds since 1970"),
+    "model": _about(_TEXT, "name of the model file, without its folder"),
+    "kind": _about(_TEXT, "class of the model"),
+    "read_only": _about(_FLAG, "a follower, which has neither rate, errors nor surprising entries"),
+    "ready": _about(_FLAG, "false while the journal is replayed"),
+    "modes": _about(_list(_TEXT), "columns of ids"),
+    "value": _about(_TEXT, "column of the values"),
+    "metric": _about({"enum": ["rmse", "log_loss"]}, "what `error` is: log_loss for 0/1 values, and for events over events and drawn negatives"),
+    "entries": _about(_WHOLE, "learned by the model, ever"),
+    "rate": _about(_NUMBER, "entries learned per second since the snapshot before"),
+    "case": _about(_TEXT, "which error `error`, the floors and `coverage` are about: next entry, each predicted just before it was learned"),
+    "error": _about(_MAYBE, "running error of these predictions; old entries count less"),
+    "floor_mean": _about(_MAYBE, "the same for predicting the mean so far"),
+    "floor_biases": _about(_MAYBE, "the same for one bias per node, learned online; starts anew if the file was changed while the server was down"),
+    "coverage": _about(_MAYBE, "running share of values inside their 90 % intervals; null for 0/1 values"),
+    "clipped": _about(_MAYBE, "running share of entries that were clipped"),
+    "scored": _about(_or_null("integer"), "entries behind the running numbers"),
+    "forecast_case": _about({"type": ["string", "null"]}, "which error the next four are about, such as: values known after 160 minutes (median)"),
+    "forecast_error": _about(_MAYBE, "as `error`, for entries with a remembered forecast, which do not count there"),
+    "forecast_floor_mean": _about(_MAYBE, "as `floor_mean`, for the same entries, forecast at the same time as by the model"),
+    "forecast_floor_biases": _about(_MAYBE, "as `floor_biases`, likewise"),
+    "forecast_coverage": _about(_MAYBE, "as `coverage`, for the same entries"),
+    "forecasts": _about(_or_null("integer"), "forecasts that were scored"),
+    "unknown_forecasts": _about(_or_null("integer"), "forecast ids that were not found"),
+    "late_median": _about(_MAYBE, "running median of the seconds from a forecast to its value; null in the demo, which is faster than its flights"),
+    "late_90": _about(_MAYBE, "90th percentile of the same"),
+    "noise": _about(_MAYBE, "standard deviation of an observation; null for 0/1 values, events and counts"),
+    "members": _about(_list(_object({"name": _TEXT, "weight": _NUMBER})), "the committee; a name lists the member's own settings"),
+    "nodes": _about(_list(_WHOLE), "number of nodes, in the order of `modes`"),
+    "queue": _about(_WHOLE, "requests that wait"),
+    "journal_bytes": _about(_WHOLE, "size of the journal"),
+    "stream": _about({"type": ["object", "null"]}, "of --from: url, lag (unread messages, or null), reconnects, connected, bad (messages left out)"),
+    "checkpoint_age": _about(_MAYBE, "seconds since the last checkpoint"),
+    "surprises": _about(
+        _list(_object({"time": _NUMBER, "ids": _list(_ANY_ID), "value": _NUMBER, "mean": _NUMBER, "std": _MAYBE, "z": _NUMBER})),
+        "the latest surprising entries, newest first, at most 20: z = (value - mean) / std. For 0/1 values mean is the probability of a 1",
+    ),
+    "alarms": _about(
+        _list(_object({"kind": _TEXT, "text": _TEXT, "since": _NUMBER})),
+        "kinds: floor and forecast floor (worse than a floor), clipped, coverage, forecasts (their coverage, or their file), no data, checkpoint, journal, stream",
+    ),
+}  # fmt: skip
+_CURVES = {name: _list(_SNAPSHOT[name]) for name in CURVES}
+_CURVES |= {
+    "weights": _about(_list(_list(_NUMBER)), "for each point, of each member"),
+    "nodes": _about(_list(_list(_WHOLE)), "for each point, of each mode"),
+}
 _SCHEMAS = {
     "Row": _ROW,
     "Prediction": _PREDICTION,
@@ -83,6 +142,8 @@ _SCHEMAS = {
          "latent": _NUMBER, "std": _NUMBER, "mean": _NUMBER, "notes": _list(_refer("Note"))}
     ),
     "Model": {"type": "object", "additionalProperties": True},
+    "Snapshot": _object(_SNAPSHOT, description="one event of /v1/events; null where a number does not exist (yet), also inside lists"),
+    "History": _object(_CURVES, description="the latest points, at most 1800, one per snapshot, as columns of equal length"),
 }  # fmt: skip
 
 _ROWS = {
@@ -149,7 +210,7 @@ DESCRIPTION: dict[str, Any] = {
                                               "401 403 405 409 429 503")},
         "/v1/model": {"get": _operation("the state of the model", _refer("Model"), "401 403 429 503")},
         "/v1/model/file": {"get": _operation("the model as a file", "application/octet-stream", "401 403 409 429 503")},
-        "/v1/events": {"get": _operation("live events", "text/event-stream", "401 403 429")},
+        "/v1/events": {"get": _operation("live events: one `history` (schema History), then a `snapshot` (schema Snapshot) about once a second", "text/event-stream", "401 403 429")},
         "/health/live": {"get": _operation("whether the process is alive", _object({"live": {"type": "boolean"}}), "403")},
         "/health/ready": {"get": _operation("whether the model is ready", _object({"ready": {"type": "boolean"}}), "403 503")},
         "/metrics": {"get": _operation("metrics for Prometheus", "text/plain")},
