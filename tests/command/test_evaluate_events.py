@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from spidertensor import Many, SpiderClassifier, cli
+from spidertensor.cli import ranked_events
+from spidertensor.cli.ranked_events import HEADER
 from spidertensor.estimator import event_rule
 from spidertensor.estimator.columns import Context, Schema, Value
 from spidertensor.evaluation.last_out import last_out, split_last
@@ -97,7 +99,10 @@ def test_events_are_ranked_after_several_passes(spider, plays, time, monkeypatch
             ),
             "--passes: --protocol prequential is one pass",
         ),
-        (("--modes", "user,song", "--value", "when", "--passes", "3"), "--passes is for events"),
+        (
+            ("--modes", "user,song", "--value", "when", "--passes", "3"),
+            "--passes: --protocol prequential is one pass",
+        ),
         (("--modes", "user,song", "--events"), "--events needs --over"),
         (("--modes", "user,song", "--value", "when", "--over", "song"), "--over needs --events"),
         (
@@ -117,6 +122,27 @@ def test_options_of_a_file_that_do_not_fit(spider, plays, arguments, reason):
     assert code != 0
     assert not out
     assert reason in " ".join(err.split())
+
+
+def test_a_note_where_popularity_is_ahead(spider, tmp_path):
+    """Everyone likes the same songs, so there is nothing else to learn."""
+    rng = np.random.default_rng(0)
+    songs = np.minimum(rng.geometric(0.05, 2000), 60)
+    rows = [f"u{user},s{song}" for user, song in zip(rng.integers(100, size=2000), songs, strict=True)]
+    (tmp_path / "plays.csv").write_text("\n".join(["user,song", *rows]))
+    record = json.loads(
+        spider(
+            str(tmp_path / "plays.csv"), "--modes", "user,song", "--events", "--over", "song",
+            "--passes", "1", "--committee", "1", "--rank", "2", "--json",
+        )[1]
+    )  # fmt: skip
+    own, floor = (record["ranks"][name]["full"] for name in ("spider", "popularity"))
+    ahead = [name for name, key in HEADER.items() if floor[key] > own[key]]
+    assert ahead
+    note = f"popularity ranks these events better than spider, by {' and '.join(ahead)}"
+    assert record["notes"][-1] == note
+    better = own | dict.fromkeys(HEADER.values(), 1.0)
+    assert ranked_events._behind("spider", better, floor) == []
 
 
 def test_the_synthetic_stream_has_no_events(spider):

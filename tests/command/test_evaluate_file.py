@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spidertensor import SpiderRegressor, cli
+from spidertensor import Inference, SpiderRegressor, cli
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 COLUMNS = ("--modes", "user,movie", "--value", "rating")
@@ -156,6 +157,83 @@ def test_binary_values(spider, tmp_path):
     assert "is not 0 or 1" in err
 
 
+def test_texts_are_labels(spider, tmp_path):
+    columns = table()
+    columns["rating"] = [int(each > 1.5) for each in columns["rating"]]
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    columns["rating"] = ["liked" if each else "meh" for each in columns["rating"]]
+    (tmp_path / "t.csv").write_text(csv_text(columns))
+    plain = record_of(spider("r.csv", *COLUMNS, "--binary", "--json"))
+    named = record_of(spider("t.csv", *COLUMNS, "--binary", "--labels", "meh,liked", "--json"))
+    other = record_of(spider("t.csv", *COLUMNS, "--binary", "--labels", "liked,meh", "--json"))
+    assert (named["score"], named["log_density"]) == (plain["score"], plain["log_density"])
+    assert other["score"] == pytest.approx(named["score"], abs=0.02)  # AUC, the other way round
+    (tmp_path / "r2.csv").write_text((tmp_path / "r.csv").read_text())
+    assert (
+        record_of(spider("r2.csv", *COLUMNS, "--binary", "--labels", "0,1", "--json"))["score"]
+        == (plain["score"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "not a number, nor is any other: for two labels, use --binary --labels no,yes"),
+        (("--binary",), "for labels other than 0 and 1, use --labels no,yes"),
+        (("--labels", "no,yes"), "--labels is for --binary"),
+        (("--binary", "--labels", "no,maybe"), "rating 'yes' is not 'no' or 'maybe'"),
+    ],
+)  # fmt: skip
+def test_what_to_do_about_texts(spider, tmp_path, arguments, reason):
+    columns = table(60)
+    columns["rating"] = ["yes" if number % 3 else "no" for number in range(60)]
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    code, out, err = spider("r.csv", *COLUMNS, *arguments)
+    assert (code, out) == (2, "")
+    assert reason in err
+
+
+def test_settings_are_those_of_the_model(spider, tmp_path):
+    columns = table()
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    options = "--rank 3,2 --hidden 7 --activation tanh --committee 2 --memory 90 --clip none"
+    record = record_of(spider("r.csv", *COLUMNS, *options.split(), "--json"))
+    model = SpiderRegressor(
+        rank=(3, 2), hidden=(7,), activation="tanh", committee=2, memory=90,
+        inference=Inference(clip=None),
+    )  # fmt: skip
+    update = model.learn(list(zip(columns["user"], columns["movie"], strict=True)), columns["rating"])
+    error = np.array(columns["rating"]) - update.mean
+    assert record["score"] == pytest.approx(np.sqrt(np.mean(error[60:] ** 2)), rel=1e-5)
+    assert (record["rank"], record["committee"], record["clip"]) == ([3, 2], 2, None)
+    code, out, err = spider("r.csv", *COLUMNS, *FAST, "--committee", "2")
+    assert (code, out) == (2, "")
+    assert "biases has no setting --committee" in err
+
+
+def test_held_out_after_several_passes(spider, tmp_path):
+    """As `fit` learns the others."""
+    columns = table(3000) | {"when": list(range(3000))}
+    columns["rating"] = [round(math.sin(user) * math.cos(int(movie[1:])), 3) for user, movie in
+                         zip(columns["user"], columns["movie"], strict=True)]  # fmt: skip
+    (tmp_path / "r.csv").write_text(csv_text(columns))
+    asked = ("r.csv", *COLUMNS, "--test", "0.2", "--committee", "1", "--json")
+    once = record_of(spider(*asked))
+    assert once["passes"] == 1
+    several = record_of(spider(*asked, "--passes", "4"))
+    assert several["passes"] == 4
+    assert several["score"] != once["score"]
+    first = pa.table({name: column[:2400] for name, column in columns.items() if name != "rating"})
+    model = SpiderRegressor(passes=4, committee=1, time="when").fit(first, columns["rating"][:2400])
+    last = list(zip(columns["user"][2400:], columns["movie"][2400:], strict=True))
+    error = np.array(columns["rating"][2400:]) - model.predict(last)
+    future = record_of(spider(*asked, "--passes", "4", "--time", "when"))
+    assert future["score"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=0.02)  # but for how it is scaled
+    for how in (("--delay", "9"), ("--protocol", "prequential"), ("--test", "0.1", "--plot", "p.svg")):
+        code, _, err = spider("r.csv", *COLUMNS, *how, "--passes", "2")
+        assert (code, "--passes: " in err) == (2, True)
+
+
 def test_a_note_where_a_baseline_is_better(spider, tmp_path):
     """Nothing can be learned from noise but its mean."""
     columns = table()
@@ -197,7 +275,10 @@ def equal(n, value="1"):
     [
         (("few.csv", *COLUMNS), "few.csv: 49 good rows, too few to measure anything; at least 50"),
         (("header.csv", *COLUMNS), "header.csv: 0 good rows"),
-        (("equal.csv", *COLUMNS), "rating is 1 in all 60 rows, so there is nothing to predict"),
+        (
+            ("equal.csv", *COLUMNS),
+            "rating is 1 in all 60 rows, so there is nothing to predict: if only what happened",
+        ),
         (("none.csv", *COLUMNS), "none.csv: No such file"),
         (("equal.csv",), "a file needs --modes and --value"),
         (("equal.csv", "--modes", "user"), "a file needs --modes and --value"),

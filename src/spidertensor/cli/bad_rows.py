@@ -14,7 +14,7 @@ from spidertensor.cli.errors import CommandError
 from spidertensor.writing import naming, replacing
 
 if TYPE_CHECKING:
-    from spidertensor.sources import BadRow, Source, Stream
+    from spidertensor.sources import BadRow, Chunk, Source, Stream
     from spidertensor.sources.stream import Sender
 
 
@@ -51,6 +51,32 @@ def remedy(bad: Sequence[BadRow], ids: Sequence[str]) -> str:
             "--missing-id own)"
         )
     return SKIP
+
+
+def remedy_of_chunk(
+    chunk: Chunk,
+    bad: Sequence[BadRow],
+    ids: Sequence[str],
+    value: str | None,
+    *,
+    binary: bool,
+    labels: tuple[str, str] | None,
+) -> str:
+    """What to do about the first bad row of a chunk, and about all of them if they are alike.
+
+    binary: whether values are 0 and 1, or these labels
+    """
+    from spidertensor.sources.columns import NO_NUMBER  # imported late: slow
+
+    found, first = remedy(bad, ids), bad[0].reason if bad else ""
+    if binary and value is not None:
+        return found if labels else f"{found}; for labels other than 0 and 1, use --labels no,yes"
+    texts = {each.reason for each in bad if each.reason.endswith(NO_NUMBER)}
+    if len(chunk.rows) or not first.endswith(NO_NUMBER) or len(texts) > 2:
+        return found
+    words = [each.removeprefix(f"{value} ").removesuffix(NO_NUMBER).strip("'") for each in texts]
+    named = ",".join(sorted(words)) if len(words) == 2 else "NO,YES"
+    return f", nor is any other: for two labels, use --binary --labels {named} (the positive one last)"
 
 
 class BadRows:

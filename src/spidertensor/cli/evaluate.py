@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, evaluated, files, options, output, program, ranked_events
-from spidertensor.cli.bad_rows import BadRows, OnBad, remedy
+from spidertensor.cli import (
+    bad_rows,
+    evaluated,
+    evaluated_file,
+    files,
+    model_options,
+    options,
+    output,
+    program,
+    ranked_events,
+)
+from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.evaluate_run import Protocol, Timing, plan_of, rows_of
 
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
     from spidertensor.estimator.columns import Schema
     from spidertensor.evaluation.dataset import Dataset
     from spidertensor.evaluation.methods import Entry
-    from spidertensor.sources import Source
 
 Data = Annotated[
     str,
@@ -43,6 +51,7 @@ def evaluate(
     counts: Annotated[
         bool, typer.Option("--counts", help="Values are counts (0, 1, ...); score rates.")
     ] = False,
+    labels: model_options.Labels = None,
     events: Annotated[
         bool, typer.Option("--events", help="Rows are events without a value; rank what comes next.")
     ] = False,
@@ -99,7 +108,12 @@ def evaluate(
     method: Annotated[
         str, typer.Option(metavar="NAME", help="One of `spider-study methods`.", hidden=True)
     ] = "spider",
-    rank: Annotated[int, typer.Option(metavar="N", min=1, help="Number of factors per node.")] = 8,
+    rank: model_options.Rank = None,
+    hidden: model_options.Hidden = None,
+    activation: model_options.Activation = None,
+    committee: options.Committee = None,
+    memory: options.Memory = None,
+    clip: model_options.Clip = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Entries per batch.")] = 256,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Seed for the split, the order and the initial weights.")
@@ -107,7 +121,9 @@ def evaluate(
     passes: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="For last-out: how often to learn the events. [default: as spider fit does]"
+            metavar="N",
+            help="For held-out, rest and last-out: how often to learn the entries. [default: 1 for held-out, "
+            "else auto, as spider fit does]",
         ),
     ] = None,
     engine: Annotated[
@@ -158,6 +174,9 @@ def evaluate(
     stream is learned but not scored. Baselines learn from ids alone.
     """
 
+    from spidertensor.cli import text_labels  # slow imports
+    from spidertensor.estimator.labels import are_zero_one
+
     call: program.Call = context.obj
     catalogue = call.catalogue()
     methods = catalogue.methods
@@ -180,20 +199,37 @@ def evaluate(
     if binary and counts:
         raise CommandError("use only one of --binary and --counts")
     timing = Timing(time, known_at, delay, rest)
-    settings: dict[str, Any] = {"rank": rank, "batch_size": batch_size, "seed": seed}
+    if labels is not None and not binary:
+        raise CommandError("--labels is for --binary")
+    classes = text_labels.parsed(labels)
     is_events = events or (not own and catalogue.describe(data).events_over)
-    if passes is not None and not is_events:
-        raise CommandError("--passes is for events: values are scored in one pass")
+    settings = model_options.settings(
+        rank=rank, hidden=hidden, activation=activation, committee=committee, memory=memory, clip=clip,
+        batch_size=batch_size,
+    )  # fmt: skip
+    _check_settings(methods[method], settings)
+    if binary or is_events:
+        model_options.check_of_values(settings, "events" if is_events else "binary")
+    if method in with_engines:
+        settings["engine"] = engine.value
+    if passes is not None:
+        settings["passes"] = options.passes(passes)
     _check_events(data, events, over, value, own=own, values=binary or counts)
     names, schema = options.modes_and_schema(modes, kind)
     _check_attributes(schema, attributes, own=own, method=method)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
 
+    def describe(estimator: Any) -> frozenset[str]:
+        from spidertensor.cli import attribute_files
+
+        return attribute_files.set_all(estimator, attributes)
+
     def own_file() -> tuple[Dataset, dict[str, Any]]:
         source = options.source(data, format, columns, delimiter, encoding, decimal)
-        return _own_file(
+        return evaluated_file.load(
             source, BadRows(source, on_bad, rejects), names, value, timing, over,
             schema=schema, attributes=attributes, binary=binary or events, counts=counts,
+            classes=None if classes is None or are_zero_one(classes) else classes,
             missing=missing_id.value, rules=bin,
         )  # fmt: skip
 
@@ -217,13 +253,15 @@ def evaluate(
             methods,
             method,
             protocol and protocol.value,
-            settings | {"passes": passes},
-            engine,
-            partial(_describe, attributes),
+            settings,
+            seed,
+            describe,
         )
         (output.print_json if as_json else ranked_events.show)(record)
         return
-    plan = plan_of(protocol, test, timing, own=own, drawn=plot is not None, settings=settings)
+    plan = plan_of(
+        protocol, test, timing, own=own, drawn=plot is not None, settings=settings, seed=seed
+    ).checked(method)
     _check_files(plot, rejects if on_bad == OnBad.FILE else None, data if own and data != "-" else None)
     about: dict[str, Any] = {}
     if own:
@@ -239,12 +277,11 @@ def evaluate(
         "method": method,
         "engine": engine.value if method in with_engines else None,
         "learning_rate": methods[method].tuned(data).get("learning_rate"),
-        **settings,
+        **plan.shown,
         "protocol": plan.protocol.value,
         "test": tested,
     }
-    describe = partial(_describe, attributes)
-    rows = {method: rows_of(loaded, methods[method], plan, engine, describe)}
+    rows = {method: rows_of(loaded, methods[method], plan, describe)}
     for name in catalogue.floors:
         static = plan.protocol in (Protocol.PREQUENTIAL, Protocol.CLOCK) and methods[name].unit == "all"
         able = methods[name].counts or not loaded.likelihood.counts
@@ -281,6 +318,15 @@ def _check_events(
         raise CommandError("--over needs --events")
 
 
+def _check_settings(method: Entry, given: Mapping[str, Any]) -> None:
+    """CommandError for settings that a method does not have."""
+    for name in given:
+        if name not in ("rank", "batch_size", *method.settings):
+            raise CommandError(f"{method.name} has no setting --{name}")
+    if isinstance(given.get("rank"), tuple) and method.name != "spider":
+        raise CommandError(f"{method.name} has the same rank in all modes: pass one number to --rank")
+
+
 def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, own: bool, method: str) -> None:
     if attributes and schema is None:
         raise CommandError("--attributes needs attributes: name them in --modes as well, such as movie+year")
@@ -288,12 +334,6 @@ def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, ow
         return
     if method != "spider":
         raise CommandError(f"{method} learns from ids alone: name only columns of ids in --modes")
-
-
-def _describe(attributes: list[str] | None, estimator: Any) -> frozenset[str]:
-    from spidertensor.cli import attribute_files
-
-    return attribute_files.set_all(estimator, attributes)
 
 
 def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
@@ -307,61 +347,6 @@ def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> N
     files.check_apart({"DATA": data, **written})
     for each in filter(None, written.values()):
         files.check_writable(each)
-
-
-def _own_file(
-    source: Source,
-    rejected: BadRows,
-    names: list[str] | None,
-    value: str | None,
-    timing: Timing,
-    over: str | None,
-    *,
-    schema: Schema | None,
-    attributes: list[str] | None,
-    binary: bool,
-    counts: bool,
-    missing: str,
-    rules: list[str] | None,
-) -> tuple[Dataset, dict[str, Any]]:
-    """Load a file as a data set, with its facts for the record."""
-    from spidertensor.estimator import SpiderRegressor
-    from spidertensor.estimator.columns import FittedColumns
-    from spidertensor.evaluation.own_file import load_file
-    from spidertensor.sources import Bins
-    from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
-
-    if names is None or (value is None and over is None):
-        needed = "--modes" if over else "--modes and --value"
-        raise CommandError(f"{source.name}: a file needs {needed} to name its columns")
-    of_mode, described = options.bin_rules(rules) or {}, frozenset()
-    if schema is not None:
-        names = [mode.name for mode in schema.modes if mode.has_id]
-        described = _describe(attributes, SpiderRegressor(modes=schema))  # pyright: ignore[reportArgumentType]
-    if over is not None and over not in names:
-        raise CommandError(f"--over {over}: choose one of the modes {', '.join(names)}")
-    if unknown := [name for name in of_mode if name not in names]:
-        raise CommandError(f"--bin {unknown[0]}: bins need a mode; name it in --modes as well")
-    if over is not None and len(names) < 2:
-        raise CommandError("ranking needs two modes: one that has events, and one to rank")
-    bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
-    likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
-    with output.bar(f"reading {source.name}") as progress:
-        loaded = load_file(
-            source, names, value, likelihood, time=timing.time, known_at=timing.known_at,
-            on_bad=lambda bad: rejected.take(bad, remedy=remedy(bad, names)),
-            progress=progress, missing=missing, bins=bins, events_over=over,
-            schema=schema, described=described,
-        )  # fmt: skip
-    return loaded, {
-        "modes": names,
-        "value": value,
-        "time": timing.time,
-        "entries": len(loaded.train.value),
-        "bad_rows": rejected.count,
-        "nodes": dict(zip(names, loaded.shape, strict=True)),
-        **({} if loaded.schema is None else {"attributes": FittedColumns(loaded.schema).kinds}),
-    }
 
 
 def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # per curve of the plot; each held-out point is a full test
 POINTS = {"prequential": 60, "clock": 60, "held-out": 20, "rest": 1}
 REST = 0.1  # default share
+RANK = 8  # the default of all methods
 LARGEST_REST = 0.25  # three such parts are predicted, and the model needs something to learn first
 POINT_BATCHES = 4  # minimum per point, so that a short last batch does not stand out
 
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
              `rest`, the share that each of three models predicts
     delay:   for `clock`, if the data do not tell when values are known
     points:  maximum number of curve points; 1 if nothing is drawn
+    settings: flat parameters of the estimator, or of another method
     """
 
     protocol: Protocol
@@ -49,6 +51,32 @@ class Plan(NamedTuple):
     delay: Delay | None
     points: int
     settings: dict[str, Any]
+    seed: int
+
+    @property
+    def passes(self) -> int | str:
+        """How often entries are learned: as `spider fit` does by default where a model rests."""
+        return self.settings.get("passes", "auto" if self.protocol == Protocol.REST else 1)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The settings for the record."""
+        hidden = ("engine", "passes")
+        found = {name: value for name, value in self.settings.items() if name not in hidden}
+        return {"rank": RANK, **found, "seed": self.seed, "passes": self.passes}
+
+    def checked(self, method: str) -> Plan:
+        """The same plan; CommandError if it cannot be carried out with this method."""
+        if self.passes != 1 and "passes" in self.settings:
+            if method != "spider":
+                raise CommandError(f"--passes: {method} learns its entries once")
+            if self.protocol not in (Protocol.HELD_OUT, Protocol.REST):
+                raise CommandError(
+                    f"--passes: --protocol {self.protocol} is one pass; --test and --rest fit a model first"
+                )
+            if self.points > 1:
+                raise CommandError("--passes: a curve (--plot) has its points within one pass")
+        return self
 
 
 class Timing(NamedTuple):
@@ -87,6 +115,7 @@ def plan_of(
     own: bool,
     drawn: bool,
     settings: dict[str, Any],
+    seed: int,
 ) -> Plan:
     timing.check(protocol, test)
     share, in_time = timing.rest, timing.time is not None
@@ -112,23 +141,22 @@ def plan_of(
         raise CommandError(f"--test is for --protocol held-out; with {protocol}, every entry is a test")
     points = POINTS[protocol.value] if drawn else 1
     named = "paper" if share or not test else test
-    return Plan(protocol, named, share, in_time, _delay(timing.delay), points, settings)
+    return Plan(protocol, named, share, in_time, _delay(timing.delay), points, settings, seed)
 
 
 def rows_of(
     dataset: Dataset,
     entry: Entry,
     plan: Plan,
-    engine: options.Engine = options.Engine.SEQUENTIAL,
     describe: Callable[[Any], Any] | None = None,
 ) -> list[dict[str, Any]]:
     """describe: sets attributes of an estimator, which then learns those of the data set"""
     from spidertensor.evaluation import at_rest, clock, protocols
 
     name = entry.name
-    settings = {"engine": engine.value, **plan.settings}
+    settings = {"rank": RANK, **plan.settings}
     try:
-        method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings)
+        method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings | {"seed": plan.seed})
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     if dataset.schema is not None:
@@ -137,18 +165,18 @@ def rows_of(
         if describe is None:
             method = of_ids(method)
         else:
-            own = {each: settings[each] for each in ("rank", "batch_size", "engine")}
-            method = of_estimator(dataset.table, dataset.schema, dataset.likelihood, describe, own)
-    compiling = "; the first run compiles for about 15 s" if name.startswith("spider") else ""
-    with output.bar(f"{name} learns {dataset.name}{compiling}") as progress:
+            method = of_estimator(dataset.table, dataset.schema, dataset.likelihood, describe, settings)
+    with output.bar(f"{name} learns {dataset.name}") as progress:
         if plan.protocol == Protocol.HELD_OUT:
             train, test = _split(dataset, plan)
+            if name == "spider" and plan.passes != 1:
+                method = at_rest.fitted(dataset, describe, settings, in_time=plan.in_time)
             method = _watched(method, len(train.value), progress)
             return list(protocols.held_out(method, train, test, at=_points(plan, train), **how))
         if plan.protocol == Protocol.REST:
             stream = dataset.in_time_order()
             if name == "spider":
-                method = at_rest.fitted(dataset, describe, settings)
+                method = at_rest.fitted(dataset, describe, settings, in_time=True)
             assert plan.share is not None
             return [at_rest.at_rest(method, stream, plan.share, progress, **how)]
         if method.unit == "all":
@@ -189,8 +217,10 @@ def _split(dataset: Dataset, plan: Plan) -> Any:
     if plan.share and dataset.tests:
         raise CommandError(f"{dataset.name} has published tests; --test takes {' or '.join(dataset.tests)}")
     share = {} if plan.share is None else {"share": plan.share}
-    seed = plan.settings["seed"]
-    train, test = dataset.split_in_time(**share) if plan.in_time else dataset.split(seed, plan.test, **share)
+    if plan.in_time:
+        train, test = dataset.split_in_time(**share)
+    else:
+        train, test = dataset.split(plan.seed, plan.test, **share)
     if not len(test.value) or not len(train.value):
         raise CommandError(f"--test {plan.share:g} of {dataset.name} leaves nothing to test or to learn")
     return train, test

@@ -34,6 +34,8 @@ def show(record: dict[str, Any]) -> None:
         for label, (key, how) in shown.items()
         if record.get(key) is not None and (key != "bad_rows" or record[key])
     ]
+    if record.get("passes", 1) != 1:
+        pairs.insert(0, ("learned", f"in passes: {record['passes']}"))
     if nodes:
         pairs.insert(0, ("entries and nodes", f"{record['entries']:,} entries{nodes}"))
     notes = [("note", note) for note in record["notes"]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from spidertensor.cli import bad_rows, event_options, files, options, streams
+from spidertensor.cli import bad_rows, event_options, files, model_options, options, streams
 from spidertensor.cli import workers as several
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
@@ -19,12 +19,6 @@ Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value colum
 Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
 Counts = Annotated[
     bool, typer.Option("--counts", help="Values are counts (0, 1, ...); predict rates, never below 0.")
-]
-Labels = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NO,YES", help="With --binary: the two labels, positive last, if they are not 0 and 1."
-    ),
 ]
 Model = Annotated[
     Path | None,
@@ -53,16 +47,6 @@ PredictionsFile = Annotated[
         help="Write the prediction made for each row just before learning it: csv, tsv or jsonl.",
     ),
 ]
-Rank = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Number of factors per node: 8, or per mode: 8,4."),
-]
-Hidden = Annotated[
-    str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers, such as 50,50.")
-]
-Activation = Annotated[
-    str | None, typer.Option(metavar="NAME", help="relu, tanh, sigmoid, softplus or gelu.")
-]
 OnEngine = Annotated[
     Engine | None,
     typer.Option(
@@ -79,22 +63,6 @@ MaxNodes = Annotated[
         help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest.",
     ),
 ]
-Clip = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="Learn outliers as if they were at most N standard deviations from their prediction. "
-        "Default: 4; none turns it off.",
-    ),
-]
-Passes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="How often to learn the rows of a file; auto (default): until rows held back are not predicted "
-        "better any more.",
-    ),
-]
 Time = Annotated[
     str | None,
     typer.Option(
@@ -109,7 +77,6 @@ KnownAt = Annotated[
     ),
 ]
 Shuffle = Annotated[bool, typer.Option("--shuffle", help="Learn the rows of a file once, in random order.")]
-BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -141,7 +108,7 @@ def fit(
     attributes: options.AttributeFiles = None,
     binary: Binary = False,
     counts: Counts = False,
-    labels: Labels = None,
+    labels: model_options.Labels = None,
     events: event_options.Events = False,
     over: event_options.Over = None,
     negatives: event_options.Negatives = None,
@@ -167,9 +134,9 @@ def fit(
     on_gap: streams.OnGapOption = streams.OnGap.RAISE,
     dead_letter: streams.DeadLetter = None,
     broker_config: streams.BrokerConfig = None,
-    rank: Rank = None,
-    hidden: Hidden = None,
-    activation: Activation = None,
+    rank: model_options.Rank = None,
+    hidden: model_options.Hidden = None,
+    activation: model_options.Activation = None,
     network: options.NetworkName = None,
     engine: OnEngine = None,
     paper: Paper = False,
@@ -177,10 +144,10 @@ def fit(
     memory: options.Memory = None,
     max_nodes: MaxNodes = None,
     committee: options.Committee = None,
-    clip: Clip = None,
-    batch_size: BatchSize = None,
+    clip: model_options.Clip = None,
+    batch_size: model_options.BatchSize = None,
     seed: options.Seed = None,
-    passes: Passes = None,
+    passes: model_options.Passes = None,
     time: Time = None,
     known_at: KnownAt = None,
     shuffle: Shuffle = False,
@@ -236,7 +203,10 @@ def fit(
         raise CommandError("--network replaces --hidden and --activation")
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
-    settings = _settings(rank, hidden, activation, engine, scaling, memory, committee, batch_size, seed)
+    settings = model_options.settings(
+        rank=rank, hidden=hidden, activation=activation, engine=engine, scaling=scaling, memory=memory,
+        committee=committee, clip=clip, batch_size=batch_size, seed=seed,
+    )  # fmt: skip
     if counts:
         settings["likelihood"] = "count"
     if events and (value is not None or binary or counts):
@@ -244,8 +214,6 @@ def fit(
     settings |= event_options.settings(
         events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))
     )
-    if clip is not None:
-        settings["clip"] = _clip(clip)
     if max_nodes is not None:
         settings["max_nodes"] = _max_nodes(max_nodes)
     rules = options.bin_rules(bin)
@@ -303,33 +271,6 @@ def _check_new(path: Path) -> None:
         )
 
 
-def _settings(
-    rank: str | None,
-    hidden: str | None,
-    activation: str | None,
-    engine: Engine | None,
-    scaling: str | None,
-    memory: float | None,
-    committee: int | None,
-    batch_size: int | None,
-    seed: int | None,
-) -> dict[str, Any]:
-    """The given options as estimator parameters."""
-    ranks = None if rank is None else options.numbers("--rank", rank)
-    settings = {
-        "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
-        "hidden": None if hidden is None else tuple(options.numbers("--hidden", hidden)),
-        "activation": activation,
-        "engine": engine and engine.value,
-        "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
-        "memory": memory,
-        "committee": committee,
-        "batch_size": batch_size,
-        "random_state": seed,
-    }
-    return {name: setting for name, setting in settings.items() if setting is not None}
-
-
 def _max_nodes(text: str) -> int | tuple[int | None, ...] | None:
     try:
         limits = [None if word == "none" else int(word) for word in options.words(text)]
@@ -338,12 +279,3 @@ def _max_nodes(text: str) -> int | tuple[int | None, ...] | None:
     if not limits:
         raise CommandError(f"--max-nodes takes a number, or for each mode a number or none, not {text!r}")
     return limits[0] if len(limits) == 1 else tuple(limits)
-
-
-def _clip(text: str) -> float | None:
-    if text == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise CommandError(f"--clip takes a number of standard deviations or none, not {text!r}") from None

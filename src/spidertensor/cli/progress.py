@@ -35,9 +35,7 @@ class Progress:
                 TextColumn("{task.description}"),
             )
             self.bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task(
-                "starting; the first run on a machine compiles for about 15 s", total=None
-            )
+            self.task = self.bar.add_task("starting", total=None)
 
     def __enter__(self) -> Progress:
         if self.bar:

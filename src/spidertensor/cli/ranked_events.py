@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spidertensor.cli import options, output
+from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
+from spidertensor.cli.evaluate_run import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +28,13 @@ def evaluate_events(
     method: str,
     protocol: str | None,
     settings: dict[str, Any],
-    engine: options.Engine,
+    seed: int,
     describe: Callable[[Any], Any] = lambda estimator: None,
 ) -> dict[str, Any]:
     """Evaluate a method on events and return its record.
 
     load:     returns the data, and facts about its file for the record
-    settings: rank, batch_size, seed and passes, which may be None
+    settings: flat parameters of the estimator; without passes, these are chosen here
     describe: sets attributes of an estimator
     """
     from spidertensor.evaluation.popularity import popularity
@@ -45,12 +46,12 @@ def evaluate_events(
     if not methods[method].events:
         able = ", ".join(each for each, entry in methods.items() if entry.events)
         raise CommandError(f"{method} cannot learn from events alone; choose one of {able}")
-    passes = _passes(settings["passes"], method, protocol)
+    passes = _passes(settings.get("passes"), method, protocol)
     data, file_facts = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
-    chosen = {"method": method, "engine": engine.value, **settings, "passes": passes}
-    built = _method(data, methods[method], chosen, describe)
+    settings = {"rank": RANK, **settings, "passes": passes}
+    built = _method(data, methods[method], settings, seed, describe)
     floor, ranked = popularity(len(data.shape)), {}
     if data.schema is not None:
         from spidertensor.evaluation.with_attributes import of_ids
@@ -58,7 +59,7 @@ def evaluate_events(
         floor = of_ids(floor)
     for each, how in ((method, built), ("popularity", floor)):
         with output.working(f"{each} learns and ranks {name}"):
-            ranked[each] = _rows(data, how, protocol, settings)
+            ranked[each] = _rows(data, how, protocol, seed, settings["batch_size"])
     full = ranked[method]["full"]
     if not full["n_scored"]:
         raise CommandError(
@@ -69,55 +70,59 @@ def evaluate_events(
     return {
         "dataset": name,
         **file_facts,
-        **chosen,
+        "method": method,
+        "engine": settings.get("engine"),
+        **settings,
+        "seed": seed,
         "protocol": protocol,
         "over": data.events_over,
         **{key: full[key] for key in (*about, "rejected", "members")},
         "ranks": {each: {test: _scores(row) for test, row in rows.items()} for each, rows in ranked.items()},
-        "notes": _notes(data, protocol),
+        "notes": [*_notes(data, protocol), *_behind(method, full, ranked["popularity"]["full"])],
     }
 
 
-def _passes(asked: str | None, method: str, protocol: str) -> int | str:
+def _passes(asked: int | str | None, method: str, protocol: str) -> int | str:
     """How often events are learned: as `spider fit` does, unless the method or the protocol forbids it."""
-    passes = "auto" if asked is None else options.passes(asked)
     if method == "spider" and protocol == "last-out":
-        return passes
-    if asked is not None and passes != 1:
+        return "auto" if asked is None else asked
+    if asked not in (None, 1):
         why = f"{method} learns events once" if method != "spider" else f"--protocol {protocol} is one pass"
         raise CommandError(f"--passes: {why}")
     return 1
 
 
-def _method(data: Any, entry: Entry, chosen: dict[str, Any], describe: Callable[[Any], Any]) -> Any:
+def _method(
+    data: Any, entry: Entry, settings: dict[str, Any], seed: int, describe: Callable[[Any], Any]
+) -> Any:
     """The method for these settings."""
     from spidertensor.estimator.event_rule import FIT_NEGATIVES
     from spidertensor.evaluation.fitted_events import fit_all, in_passes
     from spidertensor.evaluation.with_attributes import of_events
 
-    own = {each: chosen[each] for each in ("rank", "batch_size", "engine", "passes")}
+    own = dict(settings)
     learn_all, in_time = None, data.time_order is not None
-    if chosen["passes"] != 1:
+    if settings["passes"] != 1:
         own["negatives"], learn_all = FIT_NEGATIVES, partial(fit_all, in_time=in_time)
     try:
         if data.schema is not None and data.events_over is not None:
             return of_events(data.table, data.schema, data.events_over, describe, own, learn_all)
         if learn_all is not None:
             return in_passes(data.modes.index(data.events_over), own, in_time=in_time)
-        return entry.for_run(data, chosen)[0]
+        return entry.for_run(data, settings | {"seed": seed})[0]
     except ModuleNotFoundError as error:
         raise CommandError(f"{entry.name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     except ValueError as error:
         raise CommandError(str(error)) from None
 
 
-def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _rows(data: Any, method: Any, protocol: str, seed: int, batch_size: int) -> dict[str, Any]:
     import numpy as np
 
     from spidertensor.evaluation.dataset import take
     from spidertensor.evaluation.last_out import last_out, prequential_ranks
 
-    over, seed = data.modes.index(data.events_over), settings["seed"]
+    over = data.modes.index(data.events_over)
     about = {"over": over, "seed": seed, "n_modes": len(data.modes)}
     if data.time_order is None:  # no times: hold out a random event of each user
         events = take(data.train, np.random.default_rng(seed).permutation(len(data.train.value)))
@@ -126,8 +131,7 @@ def _rows(data: Any, method: Any, protocol: str, settings: dict[str, Any]) -> di
     if protocol == "prequential":
         rows = prequential_ranks(method, events, **about)
     else:
-        size = settings["batch_size"]
-        rows = last_out(method, events, n_nodes=data.shape[over], batch_size=size, **about)
+        rows = last_out(method, events, n_nodes=data.shape[over], batch_size=batch_size, **about)
     return {row["test"]: row for row in rows}
 
 
@@ -147,6 +151,12 @@ def _notes(data: Any, protocol: str) -> list[str]:
         user = data.modes[0]
         notes.append(f"the events have no times: one random event of each {user} is held out")
     return notes
+
+
+def _behind(method: str, full: dict[str, Any], floor: dict[str, Any]) -> list[str]:
+    """A note if popularity ranks better. Both: scores of the full ranking"""
+    ahead = [name for name, key in HEADER.items() if floor[key] > full[key]]
+    return [f"popularity ranks these events better than {method}, by {' and '.join(ahead)}"] if ahead else []
 
 
 def show(record: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spidertensor import sources
 from spidertensor.cli import kept, output
-from spidertensor.cli.bad_rows import BadRows, remedy
+from spidertensor.cli.bad_rows import BadRows, remedy_of_chunk
 from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
@@ -28,7 +28,6 @@ from spidertensor.learner.learner import Learned, Learner
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
 from spidertensor.sources.attributes import with_types
 from spidertensor.sources.bins import QUANTILE_NUMBERS
-from spidertensor.sources.columns import NO_NUMBER
 
 MANY_BAD_SHARE = 0.05  # of the rows
 BLOCK_ENTRIES = 65_536  # learned between checks for signals, if each row is several entries
@@ -206,22 +205,12 @@ class Run:
                 self.notes.tell(SpiderWarning(reason, kind=f"no {name}", remedy=remedy))
 
     def _reject(self, chunk: Chunk, rejected: BadRows) -> None:
-        rejected.take(chunk.bad, chunk.place, self._remedy(chunk))
-
-    def _remedy(self, chunk: Chunk) -> str:
-        """What to do about the first bad row, and if all are alike about these."""
-        learner, first = self.learner, chunk.bad[0].reason if chunk.bad else ""
-        estimator = learner.estimator
-        found = remedy(chunk.bad, learner.id_columns)
-        if estimator.likelihood_.binary and not estimator.learns_events:
-            more = "; for labels other than 0 and 1, use --labels no,yes"
-            return found + (more if learner.classes is None else "")
-        texts = {each.reason for each in chunk.bad if each.reason.endswith(NO_NUMBER)}
-        if len(chunk.rows) or not first.endswith(NO_NUMBER) or len(texts) > 2:
-            return found
-        labels = [each.removeprefix(f"{learner.value} ").removesuffix(NO_NUMBER).strip("'") for each in texts]
-        named = ",".join(sorted(labels)) if len(labels) == 2 else "NO,YES"
-        return f", nor is any other: for two labels, use --binary --labels {named} (the positive one last)"
+        estimator, classes = self.learner.estimator, self.learner.classes
+        binary = estimator.likelihood_.binary and not estimator.learns_events
+        texts = classes and (labels.label_text(classes[0]), labels.label_text(classes[1]))
+        ids, value = self.learner.id_columns, self.learner.value
+        found = remedy_of_chunk(chunk, chunk.bad, ids, value, binary=binary, labels=texts)
+        rejected.take(chunk.bad, chunk.place, found)
 
     def note_the_end(self) -> None:
         """Notes that need all rows to be learned."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.groups import paths
 from spidertensor.evaluation.dataset import Dataset, DatasetError, take
 from spidertensor.evaluation.metrics import METRICS
 from spidertensor.evaluation.protocols import Row, held_out
@@ -50,12 +51,20 @@ def at_rest(
     return rows[-1] | means | {"n_scored": ORIGINS * size}
 
 
-def fitted(dataset: Dataset, describe: Callable[[Any], Any] | None, settings: Mapping[str, Any]) -> Method:
-    """The library's default as `fit` learns it: in several passes, judged by its latest entries.
+def fitted(
+    dataset: Dataset,
+    describe: Callable[[Any], Any] | None,
+    settings: Mapping[str, Any],
+    *,
+    in_time: bool,
+) -> Method:
+    """The library's default as `fit` learns it: in several passes, judged by entries held back.
 
     describe: sets attributes of a new estimator, if the data set has some
+    settings: flat parameters of the estimator
+    in_time:  whether entries come in the order of time; then the latest ones are held back
     """
-    own = {each: settings[each] for each in ("rank", "batch_size", "engine")} | {"time": TIME}
+    own = dict(settings) | {"time": TIME if in_time else None}
     binary, counts = dataset.likelihood.binary, dataset.likelihood.counts
 
     def frame(index: NDArray[np.integer], **more: Any) -> pa.Table:
@@ -65,7 +74,7 @@ def fitted(dataset: Dataset, describe: Callable[[Any], Any] | None, settings: Ma
 
     def init(seed: int) -> Any:
         kind = SpiderClassifier() if binary else SpiderRegressor(likelihood="count" if counts else "gaussian")
-        kind.set_params(**own, modes=dataset.schema, random_state=seed)
+        kind.set_params(**paths(own), modes=dataset.schema, random_state=seed)
         if describe is not None and dataset.schema is not None:
             describe(kind)
         return kind
@@ -73,7 +82,8 @@ def fitted(dataset: Dataset, describe: Callable[[Any], Any] | None, settings: Ma
     def update(state: Any, batch: Batch) -> tuple[Any, Update]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state.fit(frame(batch.index, **{TIME: np.arange(len(batch.value))}), batch.value)
+            when = {TIME: np.arange(len(batch.value))} if in_time else {}
+            state.fit(frame(batch.index, **when), batch.value)
         rejected = sum(int(member.counts.rejected) for member in state._fitted().state.members)
         return state, Update(*np.empty((4, len(batch.value))), rejected=rejected)
 

@@ -105,7 +105,7 @@ def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: 
 
 
 SPIDER_SETTINGS = ("activation", "engine")
-DEFAULT_SETTINGS = (*SPIDER_SETTINGS, "clip", "node_noise", "memory", "multilinear_var")
+DEFAULT_SETTINGS = (*SPIDER_SETTINGS, "hidden", "clip", "node_noise", "memory", "multilinear_var")
 
 DEFAULT = Entry(
     spider,

@@ -36,10 +36,11 @@ def load_file(
     events_over: str | None = None,
     time: str | None = None,
     known_at: str | None = None,
-    on_bad: Callable[[list[BadRow]], None],
+    on_bad: Callable[[Chunk, list[BadRow]], None],
     progress: Callable[[float | None], None] = lambda share: None,
     missing: str = "error",
     bins: Sequence[Bins | None] | None = None,
+    labels: tuple[str, str] | None = None,
     schema: Schema | None = None,
     described: Collection[str] = (),
 ) -> Dataset:
@@ -49,9 +50,9 @@ def load_file(
     time:     a column of numbers or ISO timestamps to order the entries by; equal times keep the
               row order
     known_at: a column like `time`: when the value of an entry became known
-    on_bad:   called with the bad rows of each chunk; may raise
+    on_bad:   called with each chunk and its bad rows; may raise
     progress: called with the share of the file read so far
-    missing, bins: see sources.read
+    missing, bins, labels: see sources.read
     schema:   of a model with attributes; `modes` are those with ids. The last column of the index is then the
               row of the `table` (with_attributes.py)
     described: attributes that the source need not have
@@ -62,7 +63,7 @@ def load_file(
     table: dict[str, list[NDArray[Any]]] = {}
     chunks = sources.read(
         source, modes, value, likelihood=likelihood, keep=time is not None, missing=missing, bins=bins,
-        attributes=attributes, needed=[name for name in attributes if name not in described],
+        labels=labels, attributes=attributes, needed=[name for name in attributes if name not in described],
     )  # fmt: skip
     for chunk in chunks:
         if schema is not None:
@@ -75,7 +76,7 @@ def load_file(
             chunk = without_refused(chunk, FittedColumns(schema), list(modes))
         found_values = np.ones(len(chunk.rows)) if chunk.values is None else chunk.values  # events have none
         found, later, good, wrong = clock.read(chunk)
-        on_bad(sorted([*chunk.bad, *wrong], key=lambda each: each.row))
+        on_bad(chunk, sorted([*chunk.bad, *wrong], key=lambda each: each.row))
         index.append(to_index(nodes, Columns([column[good] for column in chunk.columns]), add=True))
         values.append(found_values[good])
         if schema is not None:
@@ -112,7 +113,7 @@ def _check(name: str, column: str | None, value: NDArray[np.float64]) -> None:
     if column is not None and (value == value[0]).all():
         raise DatasetError(
             f"{name}: {column} is {value[0]:g} in all {len(value):,} rows, so there is nothing to predict: "
-            "if only what happened is recorded, add rows with 0 for what did not"
+            "if only what happened is recorded, use --events --over MODE, or add rows with 0 for what did not"
         )
 
 

@@ -1,0 +1,91 @@
+"""Options that describe a model, shared by the commands that make one, and the parameters they stand for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from spidertensor.cli import options
+from spidertensor.cli.errors import CommandError
+from spidertensor.cli.options import Engine
+
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NO,YES", help="With --binary: the two labels, positive last, if they are not 0 and 1."
+    ),
+]
+Rank = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Number of factors per node: 8, or per mode: 8,4."),
+]
+Hidden = Annotated[
+    str | None, typer.Option(metavar="N,N", help="Widths of the hidden layers, such as 50,50.")
+]
+Activation = Annotated[
+    str | None, typer.Option(metavar="NAME", help="relu, tanh, sigmoid, softplus or gelu.")
+]
+Clip = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Learn outliers as if they were at most N standard deviations from their prediction. "
+        "Default: 4; none turns it off.",
+    ),
+]
+BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Entries between refinements of the prior.")]
+Passes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="How often to learn the rows of a file; auto (default): until rows held back are not predicted "
+        "better any more.",
+    ),
+]
+
+
+def settings(
+    *,
+    rank: str | None = None,
+    hidden: str | None = None,
+    activation: str | None = None,
+    engine: Engine | None = None,
+    scaling: str | None = None,
+    memory: float | None = None,
+    committee: int | None = None,
+    clip: str | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """The given options as flat parameters of an estimator."""
+    ranks = None if rank is None else options.numbers("--rank", rank)
+    found = {
+        "rank": ranks[0] if ranks and len(ranks) == 1 else ranks and tuple(ranks),
+        "hidden": None if hidden is None else tuple(options.numbers("--hidden", hidden)),
+        "activation": activation,
+        "engine": engine and engine.value,
+        "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
+        "memory": memory,
+        "committee": committee,
+        "batch_size": batch_size,
+        "random_state": seed,
+    }
+    found = {name: setting for name, setting in found.items() if setting is not None}
+    return found if clip is None else found | {"clip": _clip(clip)}
+
+
+def check_of_values(settings: dict[str, Any], kind: str) -> None:
+    """CommandError for settings of continuous values beside --binary or --events. kind: which of these"""
+    for name in ("scaling", "clip"):
+        if name in settings:
+            raise CommandError(f"--{name} is for continuous values, not with --{kind}")
+
+
+def _clip(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise CommandError(f"--clip takes a number of standard deviations or none, not {text!r}") from None
