@@ -37,6 +37,7 @@ Data = Annotated[
         "demo stream: flights or synthetic.",
     ),
 ]
+RANK = 8  # of all methods by default
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -203,7 +204,7 @@ def evaluate(
         raise CommandError("--labels is for --binary")
     classes = text_labels.parsed(labels)
     is_events = events or (not own and catalogue.describe(data).events_over)
-    settings = model_options.settings(
+    settings = {"rank": RANK} | model_options.settings(
         rank=rank, hidden=hidden, activation=activation, committee=committee, memory=memory, clip=clip,
         batch_size=batch_size,
     )  # fmt: skip

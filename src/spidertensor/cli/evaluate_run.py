@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # per curve of the plot; each held-out point is a full test
 POINTS = {"prequential": 60, "clock": 60, "held-out": 20, "rest": 1}
 REST = 0.1  # default share
-RANK = 8  # the default of all methods
 LARGEST_REST = 0.25  # three such parts are predicted, and the model needs something to learn first
 POINT_BATCHES = 4  # minimum per point, so that a short last batch does not stand out
 
@@ -63,7 +62,7 @@ class Plan(NamedTuple):
         """The settings for the record."""
         hidden = ("engine", "passes")
         found = {name: value for name, value in self.settings.items() if name not in hidden}
-        return {"rank": RANK, **found, "seed": self.seed, "passes": self.passes}
+        return {**found, "seed": self.seed, "passes": self.passes}
 
     def checked(self, method: str) -> Plan:
         """The same plan; CommandError if it cannot be carried out with this method."""
@@ -154,7 +153,7 @@ def rows_of(
     from spidertensor.evaluation import at_rest, clock, protocols
 
     name = entry.name
-    settings = {"rank": RANK, **plan.settings}
+    settings = plan.settings
     try:
         method, how = entry.for_run(dataset, entry.tuned(dataset.name) | settings | {"seed": plan.seed})
     except ModuleNotFoundError as error:

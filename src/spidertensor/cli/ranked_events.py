@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from spidertensor.cli import output
 from spidertensor.cli.errors import CommandError
-from spidertensor.cli.evaluate_run import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +49,7 @@ def evaluate_events(
     data, file_facts = load()
     if protocol == "prequential" and data.time_order is None:
         raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
-    settings = {"rank": RANK, **settings, "passes": passes}
+    settings = settings | {"passes": passes}
     built = _method(data, methods[method], settings, seed, describe)
     floor, ranked = popularity(len(data.shape)), {}
     if data.schema is not None:
