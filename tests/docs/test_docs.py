@@ -134,7 +134,7 @@ def test_the_map_names_every_module(folder):
 
 def test_the_path_of_an_entry_names_functions_that_exist():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for path, functions in re.findall(r"\| `([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+) \|", text):
+    for path, functions in re.findall(r"\|`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)\|", text):
         source = (PACKAGE / path).read_text(encoding="utf-8")
         for function in re.findall(r"(\w+)`", functions):
             assert f"def {function}(" in source, f"{path}: {function}"
