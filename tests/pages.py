@@ -61,7 +61,7 @@ def table(page: Path, first_column: str) -> dict[str, list[str]]:
     text = page.read_text(encoding="utf-8")
     text, first_column = (re.sub(r" *\| *", "|", each) for each in (text, first_column))
     found = next(each for each in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if first_column in each)
-    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found.splitlines()[2:]]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in found.splitlines()[2:]]
     return {re.sub(r"\*|\(.*\)", "", name).strip(): cells for name, *cells in rows}
 
 
