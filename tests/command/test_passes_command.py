@@ -10,11 +10,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 import spidertensor
 from command_line import FIT, csv_text, started, table
+from spidertensor import Context, SpiderRegressor
 from spidertensor.cli import progress
 from spidertensor.cli.progress import Progress
 from spidertensor.cli.run import Run
@@ -30,6 +32,7 @@ PROBE = [(user, f"m{movie}") for user in range(30) for movie in range(20)]
 SHOWN = """
 import sys
 from spidertensor import cli
+from spidertensor import Context, SpiderRegressor
 from spidertensor.cli import progress
 progress.LINE_EVERY_S = 0.0
 cli.main(sys.argv[1:])
@@ -515,3 +518,46 @@ def test_a_signal_leaves_no_row_out(folder, spider, monkeypatch):
     code, out, _ = spider("fit", "a.csv", *ONE, "--model", "m.spider", "--resume", "--json")
     assert (code, json.loads(out)["entries_now"]) == (0, 1)
     assert json.loads(out)["case"].startswith("next entry")
+
+
+def test_attributes_of_a_file_do_not_depend_on_the_order_of_its_rows(folder, fit):
+    """A file sorted by a number, whose first rows have few different rooms, and all of them whole prices."""
+    rng = np.random.default_rng(0)
+    price = np.sort(rng.lognormal(1, 0.7, size=N)).round(2)
+    price[:300] = price[:300].round()
+    day = rng.integers(300, size=N)
+    sold = np.datetime64("2024-01-01") + day
+    rows = [
+        f"u{each % 30},m{each % 20},{value},{each // 30},{sold[each]},"
+        f"{np.log(value + 1) + 0.1 * rng.normal():.3f}\n"
+        for each, value in enumerate(price.tolist())
+    ]
+    options = ("--modes", "user,movie,offer=price+rooms+sold", "--value", "y", "--committee", "1")
+    columns, errors = [], []
+    for order in (np.arange(N), rng.permutation(N)):
+        text = "user,movie,price,rooms,sold,y\n" + "".join(rows[each] for each in order)
+        (folder / "a.csv").write_text(text)
+        fit("a.csv", *options, "--force")
+        model = spidertensor.load("m.spider")
+        assert model.n_entries_ == N
+        errors.append(model.history_["errors"][-1])
+        arrays = model._learned.columns.to_arrays()
+        knots = [arrays[name].tolist() for name in ("0/grid", "1/grid", "2/trend")]
+        columns.append((model._learned.columns.kinds, knots))
+    assert columns[0] == columns[1]
+    assert columns[0][0] == {"price": "number", "rooms": "number", "sold": "calendar"}
+    assert columns[0][1][0][0] == np.median(price)
+    assert max(errors) < 1.3 * min(errors)
+    frame = pd.read_csv(folder / "a.csv")
+    modes = {"user": [], "movie": [], "offer": Context("price", "rooms", "sold")}
+    whole = SpiderRegressor(modes=modes, committee=1).fit(frame, frame.y)
+    np.testing.assert_array_equal(model.predict(frame), whole.predict(frame))
+
+
+def test_few_rows_with_attributes_are_those_of_one_call(folder, fit):
+    """Their first batch decides, as of any rows that are learned once."""
+    rows = "".join(f"u{each % 9},m{each % 7},{each / 8},{each % 5}\n" for each in range(600))
+    (folder / "a.csv").write_text("user,movie,price,y\n" + rows)
+    fit("a.csv", "--modes", "user,movie,offer=price", "--value", "y", "--committee", "1")
+    model = spidertensor.load("m.spider")
+    assert model._learned.columns.to_arrays()["0/grid"][0] == np.median(np.arange(256) / 8)

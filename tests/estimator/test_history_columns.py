@@ -12,7 +12,7 @@ import pytest
 from model_files import file_bytes
 from spidertensor import EntryError, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator import history, times
-from spidertensor.estimator.columns import Context, Recent, Value
+from spidertensor.estimator.columns import Calendar, Context, Number, Recent, Value
 from spidertensor.estimator.times import NUMBER, Times
 from spidertensor.spider.parts import History
 
@@ -313,3 +313,74 @@ def test_a_time_unlike_the_others_is_named(cells):
         times.sortable(cells, "when")
     (row,) = caught.value.rows
     assert cells[row] in ("n/a", "", "x", "nan")
+
+
+# --- kinds and knots ------------------------------------------------------------------------------
+
+SORTED = {"user": [], "movie": [], "offer": Context("price", "rooms", Calendar("sold"))}
+
+
+def offers(n: int = 3_000) -> tuple[pd.DataFrame, np.ndarray]:
+    """Sorted by the price; more than 32 different numbers of rooms, but few among the cheap."""
+    rng = np.random.default_rng(0)
+    data = table(n, seed=2)
+    price = np.sort(rng.lognormal(1, 0.7, size=n).round(3))
+    frame = parts(data, "user", "movie").assign(
+        price=price,
+        rooms=np.arange(n) // 60,
+        sold=np.datetime64("2024-01-01") + rng.integers(300, size=n).astype("m8[D]"),
+    )
+    return frame, np.log(price) + 0.1 * rng.normal(size=n)
+
+
+def decided(model: SpiderRegressor) -> tuple[dict, dict]:
+    """Kinds, and knots with the beginning of the calendar."""
+    columns = model._learned.columns
+    arrays = columns.to_arrays()
+    knots = {name: arrays[name].tolist() for name in arrays if name.split("/")[1] in ("grid", "trend")}
+    return columns.kinds, knots
+
+
+def test_sorted_and_shuffled_histories_have_the_same_kinds_and_knots():
+    frame, y = offers()
+    order = np.random.default_rng(1).permutation(len(y))
+    settings = SMALL | {"modes": SORTED, "passes": 2}
+    first = SpiderRegressor(**settings).fit(frame, y)
+    second = SpiderRegressor(**settings).fit(frame.iloc[order], y[order])
+    assert decided(first) == decided(second)
+    assert decided(first)[0] == {"price": "number", "rooms": "number", "sold": "calendar"}
+    centre, half_width = decided(first)[1]["0/grid"]
+    assert centre == np.median(frame.price)
+    assert half_width == pytest.approx(np.subtract(*np.percentile(frame.price, (75, 25))) / 2)
+
+
+def test_a_number_by_which_the_rows_are_sorted_is_learned_as_well_as_any():
+    frame, y = offers()
+    modes = {"user": [], "movie": [], "offer": Context(Number("price"))}
+    errors = []
+    for order in (np.arange(len(y)), np.random.default_rng(1).permutation(len(y))):
+        model = SpiderRegressor(**SMALL, modes=modes, passes=4).fit(frame.iloc[order], y[order])
+        errors.append(np.sqrt(np.mean((model.predict(frame) - np.log(frame.price)) ** 2)))
+    assert max(errors) < 0.15
+    assert max(errors) < 1.5 * min(errors)
+
+
+def test_a_history_in_parts_is_judged_by_its_sample():
+    frame, y = offers()
+    whole = SpiderRegressor(**SMALL, modes=SORTED, passes=2).fit(frame, y)
+    model = SpiderRegressor(**SMALL, modes=SORTED, passes=2)
+    model._sample = {name: frame[name].to_numpy() for name in ("price", "rooms", "sold")}
+    for start in range(0, len(y), 700):
+        model._collect(frame[start : start + 700], y[start : start + 700], in_parts=True)
+    model._learn_all_collected()
+    assert decided(model) == decided(whole)
+    assert file_bytes(model) == file_bytes(whole)
+
+
+def test_one_pass_decides_by_its_first_batch():
+    frame, y = offers()
+    model = SpiderRegressor(**SMALL, modes=SORTED, passes=1).fit(frame, y)
+    assert decided(model)[0]["rooms"] == "value"
+    streamed = SpiderRegressor(**SMALL, modes=SORTED).partial_fit(frame, y)
+    assert decided(streamed) == decided(model)
+    assert decided(model)[1]["0/grid"][0] == np.median(frame.price[:64])

@@ -11,6 +11,7 @@ import pytest
 from spidertensor import Forecast, Number, SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.faults import EntryError, SpiderWarning
+from spidertensor.learner import sample
 from spidertensor.learner.chunks import joined
 from spidertensor.learner.first_batch import first_alone, joined_first
 from spidertensor.learner.floors import FLOORS
@@ -158,3 +159,32 @@ def test_a_remedy_is_in_the_words_of_whoever_shows_it():
     assert "start the model with --scaling" in for_service(fault)
     unknown = SpiderWarning("far off", kind="of another kind", remedy="as in Python")
     assert for_command(unknown) == for_service(unknown) == "as in Python"
+
+
+def test_a_sample_has_all_rows_or_some_at_random_however_they_are_cut(monkeypatch):
+    monkeypatch.setattr(sample, "MOST_ROWS", 64)
+    price, city = np.arange(1000.0), np.array(["a", "b"] * 500, object)
+    found = []
+    for n_rows, size in ((64, 10), (1000, 1000), (1000, 7), (1000, 300)):
+        made = sample.Sample(seed=3)
+        for start in range(0, n_rows, size):
+            here = slice(start, min(start + size, n_rows))
+            made.add({"price": price[here], "city": city[here]}, here.stop - here.start)
+        assert made.n_rows == n_rows
+        found.append(made.columns())
+    np.testing.assert_array_equal(found[0]["price"], np.arange(64))
+    for one in found[1:]:
+        rows = one["price"].astype(int)
+        assert 20 <= len(rows) <= 64
+        assert rows.min() < 100
+        assert rows.max() > 900
+        np.testing.assert_array_equal(one["city"], city[rows])
+        np.testing.assert_array_equal(rows, found[1]["price"])
+
+
+def test_cells_that_are_refused_decide_nothing_about_a_history():
+    model = SpiderRegressor(modes={"user": ["age"], "film": []}, **SMALL)
+    learner = Learner(model, Path("m"), ["user", "film"], "stars")
+    learner.look_ahead({"age": np.array([*np.arange(40.0) / 4, np.inf])})
+    assert learner.kinds == {"age": "number"}
+    assert len(model._sample["age"]) == 40

@@ -67,6 +67,9 @@ def _save_on_the_way_out(run: Run) -> None:
 
 
 def _learn_all(run: Run, rejected: BadRows, every: float, signals: Signals, progress: Progress) -> None:
+    ahead = run.looking_ahead()
+    while signals.next(ahead) is not None:
+        pass
     chunks = run.chunks()
     saved, saved_row = monotonic(), run.row
     while True:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +18,19 @@ from spidertensor.cli.errors import CommandError, worded
 from spidertensor.cli.notes import Notes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
-from spidertensor.estimator.history import Pass
+from spidertensor.estimator.history import FEWEST, Pass
 from spidertensor.estimator.times import NEXT_ENTRY
 from spidertensor.faults import EntryError, Fault, SpiderWarning
 from spidertensor.learner import labels
+from spidertensor.learner.attributes import depends_on_order
 from spidertensor.learner.chunks import first_in_two, in_pieces, in_rounds
 from spidertensor.learner.first_batch import entries_needed, joined_first
 from spidertensor.learner.floors import FLOORS
 from spidertensor.learner.last_part import LastPart
 from spidertensor.learner.learner import Learned, Learner
+from spidertensor.learner.sample import Sample
 from spidertensor.sources import BadRow, Chunk, OpenStream, Source, Stream, read
-from spidertensor.sources.attributes import with_types
+from spidertensor.sources.attributes import typed, with_types
 from spidertensor.sources.bins import QUANTILE_NUMBERS
 
 MANY_BAD_SHARE = 0.05  # of the rows
@@ -89,16 +93,37 @@ class Run:
     def place(self) -> str:
         return f"{self.source.format.unit} {self.row:,} of {self.source.name}"
 
-    def chunks(self) -> Iterator[Chunk]:
-        learner, position = self.learner, self.learner.position
-        classes = learner.classes
-        texts, bins = position["all_text"], [learner.bins[mode] for mode in learner.with_ids]
-        how = {
+    def _how(self) -> dict[str, Any]:
+        """How rows are read."""
+        learner, classes, texts = self.learner, self.learner.classes, self.learner.position["all_text"]
+        return {
             "likelihood": learner.estimator.likelihood_,
             "all_text": texts and [texts[mode] for mode in learner.with_ids],
-            "missing": self.missing, "bins": bins, "attributes": learner.attributes,
+            "missing": self.missing, "bins": [learner.bins[mode] for mode in learner.with_ids],
+            "attributes": learner.attributes,
             "labels": classes and (labels.label_text(classes[0]), labels.label_text(classes[1])),
         }  # fmt: skip
+
+    def looking_ahead(self) -> Iterator[Chunk]:
+        """Read the rows of a history once before it is learned, if it depends on all of them what attributes
+        are. Yields what has been read."""
+        learner, estimator = self.learner, self.learner.estimator
+        as_a_stream = not (self.collects and self.new) or estimator.known_at is not None
+        if as_a_stream or isinstance(self.source, Stream) or not depends_on_order(estimator):
+            return
+        how = self._how()
+        how["bins"] = copy.deepcopy(how["bins"])  # they take quantiles from the first rows they see
+        sample = Sample(estimator.random_state or 0)
+        for chunk in read(self.source, learner.id_columns, learner.value, **how):
+            sample.add(chunk.attributes, len(chunk.rows))
+            yield chunk
+        few = estimator.passes == "auto" and estimator.time is None and sample.n_rows < FEWEST
+        if sample.n_rows and not few:
+            given, wrong = typed(sample.columns(), learner.kinds, self.source)
+            learner.look_ahead({name: np.delete(column, list(wrong)) for name, column in given.items()})
+
+    def chunks(self) -> Iterator[Chunk]:
+        learner, position, how = self.learner, self.learner.position, self._how()
         if isinstance(self.source, Stream):
             at = position["stream"]
             self.opened = sources.open(self.source, learner.id_columns, learner.value, position=at, **how)

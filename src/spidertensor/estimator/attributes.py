@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, Self
 
 from spidertensor.estimator import eviction, inputs
@@ -11,7 +12,7 @@ from spidertensor.estimator.adding import with_added_columns
 from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.fitted import Described, check_description, describe, with_rows
 from spidertensor.estimator.ids import NodeIndex
-from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.inputs import Column, Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.threads import locked
 from spidertensor.spider.committee import deferred_interrupts
@@ -23,6 +24,7 @@ class HasAttributes(Known):
     modes: Any
     batch_size: int
     _described: Described | None = None  # by set_attributes, before the first entry
+    _sample: Mapping[str, Column] | None = None  # cells of a history that comes in parts, before its first
 
     @abstractmethod
     def _flat_params(self) -> dict[str, Any]: ...
@@ -88,13 +90,29 @@ class HasAttributes(Known):
         """The parameter `modes` that the learned model was made with."""
         return None if (schema := self._schema) is None else schema.to_modes()
 
-    def _start_columns(self, columns: Columns, nodes: list[NodeIndex]) -> FittedColumns | None:
-        """The attribute columns before the first entry, with the attributes set before."""
+    def _start_columns(
+        self, columns: Columns, nodes: list[NodeIndex], *, history: bool
+    ) -> FittedColumns | None:
+        """The attribute columns before the first entry, with the attributes set before.
+
+        history: all entries decide about the columns: these or, if they come in parts, `_sample`. Else the
+                 first batch does, as of a stream
+        """
         if (schema := self._schema) is None:
             return None
         attributes = FittedColumns(schema)
         for name, table in () if self._described is None else self._described.tables:
             describe(attributes, nodes, schema.number_of(name), table)
-        n = min(columns.n_entries, self.batch_size)
-        attributes.begin(attributes.check({name: each[:n] for name, each in columns.given.items()}, n))
+        if self._sample is not None:
+            return self._begun(attributes)
+        n = columns.n_entries if history else min(columns.n_entries, self.batch_size)
+        first = {name: each[:n] for name, each in columns.given.items()}
+        attributes.begin(attributes.check(first, n), history=history)
+        return attributes
+
+    def _begun(self, attributes: FittedColumns) -> FittedColumns:
+        """The columns as far as a history that comes in parts has decided about them."""
+        if self._sample is not None:
+            n = len(next(iter(self._sample.values())))
+            attributes.begin(attributes.check(self._sample, n), history=True)
         return attributes

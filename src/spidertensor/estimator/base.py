@@ -384,16 +384,24 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             self.feature_names_in_ = np.array(columns.names, dtype=object)
             self._notes.names = columns.names
 
-    def _start(self, columns: Columns, value: NDArray[np.float64], *, provisional: bool = False) -> Fitted:
+    def _start(
+        self,
+        columns: Columns,
+        value: NDArray[np.float64],
+        *,
+        provisional: bool = False,
+        history: bool = False,
+    ) -> Fitted:
         """The model before its first entry, which is of these.
 
         provisional: its scale is replaced later, so no note is given
+        history:     see _start_columns
         """
         n_modes = len(columns.ids)
         params = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
-        attributes = self._start_columns(columns, nodes)
+        attributes = self._start_columns(columns, nodes, history=history)
         model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
         if attributes is not None:

@@ -80,11 +80,14 @@ class LearnsHistory:
         when: Times | None = None,
         classes: Any = None,
         folder: str | None = None,
+        *,
+        in_parts: bool = False,
     ) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.
 
-        when:   their times, if they are to be learned in that order
-        folder: for files of what does not fit into memory
+        when:     their times, if they are to be learned in that order
+        folder:   for files of what does not fit into memory
+        in_parts: others follow, so these alone do not decide what attributes are (`_sample`)
         """
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
@@ -93,7 +96,9 @@ class LearnsHistory:
         fitted = self._learned
         if fitted is None:
             # until all values decide: it refuses what is too far off, as it does for rows learned once
-            fitted = self._start(columns, value, provisional=True)._replace(classes=classes)
+            as_a_stream = in_parts or (when is not None and when.known is not None)
+            fitted = self._start(columns, value, provisional=True, history=not as_a_stream)
+            fitted = fitted._replace(classes=classes)
         self._collected = self._collected or Collected(folder)
         if when is not None and fitted.columns is not None and fitted.columns.keeps_recent:
             self._collected.check_sorted(when.asked, self.time)
@@ -123,7 +128,7 @@ class LearnsHistory:
 
         stop: asked between blocks of later passes whether these are enough
         """
-        collected, self._collected = self._collected, None
+        collected, self._collected, self._sample = self._collected, None, None
         if collected is None or not collected.n_entries:
             return
         n, folder, in_time = collected.n_entries, collected.folder, collected.has_time

@@ -50,6 +50,13 @@ def refused(estimator: Estimator, given: Mapping[str, Column], n: int) -> dict[i
     return {} if schema is None else _columns(estimator, schema).refused(given, n)
 
 
+def depends_on_order(estimator: Estimator) -> bool:
+    """Whether a new model would make something else of its attributes if their rows came in another order."""
+    return any(kind in ("undecided", "number", "calendar") for kind in kinds(estimator).values())
+
+
 def _columns(estimator: Estimator, schema: Schema) -> FittedColumns:
     fitted = estimator._learned
-    return FittedColumns(schema) if fitted is None or fitted.columns is None else fitted.columns
+    if fitted is None or fitted.columns is None:
+        return estimator._begun(FittedColumns(schema))
+    return fitted.columns

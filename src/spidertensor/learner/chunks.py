@@ -79,13 +79,13 @@ def joined(a: Chunk, b: Chunk) -> Chunk:
     assert a.values is not None
     assert b.values is not None
     return b._replace(
-        columns=[_concatenated(*pair) for pair in zip(a.columns, b.columns, strict=True)],
+        columns=[concatenated(*pair) for pair in zip(a.columns, b.columns, strict=True)],
         values=np.concatenate([a.values, b.values]),
         rows=np.concatenate([a.rows, b.rows]),
         bad=[*a.bad, *b.bad],
         place=b.place and (lambda row: (a if row <= a.end else b).place(row)),  # pyright: ignore
         skipped=a.skipped + b.skipped,
-        attributes={name: _concatenated(a.attributes[name], column) for name, column in b.attributes.items()},
+        attributes={name: concatenated(a.attributes[name], column) for name, column in b.attributes.items()},
     )
 
 
@@ -93,7 +93,9 @@ def _sliced(chunk: Chunk, part: slice) -> dict[str, Any]:
     return {name: column[part] for name, column in chunk.attributes.items()}
 
 
-def _concatenated(a: Any, b: Any) -> Any:
+def concatenated(*parts: Any) -> Any:
+    """Parts of a column as one."""
     import numpy as np
 
-    return np.concatenate([a, b] if a.dtype == b.dtype else [a.astype(object), b.astype(object)])
+    same = len({part.dtype for part in parts}) == 1
+    return np.concatenate(parts if same else [part.astype(object) for part in parts])

@@ -132,6 +132,13 @@ class Learner:
         """Like `learn`, but the entries are only kept, to be learned by `learn_collected`."""
         return self._each(self._collected, ids, values, refuse, given).warnings
 
+    def look_ahead(self, given: Mapping[str, NDArray[Any]]) -> None:
+        """Let attributes of a history be what these of its entries say; for `collect`, before the first."""
+        n = len(next(iter(given.values())))
+        while bad := list(refused(self.estimator, given, n)):  # entries that decide nothing
+            given, n = {name: np.delete(column, bad) for name, column in given.items()}, n - len(bad)
+        self.estimator._sample = given
+
     def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Learned | Pass | None]:
         """Learn what was collected, in several passes. Yields what has been done: entries learned for the
         first time, a pass, or None for other work. stop: see LearnsHistory._learn_collected"""
@@ -224,7 +231,7 @@ class Learner:
     ) -> None:
         when, columns = self.estimator._when(dict(given)), self._columns(ids, given)
         y, folder = values if self.classes is None else self.labels(values), str(self.path.parent)
-        self.estimator._collect(columns, y, when, classes=self.classes, folder=folder)
+        self.estimator._collect(columns, y, when, classes=self.classes, folder=folder, in_parts=True)
 
     def _columns(self, ids: Sequence[NDArray[Any]], given: Mapping[str, NDArray[Any]]) -> Columns:
         if self.estimator._schema is not None:

@@ -1,8 +1,8 @@
 """Calendar: hour of the day, weekday, day of the year and a slow trend, from wall-clock times as given.
 
 Hour (24 nodes) and day of the year (12) are cyclic hats: a time between two nodes belongs to both. The trend
-has a knot every 30 days, counted from the first time seen; new knots come as time goes on. A date without a
-time has no hour.
+has a knot every 30 days, counted from the first time seen, or the earliest of a history that is learned in
+several passes; new knots come as time goes on. A date without a time has no hour.
 
 The code of a time is twice its microseconds since 1970, plus 1 if it has an hour.
 """
@@ -64,6 +64,12 @@ class CalendarState:
 
     def check(self, column: Column) -> CalendarCells:
         return CalendarCells(to_codes(column))
+
+    def begin_history(self, cells: CalendarCells) -> None:
+        """Let the trend begin with the earliest time of a history."""
+        stated = cells.codes[cells.codes != NO_TIME]
+        if self.first is None and len(stated):
+            self.first, self.n_trend = int(stated.min() >> 1), 1
 
     def encode(self, cells: CalendarCells, *, learn: bool) -> Encoded:
         if learn:

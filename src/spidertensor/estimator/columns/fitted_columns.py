@@ -4,7 +4,8 @@ Each attribute column has one table of factor rows. Tables are numbered in the o
 added later come last, so numbers never change.
 
 Learning a stream in one call or in many gives the same rows and bags, except that the first call in which a
-column has values decides what it is and where the knots of numbers lie.
+column has values decides what it is and where the knots of numbers lie. Of a history that is learned in
+several passes all entries decide.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.columns.assembling import assemble
 from spidertensor.estimator.columns.bounded_values import MAX_VALUES
+from spidertensor.estimator.columns.calendar import CalendarState
 from spidertensor.estimator.columns.number import NumberState
 from spidertensor.estimator.columns.schema import Schema
 from spidertensor.estimator.columns.single import Found, find
@@ -204,17 +206,22 @@ class FittedColumns:
             if column.scale is None and not isinstance(column.spec, Undecided):
                 column.scale = self._scale(column.mode)
 
-    def begin(self, checked: Checked) -> None:
+    def begin(self, checked: Checked, *, history: bool = False) -> None:
         """Decide what can be decided before the first entries, and fix the prior variance of every table.
 
-        checked: the first entries, by which the scale of the values is chosen too: kinds and knots come from
-                 them, however many entries follow in the same call
+        checked: the entries by which the scale of the values is chosen too: kinds and knots come from them,
+                 however many entries follow in the same call
+        history: these are all entries, in any order, or some that stand for all; else they come first
         """
         self._settle(checked)
         for column, cells in zip(self.columns, checked.cells, strict=True):
             for holder in column.holders:
                 given = cells.get(holder.spec.name)
-                if given is not None and isinstance(holder.state, NumberState):
+                if given is None:
+                    continue
+                if history and isinstance(holder.state, NumberState | CalendarState):
+                    holder.state.begin_history(given.cells)
+                elif isinstance(holder.state, NumberState):
                     holder.state.begin(given.cells)
         for column in self.columns:
             if column.scale is None:

@@ -64,6 +64,13 @@ class NumberState:
         if self.grid is None and not len(self.waiting):
             self.grid = cells.grid
 
+    def begin_history(self, cells: NumberCells) -> None:
+        """Take the grid from the numbers of a history, if there are enough of them."""
+        if self.grid is None:
+            numbers = np.concatenate([self.waiting, cells.numbers[~np.isnan(cells.numbers)]])
+            if len(numbers) >= FEWEST_FIRST:
+                self.grid, self.waiting = grid_of(numbers), np.empty(0, np.float64)
+
     def encode(self, cells: NumberCells, *, learn: bool) -> Encoded:
         ready = 0
         if self.grid is None:
