@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Bags, Batch
 from spidertensor.scaling import Scaling
-from spidertensor.spider.bags import taken
+from spidertensor.spider.bags import moved, taken
 from spidertensor.spider.parts import entries_at
 from spidertensor.unnamed_file import UnnamedFile
 
@@ -45,6 +45,7 @@ class Arranged:
     n_entries: int
     scaling = Scaling()
     _numbers: list[NDArray[np.int64]] | None = None
+    _rows: list[NDArray[np.int64] | None] | None = None
 
     def raw(self, first: int, last: int) -> Batch:
         """Entries as they were collected."""
@@ -62,7 +63,13 @@ class Arranged:
         index, value, bags = raw
         if self._numbers is not None:
             index = np.stack([number[index[:, k]] for k, number in enumerate(self._numbers)], axis=1)
+        if self._rows is not None and bags is not None:
+            bags = moved(bags, self._rows)
         return Batch(index, self.scaling.scaled(value), bags)
+
+    def keep_values(self, rows: list[NDArray[np.int64] | None] | None) -> None:
+        """Learn without the values that their columns have left out: see FittedColumns.bound."""
+        self._rows = rows
 
     def renumber(self, n_nodes: list[int]) -> list[NDArray[np.int64]]:
         """Number the nodes of each mode in the order in which they come here. Returns the old numbers in that

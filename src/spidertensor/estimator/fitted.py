@@ -126,8 +126,10 @@ class Rows(NamedTuple):
     segments: list[Segment]  # see eviction.py
 
 
-def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
+def with_room(fitted: Fitted, columns: Columns, *, grows: bool = True) -> tuple[Fitted, Rows]:
     """Add all new ids and attribute values. Return the grown model, and the rows of the entries.
+
+    grows: else the state gets its rows later, by `with_rows`
 
     On failure nothing is added, except where something was evicted for it. The state grows here, not in the
     update, so that ids and state agree as soon as the result is stored, and the update can work in place.
@@ -138,7 +140,7 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
         checked = fitted.columns.check(columns.given, columns.n_entries)
     try:
         index = to_index(nodes, columns, add=True)
-        grown = with_rows(fitted)
+        grown = with_rows(fitted) if grows else fitted
         parts, rule, bags = [], fitted.model.rule, None
         if fitted.bounded:
             size, entries = fitted.params["batch_size"], int(fitted.state.counts.entries)
@@ -151,7 +153,7 @@ def with_room(fitted: Fitted, columns: Columns) -> tuple[Fitted, Rows]:
             if not fitted.bounded:
                 undo = Undo(fitted.columns.columns, index)
             bags, parts = _learned_bags(fitted, checked, index, parts)
-            grown = with_rows(grown)  # for new values
+            grown = with_rows(grown) if grows else grown  # for new values
     except BaseException:  # out of memory, or Ctrl-C
         undone = undo is None or undo.back()
         for mode, (each, n) in enumerate(zip(nodes, known, strict=True)):

@@ -13,6 +13,7 @@
                 ids that are rather numbers or times (number_ids.py)
     unseen      most ids of a prediction were never learned (unseen.py)
     again       a call learned the same entries as the one before
+    left out    attributes of a history have more values than their columns keep
     grouped     entries that are learned once are sorted by a mode
 
 Notes do not affect what is learned and are not saved: a loaded model starts over, counting only new entries.
@@ -175,6 +176,14 @@ class Notes:
             warning = unseen.note(fitted.nodes, columns, numbers, names, described)
             if warning is not None:
                 self._give(warning)
+
+    def left_out(self, numbers: Mapping[str, int]) -> None:
+        """Say how many values of each column a history had too many."""
+        if numbers:
+            shown = ", ".join(f"{n:,} of {name}" for name, n in numbers.items())
+            reason = f"more different values than their columns keep: the rarest are left out ({shown})"
+            remedy = 'to keep more, declare them with most=, as in Value("city", most=2_000_000)'
+            self._give(SpiderWarning(reason, kind="left out", remedy=remedy))
 
     def _judge_variety(self, fitted: Fitted) -> None:
         if fitted.model.rule:

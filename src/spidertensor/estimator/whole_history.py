@@ -13,7 +13,7 @@ from spidertensor.estimator import history, known_later, times
 from spidertensor.estimator.arranged import KnownLater
 from spidertensor.estimator.collected import Collected
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room
+from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room, with_rows
 from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.times import Times
@@ -104,13 +104,9 @@ class LearnsHistory:
             self._collected.check_sorted(when.asked, self.time)
         with deferred_interrupts():
             scaled_values(value, fitted)  # refuses what is too far off
-            fitted, (index, bags, segments) = with_room(fitted, columns)
-            if segments:
-                raise EntryError(
-                    "a column of attributes has more values than the model keeps",
-                    kind="passes",
-                    remedy="pass passes=1, with which the values longest unseen make room",
-                )
+            if fitted.columns is not None:
+                fitted.columns.collect()
+            fitted, (index, bags, _) = with_room(fitted, columns, grows=False)
             self._keep_learned(fitted, columns)
             self._collected.add(index, value, bags, when)
             self._notes.remember_call(index, value)
@@ -119,6 +115,18 @@ class LearnsHistory:
         """Keep in `history_` the errors of floors on the entries held back, if any were."""
         if self._learned.history is not None:
             self._learned = self._learned._replace(history=self._learned.history | {"floors": errors})
+
+    def _made_room(self: Any, collected: Collected) -> tuple[Fitted, list[NDArray[np.int64] | None] | None]:
+        """The model with room for what was collected, without the values that its columns cannot keep; and
+        where the others are now (FittedColumns.bound)."""
+        fitted, rows = self._learned, None
+        if (columns := fitted.columns) is not None:
+            before = columns.n_evicted
+            rows = columns.bound(lambda: (each.bags for each in collected.chunks() if each.bags is not None))
+            names = [column.spec.name for column in columns.columns]
+            left_out = zip(names, (columns.n_evicted - before).tolist(), strict=True)
+            self._notes.left_out({name: n for name, n in left_out if n})
+        return with_rows(fitted), rows
 
     def _learn_collected(
         self: Any, stop: Callable[[], bool] = lambda: False
@@ -131,6 +139,7 @@ class LearnsHistory:
         collected, self._collected, self._sample = self._collected, None, None
         if collected is None or not collected.n_entries:
             return
+        self._learned, rows = self._made_room(collected)
         n, folder, in_time = collected.n_entries, collected.folder, collected.has_time
         few = self.passes == "auto" and n < history.FEWEST and not in_time  # learned once, as they came
         started: Fitted = self._learned
@@ -140,6 +149,7 @@ class LearnsHistory:
             orders = entries.renumber([len(each) for each in started.nodes])
             nodes = [each.reordered(order) for each, order in zip(started.nodes, orders, strict=True)]
             started = started._replace(nodes=nodes)
+        entries.keep_values(rows)
         first = self.batch_size if few or isinstance(entries, KnownLater) else n
         scaling = entries.scaling = self._first_scaling(entries.sample(), first)
         started = started._replace(scaling=scaling)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,3 +73,16 @@ def taken(bags: Bags, entries: NDArray[np.int64]) -> Bags:
     start = np.concatenate([[0], np.cumsum(length)])
     at = np.repeat(bags.start[entries] - start[:-1], length) + np.arange(start[-1])
     return bags.elements(start, at)
+
+
+def moved(bags: Bags, rows: Sequence[NDArray[np.int64] | None]) -> Bags:
+    """The bags after their nodes have moved. rows: for each table the new row of each node, -1 for one that
+    bags lose; or None if it stays as it is"""
+    row = bags.row.copy()
+    for table, to in enumerate(rows):
+        if to is not None:
+            here = bags.table == table
+            row[here] = to[row[here]]
+    stays = row >= 0
+    ends = np.concatenate([[0], np.cumsum(stays)])
+    return Bags(ends[bags.start], bags.table[stays], row[stays], bags.weight[stays])

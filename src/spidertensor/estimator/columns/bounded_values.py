@@ -113,6 +113,18 @@ class BoundedValues:
         self.n_evicted += n
         return np.sort(np.argsort(self._seen[self.row], kind="stable")[:n])
 
+    def rarest(self, seen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the values that are too many: those least often seen, of equal ones the latest.
+
+        seen: (rows,) how often. Counts them as evicted
+        """
+        often = np.zeros(self.n_rows, np.int64)
+        often[: len(seen)] = seen
+        order = np.argsort(-often[self.row], kind="stable")
+        numbers = np.sort(order[self.limit :])
+        self.n_evicted += len(numbers)
+        return numbers
+
     def remove(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove values, and renumber the others in the same order. Returns the rows, which are free now."""
         rows = self.row[numbers]
@@ -172,3 +184,8 @@ class BoundedValues:
         values.index = NodeIndex.from_arrays(own)
         values.read_recency({name: a for name, a in arrays.items() if not name.startswith("values/")})
         return values
+
+
+def moved_rows(stay: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(rows,) the new row of each when those that stay move together, -1 for the others."""
+    return np.where(stay, np.cumsum(stay) - 1, -1)

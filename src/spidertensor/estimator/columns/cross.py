@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.bounded_values import MAX_VALUES, TRIED_ENTRIES, BoundedValues
+from spidertensor.estimator.columns.bounded_values import (
+    MAX_VALUES,
+    TRIED_ENTRIES,
+    BoundedValues,
+    moved_rows,
+)
 from spidertensor.estimator.columns.cells import (
     MISSING,
     UNSEEN,
@@ -107,8 +112,13 @@ class CrossState:
         row[usable] = np.where(keys >= 0, self.values.rows(keys, add=False), UNSEEN)
         return single(row)
 
-    def learn(self, parts: Sequence[NDArray[np.int64]]) -> tuple[Elements, list[Restart]]:
-        """The same for entries that are learned; and which rows start afresh on the way."""
+    def learn(
+        self, parts: Sequence[NDArray[np.int64]], *, bounded: bool = True
+    ) -> tuple[Elements, list[Restart]]:
+        """The same for entries that are learned; and which rows start afresh on the way.
+
+        bounded: keep to the limit; else `bound` does later
+        """
         stacked = np.stack(parts, dtype=np.int64)
         n, at, found, restarts = stacked.shape[1], 0, [], []
         while True:
@@ -116,7 +126,7 @@ class CrossState:
             row = _without_combination(part)
             usable = np.flatnonzero(row >= 0)
             keys = self._keys(part[:, usable], add=True)
-            fit = self.values.fitting(keys)
+            fit = self.values.fitting(keys) if bounded else len(keys)
             stop = part.shape[1] if fit == len(keys) else int(usable[fit])
             row[usable[:fit]] = self.values.rows(keys[:fit], add=True)
             found.append(single(row[:stop]))
@@ -156,6 +166,20 @@ class CrossState:
         """Number these combinations from 0 on."""
         self.folds, self.values.index = [NodeIndex() for _ in self.folds], NodeIndex()
         self.values.index.find_or_add(self._keys(np.ascontiguousarray(known.T), add=True))
+
+    def bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Keep as many combinations as there may be; see Holder.bound."""
+        numbers = self.values.rarest(seen)
+        if not len(numbers):
+            return None
+        self._remove(numbers)
+        return moved_rows(self.values.compact())
+
+    def move(self, part: int, moved: NDArray[np.int64]) -> None:
+        """The values of a part are in other rows. moved: (rows,) the new row of each"""
+        known = self.combinations()
+        known[:, part] = moved[known[:, part]]
+        self._number(known)
 
     def drop(self, part: int, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove combinations whose part has one of these codes. Returns their rows, which are free now."""

@@ -10,7 +10,7 @@ several passes all entries decide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,8 @@ class Checked:
 class FittedColumns:
     """The columns of a schema, with what was learned about them.
 
-    max_values: limit on the values of each column; new values beyond it replace those longest unseen
+    max_values: limit on the values of each column that names none (`most`); new values beyond it replace
+                those longest unseen
     """
 
     def __init__(self, schema: Schema, *, max_values: int = MAX_VALUES) -> None:
@@ -226,6 +227,26 @@ class FittedColumns:
         for column in self.columns:
             if column.scale is None:
                 column.scale = self._scale(column.mode)
+
+    def collect(self) -> None:
+        """Take any number of values from now on, until `bound`."""
+        for column in self.columns:
+            column.collecting = True
+
+    def bound(self, entries: Callable[[], Iterable[Bags]]) -> list[NDArray[np.int64] | None] | None:
+        """Leave out what is too much of the values collected: in each column those least often seen.
+
+        entries: all that were collected, each time it is called
+        Return for each table the new row of each of its values, -1 if it is left out, or None if all stay;
+        None if all stay in all tables.
+        """
+        seen = [np.zeros(n, np.int64) for n in self.n_rows]
+        if any(column.is_overfull for column in self.columns):
+            for bags in entries():
+                for table, counts in enumerate(seen):
+                    counts += np.bincount(bags.row[bags.table == table], minlength=len(counts))
+        found = [column.bound(counts) for column, counts in zip(self.columns, seen, strict=True)]
+        return None if all(each is None for each in found) else found
 
     def forget_changes(self) -> None:
         """Forget what attributes nodes had during the latest call: `of_nodes` has the last ones."""

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator.columns.bounded_values import TRIED_ENTRIES
+from spidertensor.estimator.columns.bounded_values import TRIED_ENTRIES, moved_rows
 from spidertensor.estimator.columns.calendar import CalendarState
 from spidertensor.estimator.columns.cells import Elements, Encoded
 from spidertensor.estimator.columns.deciding import decide
 from spidertensor.estimator.columns.many import ManyState
 from spidertensor.estimator.columns.memory import Changes, NodeMemory
 from spidertensor.estimator.columns.number import NumberState
-from spidertensor.estimator.columns.specs import Calendar, Many, Number, Spec, Undecided
+from spidertensor.estimator.columns.specs import Calendar, Many, Number, Spec, Undecided, Value
 from spidertensor.estimator.columns.value import ValueState
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
@@ -49,9 +49,10 @@ class Holder:
             return NumberState()
         if isinstance(spec, Calendar):
             return CalendarState()
+        limit = (spec.most if isinstance(spec, Value | Many) else None) or self._max_values
         if isinstance(spec, Many):
-            return ManyState(spec.sep, self._max_values, remembers=self.owner is not None)
-        return ValueState(self._max_values)
+            return ManyState(spec.sep, limit, remembers=self.owner is not None)
+        return ValueState(limit)
 
     def _start(self, spec: Spec) -> None:
         self.spec, self.state = spec, self._new_state(spec)
@@ -144,6 +145,21 @@ class Holder:
         rows = values.remove(numbers)
         self.state.forget(rows, self.memory)
         return rows
+
+    def bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Keep as many values as there may be, those most often seen.
+
+        seen: (rows,) how often each was. Return the new row of each, -1 if it is gone; None if all stay
+        """
+        if not isinstance(self.state, ValueState | ManyState):
+            return None
+        numbers = self.state.values.rarest(seen)
+        if not len(numbers):
+            return None
+        self.state.forget(self.state.values.remove(numbers), self.memory)
+        moved = moved_rows(self.state.values.compact())
+        self.state.move(moved, self.memory)
+        return moved
 
     def use(self, elements: Elements) -> None:
         """Entries were learned with these elements, so that their values count as seen."""

@@ -58,6 +58,12 @@ class ManyState:
         """Values were evicted from these rows: nodes do not have them any more."""
         self.pool = self.pool.without(rows, self.n_rows)
 
+    def move(self, moved: NDArray[np.int64], memory: NodeMemory | None) -> None:
+        """Values are in other rows. moved: (rows,) the new row of each"""
+        pool = Pool()
+        pool.append(np.diff(self.pool.start), moved[self.pool.row], self.pool.weight)
+        self.pool = pool
+
     def pooled(self, bag: list[tuple[int, float]]) -> int:
         """Put a bag of known values into the pool; returns its code."""
         rows, weights = [row for row, _ in bag], [weight for _, weight in bag]

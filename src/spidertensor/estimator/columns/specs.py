@@ -31,6 +31,7 @@ class Spec(ABC):
 
     def to_json(self) -> dict[str, Any]:
         own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: value for name, value in own.items() if (name, value) != ("most", None)}
         return {"kind": self.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in own.items()}
 
 
@@ -55,9 +56,17 @@ class Undecided(_OneColumn):
 
 @dataclass(frozen=True)
 class Value(_OneColumn):
-    """One node per value, such as a city, a maker or an age group."""
+    """One node per value, such as a city, a maker or an age group.
 
+    most: different values that the model keeps; by default a million
+    """
+
+    most: int | None = None
     kind: ClassVar[str] = "value"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_most(self)
 
 
 @dataclass(frozen=True)
@@ -71,16 +80,19 @@ class Number(_OneColumn):
 class Many(_OneColumn):
     """Several values in a cell, such as genres or tags: a list, a set, a dict of weights, or a text to split.
 
-    sep: what separates the values of a text
+    sep:  what separates the values of a text
+    most: different values that the model keeps; by default a million, and never fewer than a cell can have
     """
 
     sep: str | None = None
+    most: int | None = None
     kind: ClassVar[str] = "many"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sep is not None and not (isinstance(self.sep, str) and self.sep):
             raise ValueError(f'sep is the text between two values, as in sep="|", got {self.sep!r:.80}')
+        _check_most(self)
 
 
 @dataclass(frozen=True)
@@ -96,12 +108,16 @@ class Calendar(_OneColumn):
 
 @dataclass(frozen=True, init=False)
 class Cross(Spec):
-    """The combination of columns as one value, such as Cross("user", "app")."""
+    """The combination of columns as one value, such as Cross("user", "app").
+
+    most: different combinations that the model keeps; by default a million
+    """
 
     columns: tuple[str, ...]
+    most: int | None
     kind: ClassVar[str] = "cross"
 
-    def __init__(self, *columns: str) -> None:
+    def __init__(self, *columns: str, most: int | None = None) -> None:
         for column in columns:
             _check_name(column, "Cross takes names of columns")
         if len(columns) < 2 or len(set(columns)) < len(columns):
@@ -109,6 +125,8 @@ class Cross(Spec):
                 f'Cross takes two or more different columns, as in Cross("a", "b"), got {columns!r:.200}'
             )
         object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "most", most)
+        _check_most(self)
 
     @property
     def name(self) -> str:
@@ -168,15 +186,22 @@ def spec_from_json(stored: Any) -> Spec:
     if not isinstance(stored, Mapping) or stored.get("kind") not in KINDS:
         raise ValueError(f"not the description of a column: {stored!r:.200}")
     spec, own = KINDS[stored["kind"]], {key: value for key, value in stored.items() if key != "kind"}
-    if own.keys() != {field.name for field in fields(spec)}:
+    known = {field.name for field in fields(spec)}
+    if not known - {"most"} <= own.keys() <= known:
         raise ValueError(f"not the description of a {spec.kind}: {stored!r:.200}")
     if spec is Cross:
         if not isinstance(own["columns"], list):
             raise ValueError("the columns of a cross are not a list")
-        return Cross(*own["columns"])
+        return Cross(*own["columns"], most=own.get("most"))
     return spec(**own)
 
 
 def _check_name(name: Any, wanted: str) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{wanted}, got {name!r:.80}")
+
+
+def _check_most(spec: Value | Many | Cross) -> None:
+    if spec.most is not None and not (type(spec.most) is int and 1 <= spec.most < 2**31):
+        kind = type(spec).__name__
+        raise ValueError(f"most of {kind} is a whole number from 1 to 2^31 - 1, got {spec.most!r:.80}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.columns.bounded_values import BoundedValues
 from spidertensor.estimator.columns.cells import MISSING, Elements, joined_elements, no_elements, single
 from spidertensor.estimator.columns.cross import CrossState, NodeCodes, Restart
 from spidertensor.estimator.columns.holder import CheckedColumn, Holder
@@ -36,6 +37,7 @@ class TableColumn(ABC):
         self.mode, self.holders = mode, holders
         self.scale: float | None = None
         self.restarts: list[Restart] = []  # of the latest call that learned or described
+        self.collecting = False  # takes any number of values, until `bound`
 
     @property
     @abstractmethod
@@ -82,6 +84,9 @@ class TableColumn(ABC):
     def _parts(self, cells: Cells, n: int) -> Iterator[tuple[int, int, Cells]]:
         """The entries in parts whose values find room; between them values are evicted."""
         self.restarts, self._start, rest = [], 0, cells
+        if self.collecting:
+            yield 0, n, cells
+            return
         while True:
             left = n - self._start
             fit = min(
@@ -99,6 +104,27 @@ class TableColumn(ABC):
                 if len(gone):
                     holder.forget_changes()  # values that had to go are gone for all of the call
                     self.restarts.append((self._start, self._evicted(holder, gone)))
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether more values were collected than there may be."""
+        return any(values.limit < len(values) for values in self._bounded)
+
+    @property
+    def _bounded(self) -> list[BoundedValues]:
+        states = [holder.state for holder in self.holders]
+        return [state.values for state in states if isinstance(state, ValueState | ManyState)]
+
+    def bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Keep as many values as there may be, those most often seen; no more are collected.
+
+        seen: (rows,) how often each was. Return the new row of each, -1 if it is gone; None if all stay
+        """
+        self.collecting = False
+        return self._bound(seen)
+
+    def _bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return None
 
     def _evicted(self, holder: Holder, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """A column of the input has lost the values in these rows. Returns the rows to start afresh."""
@@ -181,6 +207,9 @@ class PlainColumn(TableColumn):
             self.holder.state.elements(encoded) if self.holder.state and encoded else no_elements(len(nodes))
         )
 
+    def _bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return self.holder.bound(seen)
+
     def to_arrays(self) -> Arrays:
         return self.holder.to_arrays()
 
@@ -195,7 +224,7 @@ class CrossColumn(TableColumn):
         self, mode: int, spec: Cross, ids: Mapping[str, int], owners: Mapping[str, int], max_values: int
     ) -> None:
         """ids: part -> mode, for parts that are ids; owners: part -> mode, for attributes of nodes"""
-        self._spec = spec
+        self._spec, max_values = spec, spec.most or max_values
         self.ids = {part: (ids[part], NodeCodes()) for part in spec.columns if part in ids}
         self.values = {
             part: Holder(Value(part), owners.get(part), max_values)
@@ -217,16 +246,32 @@ class CrossColumn(TableColumn):
     def n_evicted(self) -> int:
         return self.state.values.n_evicted
 
+    @property
+    def _bounded(self) -> list[BoundedValues]:
+        return [self.state.values, *super()._bounded]
+
     def elements(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
         return self.state.elements(self._codes(cells, index, learn=False))
 
     def _learn(self, cells: Cells, index: NDArray[np.int64]) -> Elements:
-        found, restarts = self.state.learn(self._codes(cells, index, learn=True))
+        codes = self._codes(cells, index, learn=True)
+        found, restarts = self.state.learn(codes, bounded=not self.collecting)
         self.restarts += [(self._start + entry, rows) for entry, rows in restarts]
         return found
 
     def _evicted(self, holder: Holder, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.state.drop(self.spec.columns.index(holder.spec.name), rows)
+
+    def _bound(self, seen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Values of a part that are too many are those in no combination that stays."""
+        rows = self.state.bound(seen)
+        for part, name in enumerate(self.spec.columns):
+            if name in self.values:
+                used = self.state.combinations()[:, part]
+                moved = self.values[name].bound(np.bincount(used))
+                if moved is not None:
+                    self.state.move(part, moved)
+        return rows
 
     def _codes(self, cells: Cells, index: NDArray[np.int64], *, learn: bool) -> list[NDArray[np.int64]]:
         """The codes of each part."""

@@ -76,6 +76,12 @@ class ValueState:
         if memory is not None:
             memory.forget(rows, self.n_rows)
 
+    def move(self, moved: NDArray[np.int64], memory: NodeMemory | None) -> None:
+        """Values are in other rows. moved: (rows,) the new row of each"""
+        if memory is not None:
+            codes = memory.codes
+            memory.codes = np.where(codes >= 0, moved[codes], codes)
+
     def is_missing(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         return codes == MISSING
 
