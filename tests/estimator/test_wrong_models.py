@@ -177,6 +177,17 @@ WRONG = {
     "entries of the values below 0": (array(M + "stream/entries", -1.0), "of the values is negative"),
     "a variance of the values below 0": (array(M + "stream/var", -1.0), "of the values is negative"),
     "a window below 0": (array(M + "stream/window", -1.0, 0), "of the values is negative"),
+    "a mean of the values that is huge": (array(M + "stream/mean", 1e200), "of the values is too large"),
+    "a variance of the values that is huge": (array(M + "stream/var", 1.1e36), "of the values is too large"),
+    "entries of the values that never were": (array(M + "stream/entries", 2.0**53), "values is too large"),
+    "a window that is huge": (array(M + "stream/window", 2.0**53, 0), "of the values is too large"),
+    "misfits in the window that are huge": (array(M + "stream/window", 1.1e36, 1), "values is too large"),
+    "a mean in the window that is huge": (array(M + "stream/window", -1.1e18, 2), "values is too large"),
+    "a prediction in the window that is huge": (array(M + "stream/window", 1.1e18, 3), "values is too large"),
+    "a variance in the window that is huge": (array(M + "stream/window", 1.1e36, 4), "values is too large"),
+    "predictions in the window that are huge": (array(M + "stream/window", 1.1e36, 5), "values is too large"),
+    "a covariance in the window that is huge": (array(M + "stream/window", -2e36, 6), "values is too large"),
+    "squares that are huge": (array("noise/0/squares", 1.1e36, 1), "of the values is too large"),
     "watching something": (array(M + "stream/watching", 7), "watched window"),
 }  # fmt: skip
 
@@ -245,6 +256,12 @@ GOOD = {
     "a variance a million times its prior's": array(
         M + "posterior/weights/0/var", math.nextafter(1e6, 0), (0, 0)
     ),
+    "values far away": array(M + "stream/mean", 0.99e18),
+    "values far apart": array(M + "stream/var", 0.99e36),
+    "values in the window far away": array(M + "stream/window", -0.99e18, 2),
+    "values in the window far apart": array(M + "stream/window", 0.99e36, 4),
+    "a covariance as large as can be": array(M + "stream/window", 1e36, 6),
+    "squares as large as can be": array("noise/0/squares", 1e36, 1),
     "texts as classes": None,
 }
 
@@ -257,3 +274,21 @@ def test_what_is_just_possible_is_loaded(load, name):
         assert found.classes_.tolist() == ["no", "yes"]
     else:
         assert np.isfinite(load(change).predict([(0, 0), (9, 9)])).all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_loaded_can_learn_and_be_saved_and_loaded_again(load, tmp_path, name, engine):
+    change = GOOD[name]
+    if change is None:
+        return
+    found = load(lambda s, a: (change(s, a), s["model"]["params"].update(engine=engine)))
+    index = np.random.default_rng(1).integers(0, 4, (700, 2))
+    for part in (index[:3], index[3:]):
+        found.partial_fit(part, np.sin(part.sum(axis=1)))
+        prediction = found.predict([(0, 0), (9, 9)], return_std=True)
+        assert np.isfinite(prediction).all()
+        found.save(tmp_path / "again")
+        assert np.array_equal(
+            spidertensor.load(tmp_path / "again").predict([(0, 0), (9, 9)], return_std=True), prediction
+        )

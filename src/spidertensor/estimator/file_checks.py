@@ -29,7 +29,7 @@ from spidertensor.spider.posterior import State, Stream
 from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, LARGEST_LOG_NOISE
 
 MOST_ENTRIES = 2**53  # leaves room to count more
-LARGEST = 1e18  # mean or variance; far above what priors allow, and its square fits float32
+LARGEST = 1e18  # mean or variance, or root mean square of the values; its square fits float32
 LARGEST_VAR = 1e34  # variance of f: leaves room for the products of a prediction in float32
 LARGEST_LOG = math.log(1e300)  # log of a variance or shift in user units
 LARGEST_LEVEL = 1e3  # |f| for counts, where f is a log rate
@@ -103,9 +103,14 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
 
 def _check_stream(stream: Stream, *, follows: bool) -> None:
     """Check the statistics of the values. follows: the model follows their level and scale (follow.py)"""
-    n, squares, _, _, var, f_var, _ = stream.window
+    n, squares, mean, f_mean, var, f_var, cov = stream.window
     positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0 and (stream.squares > 0).all()
     check(positive and stream.scale > 0, "a scale, a variance or a count of the values is negative")
+    # Learning keeps a root mean square below this bound; it does not keep a variance below any.
+    sizes = [math.hypot(each, math.sqrt(of)) for each, of in ((mean, var), (f_mean, f_var))]
+    sizes += [math.hypot(stream.mean, math.sqrt(stream.var)), math.sqrt(abs(cov)), math.sqrt(squares)]
+    possible = max(*sizes, *np.sqrt(stream.squares)) <= LARGEST and max(n, stream.entries) < MOST_ENTRIES
+    check(possible, "a mean, a variance or a count of the values is too large")
     check(stream.watching in ((0, WATCH, DECIDE) if n else (0, WATCH)), "the watched window is invalid")
     still = (stream.shift, stream.scale, stream.watching) == (0, 1, 0)
     check(follows or still, "has followed a change of the values, which this model does not do")
