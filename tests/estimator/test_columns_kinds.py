@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spidertensor.estimator.columns import Calendar, Context, FittedColumns, Many, Number, Schema, Value
 from spidertensor.estimator.columns.deciding import decide
+from spidertensor.estimator.columns.many_cells import _Reader, read_cell
 from spidertensor.estimator.columns.memory import latest_stated
 
 ENTRY = np.array([[-1]])
@@ -189,6 +190,36 @@ def test_an_empty_list_is_stated_and_an_empty_text_is_not():
     index = np.zeros((4, 1), np.int64)
     bags = fitted.bags(fitted.check({"x": ["a", "", [], None]}, 4), index, learn=True)
     assert np.diff(bags.start).tolist() == [1, 1, 0, 0]
+
+
+class Counted(int):
+    """A number with the hash of all others; counts how often two are compared."""
+
+    times = 0
+
+    def __eq__(self, other):
+        Counted.times += 1
+        return int(self) == int(other)
+
+    def __hash__(self):
+        return 0
+
+
+def test_chosen_values_in_lists_are_not_compared_each_with_each():
+    wide = [k * 8 * (2**61 - 1) for k in range(1, 1001)]
+    reader = _Reader(None)
+    lists = [[first, 2] for first in wide]
+    assert [reader.number_of(cell) for cell in [*lists, *lists[::-1]]] == [*range(1000), *range(1000)[::-1]]
+    assert len(set(map(hash, reader._seen))) == 1000
+    assert len(set(map(hash, map(tuple, lists)))) == 1  # what they would be compared by
+    cell = [(Counted(n),) for n in range(1000)]
+    for each, n in ((cell, 1000), (cell[1:] + cell[1:2], 999)):
+        Counted.times = 0
+        assert len(read_cell(each, None)[0]) == n
+        assert Counted.times < 10
+    model = learned(Many("x"), [wide])
+    restored = FittedColumns.from_file(model.to_json(), model.to_arrays())
+    assert len(set(map(hash, restored.columns[0].holders[0].state.values.index._numbers))) == 1000
 
 
 # --- times ---

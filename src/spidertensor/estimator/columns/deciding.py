@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.columns.cells import stated_of
 from spidertensor.estimator.columns.specs import Calendar, Many, Number, Spec, Value
+from spidertensor.estimator.ids import keys_of
 from spidertensor.estimator.inputs import Column
 
 MOST_VALUES = 32  # more different whole numbers are a number, not a value
@@ -59,7 +60,7 @@ def decide(name: str, column: Column) -> Spec | None:
         return _of_array(numbers, with_missing=mask is not None)(name)
     if kinds <= {bool, np.bool_} or not any_of(_INTS):
         return Value(name)
-    return (Number if len(set(stated)) > MOST_VALUES else Value)(name)
+    return (Number if len(set(keys_of(stated))) > MOST_VALUES else Value)(name)
 
 
 def _is_iso_time(cell: Any) -> bool:

@@ -21,10 +21,12 @@ from spidertensor.estimator.columns.cells import (
     stated_of,
 )
 from spidertensor.estimator.columns.value import checked_values
+from spidertensor.estimator.ids import id_of_key, keys_of
 from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError
 
 MOST_IN_CELL = 1000
+_COMPARED = frozenset({str, int, float, bool, bytes, type(None)})
 _TRIED = 10_000  # cells after which lists are no longer compared if most of them differ
 
 
@@ -71,14 +73,9 @@ class _Reader:
         self.n_read += 1
         key = cell if type(cell) is str else None
         if type(cell) is list and (self.n_read < _TRIED or 2 * len(self.values) < self.n_read):
-            key = tuple(cell)
-        if key is not None:
-            try:
-                known = self._seen.get(key)
-            except TypeError:
-                raise _unusable(cell) from None
-            if known is not None:
-                return known
+            key = _key_of(cell)
+        if key is not None and (known := self._seen.get(key)) is not None:
+            return known
         if type(cell) is str and not cell.strip():
             return MISSING
         values, weights = read_cell(cell, self.sep)
@@ -89,6 +86,20 @@ class _Reader:
         if key is not None:
             self._seen[key] = number
         return number
+
+
+def _key_of(cell: list[Any]) -> Any:
+    """What stands for a cell in a dict; None for a cell that is not compared.
+
+    A text has a hash with a secret. Numbers in a tuple could be chosen to share one (ids.py).
+    """
+    kinds = set(map(type, cell))
+    if kinds <= {str}:
+        return tuple(cell)
+    try:
+        return (0, repr(cell)) if kinds <= _COMPARED else None
+    except ValueError:  # an int of thousands of digits
+        return None
 
 
 def cells_of(column: Column, sep: str | None) -> ManyCells:
@@ -137,15 +148,16 @@ def read_cell(cell: Any, sep: str | None) -> tuple[Sequence[Any], Any]:
     _check_size(len(cell))
     if not set(map(type, cell)) <= NEVER_MISSING:
         cell = [value for value in cell if not is_missing(value)]
+    keys = keys_of(cell)
     try:
-        if len(set(cell)) == len(cell):
+        if len(set(keys)) == len(cell):
             return cell, None
     except TypeError:
         raise _unusable(cell) from None
     weights: dict[Any, float] = {}
-    for value in cell:
-        weights[value] = weights.get(value, 0) + 1 / sqrt(len(cell))
-    return list(weights), list(weights.values())
+    for key in keys:
+        weights[key] = weights.get(key, 0) + 1 / sqrt(len(cell))
+    return list(map(id_of_key, weights)), list(weights.values())
 
 
 def _unusable(cell: Any) -> EntryError:
