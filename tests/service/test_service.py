@@ -20,8 +20,9 @@ pytest.importorskip("starlette")
 
 
 import spidertensor
-from serving import RATINGS, Server, lines, rows, serving
+from serving import PATIENCE, RATINGS, Server, lines, rows, serving
 from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor.estimator.inputs import Columns
 from spidertensor.service import openapi
 from spidertensor.service.guard import HEADERS
 
@@ -468,6 +469,8 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     binned.save(tmp_path / "binned.spider", {"value": "v", "bins": [{"rule": "width:1"}, None]})
     labelled = SpiderClassifier(committee=1).partial_fit([[1, 2]] * 3, ["no", "yes", "no"])
     labelled.save(tmp_path / "labelled.spider", {"value": "v"})
+    half = SpiderRegressor(committee=1).partial_fit(Columns([[1, 1], [2, 2]], ("a\ud83d", "b")), [1.0, 2.0])
+    half.save(tmp_path / "half.spider", {"value": "v"})
     cases = [
         (("--model", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
         (("--follow", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
@@ -484,9 +487,37 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
         (("--follow", "none.spider"), "none.spider: No such file"),
         (("--model", "unnamed.spider"), "does not name the value column"),
         (("--model", "unnamed.spider", "--value", "v", "--modes", "a,b"), "has modes"),
+        (("--model", "m.spider", *RATINGS, "--scaling", "0,0"), "--scaling takes two numbers"),
+        (("--model", "m.spider", *RATINGS, "--scaling", "nan,1"), "--scaling takes two numbers"),
+        (
+            ("--model", "m.spider", "--modes", "a,b\udcff", "--value", "v"),
+            "is not valid text and cannot be sent",
+        ),
+        (
+            ("--follow", "half.spider"),
+            "half.spider: the name 'a\\ud83d' is not valid text and cannot be sent",
+        ),
     ]
     for options, text in cases:
         assert text in fails("serve", *options, "--port", "0"), options
+
+
+def test_a_model_file_whose_name_is_not_text(tmp_path):
+    name = b"k\xff.spider".decode(errors="surrogateescape")
+    with serving(tmp_path, "--model", name, *RATINGS) as server:
+        server.learn(rows(20))
+        assert server.get("/v1/model")["model"] == "k?.spider"
+        assert server.http.post("/v1/checkpoint").status_code == 200
+        with serving(tmp_path, "--follow", name) as follower:
+            assert follower.get("/v1/model")["model"] == "k?.spider"
+            (tmp_path / name).write_bytes(b"no model")
+            end = time.monotonic() + PATIENCE
+            while not (alarms := follower.get("/v1/model")["alarms"]):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert alarms[0]["text"].startswith("k?.spider")
+            assert follower.http.get("/metrics").status_code == 200
+        assert server.stop() == 0
 
 
 # --- others do not suffer

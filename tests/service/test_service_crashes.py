@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +365,95 @@ def test_a_full_disk_refuses_to_learn_loses_nothing_and_goes_on_when_there_is_ro
         server.learn(rows(10, seed=99))
         assert server.stop() == 0
     assert_same(tmp_path / "m.spider", learned([*acknowledged, rows(10, seed=99)]))
+
+
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))"
+
+
+@contextlib.contextmanager
+def serving_on_a_full_disk(folder: Path, *options: str) -> Iterator[Server]:
+    """Nothing can be written until `make_room`."""
+    (folder / "full").mkdir(exist_ok=True)
+    (folder / "full" / "sitecustomize.py").write_text(FULL)
+    server = Server(folder, *options, path=str(folder / "full"))
+    try:
+        yield server.until_ready()
+    finally:
+        if server.process.poll() is None:
+            server.stop(signal.SIGKILL)
+
+
+def make_room(server: Server) -> None:
+    free = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, free)
+
+
+def refuses_to_learn(server: Server) -> None:
+    for key in ({}, {"idempotency_key": "a"}):
+        refused = server.learn(rows(5), expect=503, **key)["error"]
+        assert "nothing was learned" in refused["remedy"]
+    assert server.predict(rows(1))["predictions"]
+    assert {alarm["kind"] for alarm in server.get("/v1/model")["alarms"]} & {"journal", "checkpoint"}
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_the_start_refuses_to_learn_and_has_what_a_kill_left(killed):
+    with serving_on_a_full_disk(killed, "--model", "m.spider") as server:
+        assert server.get("/v1/model")["entries"] == 900
+        refuses_to_learn(server)
+        make_room(server)
+        assert server.learn(rows(10, seed=3), idempotency_key="a")["entries"] == 910
+        assert server.learn(rows(10, seed=3), idempotency_key="a")["repeated"]
+        assert server.stop() == 0
+    assert_same(killed / "m.spider", learned([rows(300), rows(300, 1), rows(300, 2), rows(10, 3)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new", [True, False])
+def test_a_full_disk_at_the_first_start(tmp_path, new):
+    if not new:
+        learned([rows(60)]).save(tmp_path / "m.spider", {"value": "rating"})
+    options = MODEL if new else ("--model", "m.spider", "--modes", "0,1", "--value", "rating")
+    names = {"user": "user" if new else "0", "movie": "movie" if new else "1", "rating": "rating"}
+
+    def named(part: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{names[name]: each for name, each in row.items()} for row in part]
+
+    with serving_on_a_full_disk(tmp_path, *options) as server:
+        refused = server.learn(named(rows(5)), expect=503)["error"]
+        assert "nothing was learned" in refused["remedy"]
+        assert server.get("/v1/model")["alarms"]
+        make_room(server)
+        server.learn(named(rows(10, seed=3)))
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, "--model", "m.spider") as server:
+        assert server.stop() == 0
+    assert_same(tmp_path / "m.spider", learned([*([] if new else [rows(60)]), rows(10, 3)]))
+
+
+@pytest.mark.slow
+def test_requests_after_a_backup_are_learned_again_when_it_is_restored(tmp_path):
+    parts = [rows(10, seed) for seed in range(4)]
+    with serving(tmp_path, *MODEL) as server:
+        for n in (0, 1):
+            server.learn(parts[n], idempotency_key=f"{n}")
+        assert server.http.post("/v1/checkpoint").status_code == 200
+        backup = (tmp_path / "m.spider").read_bytes()
+        server.learn(parts[2], idempotency_key="2")
+        server.stop()
+    (tmp_path / "m.spider").write_bytes(backup)
+    with serving(tmp_path, "--model", "m.spider") as server:
+        assert server.learn(parts[1], idempotency_key="1") | {"predictions": []} == {
+            "learned": 10, "entries": 20, "predictions": [], "skipped": [], "notes": [], "repeated": True,
+        }  # fmt: skip
+        again = server.learn(parts[2], idempotency_key="2")
+        assert ("repeated" in again, again["entries"]) == (False, 30)
+        assert server.learn(parts[2], idempotency_key="2")["repeated"]
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, "--model", "m.spider") as server:  # from the journal
+        assert server.learn(parts[2], idempotency_key="2")["repeated"]
+        assert server.stop() == 0
+    assert_same(tmp_path / "m.spider", learned(parts[:3]))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -65,7 +65,7 @@ def settings(
         "hidden": None if hidden is None else tuple(options.numbers("--hidden", hidden)),
         "activation": activation,
         "engine": engine and engine.value,
-        "scaling": None if scaling is None else tuple(options.numbers("--scaling", scaling, float)),
+        "scaling": options.scaling(scaling),
         "memory": memory,
         "committee": committee,
         "batch_size": batch_size,

@@ -221,6 +221,20 @@ def numbers(option: str, text: str, kind: type = int) -> list[Any]:
         raise CommandError(f"{option} takes numbers separated by commas, not {text!r}") from None
 
 
+def scaling(text: str | None) -> tuple[float, float] | None:
+    """The text of --scaling as the parameter `scaling`."""
+    if text is None:
+        return None
+    from spidertensor.estimator.parameters import is_scaling  # imported late: slow
+
+    pair = numbers("--scaling", text, float)
+    if not is_scaling(pair):
+        raise CommandError(
+            f"--scaling takes two numbers, a shift and a positive scale, such as 3.5,1.1, not {text!r}"
+        )
+    return pair[0], pair[1]
+
+
 def check_interval(coverage: float | None, model: Path, likelihood: Likelihood) -> None:
     """Raise an error if the model cannot give intervals of this coverage. None: none requested"""
     if coverage is None:

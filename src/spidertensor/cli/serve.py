@@ -139,7 +139,7 @@ def serve(
     every = _every(checkpoint_every)
     names, schema = options.modes_and_schema(modes, kind)
     given = {
-        "scaling": None if scaling is None else options.numbers("--scaling", scaling, float),
+        "scaling": options.scaling(scaling),
         "memory": memory,
         "committee": committee,
         "random_state": seed,

@@ -4,6 +4,9 @@ Answers hold predictions but no ids. Those since the last checkpoint are in memo
 replaying the journal recreates them. Each checkpoint first writes them to MODEL.answers, a SQLite file, which
 keeps the latest by number and size, not by a clock, which may jump.
 
+An answer belongs to a request that the model has learned. If an older model file was put back, the answers to
+later requests are deleted, so that these are learned if they are sent again.
+
 The file also keeps the running scores of the last checkpoint, so that they continue after a restart.
 """
 
@@ -14,6 +17,7 @@ import logging
 import os
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +25,8 @@ KEPT_KEYS = 100_000
 KEPT_BYTES = 64 << 20  # of their answers
 _TABLES = """
     create table if not exists answers (
-        number integer primary key, key text not null unique, digest blob not null, answer blob not null
+        number integer primary key, key text not null unique, digest blob not null, answer blob not null,
+        sequence integer not null default 0
     );
     create table if not exists scores (sequence integer not null, state blob not null);
     create table if not exists about (identity text not null)
@@ -31,45 +36,71 @@ _log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
+    sequence: int  # of the request
     digest: bytes  # of the request; a repeated one must match it
     body: bytes  # JSON
 
 
 class Answers:
-    """identity: of the model's journal; answers stored for another one are deleted"""
+    """identity: of the model's journal; answers stored for another one are deleted
 
-    def __init__(self, path: Path, identity: str) -> None:
-        self.path = path
+    sequence: the last request that the model file has
+    """
+
+    def __init__(self, path: Path, identity: str, sequence: int) -> None:
+        self.path, self._identity, self._sequence = path, identity, sequence
         self._recent: dict[str, Answer] = {}
-        try:
+        self._file: sqlite3.Connection | None = None
+
+    def open(self) -> sqlite3.Connection:
+        """The file. sqlite3.Error or OSError if it cannot be used now, for example if the disk is full."""
+        if self._file is None:
             self._file = self._opened()
+        return self._file
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return self._connected()
         except sqlite3.OperationalError:  # locked, or the disk is full: the file itself is fine
             raise
         except sqlite3.DatabaseError as error:  # only needed if old requests are repeated
-            _log.warning("%s: %s: starting empty; repeats of earlier requests will be learned", path, error)
+            lost = "starting empty; repeats of earlier requests will be learned"
+            _log.warning("%s: %s: %s", self.path, error, lost)
             for ending in ("-wal", "-shm", ""):
-                Path(f"{path}{ending}").unlink(missing_ok=True)
-            self._file = self._opened()
-        if self._file.execute("select identity from about").fetchall() != [(identity,)]:
-            with self._transaction():
-                for table in ("answers", "scores", "about"):
-                    self._file.execute(f"delete from {table}")
-                self._file.execute("insert into about values (?)", (identity,))
+                Path(f"{self.path}{ending}").unlink(missing_ok=True)
+            return self._connected()
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connected(self) -> sqlite3.Connection:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # private, like the journal
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
-        file.execute("pragma journal_mode = wal")
-        file.execute("pragma synchronous = full")
-        for statement in _TABLES.split(";"):
-            file.execute(statement)
+        try:
+            file.execute("pragma journal_mode = wal")
+            file.execute("pragma synchronous = full")
+            for statement in _TABLES.split(";"):
+                file.execute(statement)
+            if "sequence" not in [column[1] for column in file.execute("pragma table_info(answers)")]:
+                file.execute("alter table answers add column sequence integer not null default 0")  # from 0.2
+            self._fit_to_model(file)
+        except BaseException:
+            file.close()
+            raise
         return file
+
+    def _fit_to_model(self, file: sqlite3.Connection) -> None:
+        with _transaction(file):
+            if file.execute("select identity from about").fetchall() != [(self._identity,)]:
+                for table in ("answers", "scores", "about"):
+                    file.execute(f"delete from {table}")
+                file.execute("insert into about values (?)", (self._identity,))
+            for table in ("answers", "scores"):
+                file.execute(f"delete from {table} where sequence > ?", (self._sequence,))
 
     def find(self, key: str) -> Answer | None:
         if key in self._recent:
             return self._recent[key]
-        found = self._file.execute("select digest, answer from answers where key = ?", (key,)).fetchone()
-        return Answer(found[0], zlib.decompress(found[1])) if found else None
+        asked = "select sequence, digest, answer from answers where key = ?"
+        found = self.open().execute(asked, (key,)).fetchone()
+        return Answer(found[0], found[1], zlib.decompress(found[2])) if found else None
 
     def add(self, key: str, answer: Answer) -> None:
         self._recent[key] = answer
@@ -78,15 +109,19 @@ class Answers:
         """Write recent answers to the file. Call before saving the model, which removes the journal."""
         if not self._recent:
             return
-        rows = [(key, each.digest, zlib.compress(each.body, 1)) for key, each in self._recent.items()]
-        with self._transaction():
-            self._file.executemany(
-                "insert or replace into answers (key, digest, answer) values (?, ?, ?)", rows
+        rows = [
+            (key, each.sequence, each.digest, zlib.compress(each.body, 1))
+            for key, each in self._recent.items()
+        ]
+        file = self.open()
+        with _transaction(file):
+            file.executemany(
+                "insert or replace into answers (key, sequence, digest, answer) values (?, ?, ?, ?)", rows
             )
-            self._file.execute(
+            file.execute(
                 "delete from answers where number <= (select max(number) - ? from answers)", (KEPT_KEYS,)
             )
-            self._file.execute(
+            file.execute(
                 "delete from answers where number <= (select max(number) from (select number, "
                 "sum(length(answer)) over (order by number desc) as total from answers) where total > ?)",
                 (KEPT_BYTES,),
@@ -94,25 +129,29 @@ class Answers:
         self._recent.clear()
 
     def write_scores(self, sequence: int, state: bytes) -> None:
-        with self._transaction():
-            self._file.execute("delete from scores")
-            self._file.execute("insert into scores values (?, ?)", (sequence, state))
+        file = self.open()
+        with _transaction(file):
+            file.execute("delete from scores")
+            file.execute("insert into scores values (?, ?)", (sequence, state))
 
     def scores(self, sequence: int) -> bytes | None:
         """The stored scores for a model at this request; None if there are none."""
-        found = self._file.execute("select state from scores where sequence = ?", (sequence,)).fetchone()
+        found = self.open().execute("select state from scores where sequence = ?", (sequence,)).fetchone()
         return found[0] if found else None
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
-    @contextlib.contextmanager
-    def _transaction(self):
-        self._file.execute("begin immediate")
-        try:
-            yield
-            self._file.execute("commit")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._file.execute("rollback")
-            raise
+
+@contextlib.contextmanager
+def _transaction(file: sqlite3.Connection) -> Iterator[None]:
+    file.execute("begin immediate")
+    try:
+        yield
+        file.execute("commit")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            file.execute("rollback")
+        raise

@@ -145,7 +145,7 @@ class Service:
         def remember(forecast: Forecast, floors: NDArray[np.float64]) -> list[str]:
             try:
                 return forecasts.remember(forecast, floors, seconds)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise ServiceError(503, "forecasts", f"{forecasts.path}: {error}", retry=5) from None
 
         return remember

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from spidertensor.faults import Fault
 from spidertensor.learner.remedies import for_service
+from spidertensor.service.exact_json import sendable
 
 MAX_LISTED = 100  # errors listed per request; the rest are only counted
 MAX_VALUE_CHARS = 200  # of a value in an error
@@ -60,6 +62,14 @@ def as_notes(found: Sequence[Warning]) -> list[dict[str, Any]]:
     ]
 
 
+def is_full(error: Exception) -> bool:
+    """Whether a file could not be written because there is no room for it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    name = getattr(error, "sqlite_errorname", "")
+    return name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
+
+
 def shown(value: Any) -> Any:
     """A value as JSON, truncated if long."""
     if value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value)):
@@ -70,4 +80,4 @@ def shown(value: Any) -> Any:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # an int of thousands of digits
         text = f"<{type(value).__name__}>"
-    return text[:MAX_VALUE_CHARS].encode(errors="replace").decode()
+    return sendable(text[:MAX_VALUE_CHARS])

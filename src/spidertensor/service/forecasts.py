@@ -61,7 +61,10 @@ class Forecasts:
         self.path, self._identity, self.keeping = path, identity, Keeping()
         self._file: sqlite3.Connection | None = None
         self._kept = 0  # rows in the file
-        if path.exists():
+
+    def open(self) -> None:
+        """Open the file if there is one. sqlite3.Error or OSError if it cannot be used now."""
+        if self._file is None and self.path.exists():
             self._open()
 
     def remember(self, forecast: Forecast, floors: NDArray[np.float64], seconds: float) -> list[str]:
@@ -105,6 +108,7 @@ class Forecasts:
 
         like: of the model now; forecasts of another generation of it are not known
         """
+        self.open()
         now, numbers = time.time(), np.full((len(ids), row_size(like)), np.nan)
         late, known = np.full(len(ids), np.nan), {}
         for place, each in enumerate(ids):
@@ -139,16 +143,20 @@ class Forecasts:
             return self._file
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # private, like the journal
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
-        file.execute("pragma journal_mode = wal")
-        file.execute("pragma synchronous = normal")  # survives a kill; a power cut may lose the latest
-        for statement in _TABLES.split(";"):
-            file.execute(statement)
-        if file.execute("select identity from about").fetchall() != [(self._identity,)]:
-            with _transaction(file):
-                file.execute("delete from forecasts")
-                file.execute("delete from about")
-                file.execute("insert into about values (?)", (self._identity,))
-        (self._kept,) = file.execute("select coalesce(sum(n), 0) from forecasts").fetchone()
+        try:
+            file.execute("pragma journal_mode = wal")
+            file.execute("pragma synchronous = normal")  # survives a kill; a power cut may lose the latest
+            for statement in _TABLES.split(";"):
+                file.execute(statement)
+            if file.execute("select identity from about").fetchall() != [(self._identity,)]:
+                with _transaction(file):
+                    file.execute("delete from forecasts")
+                    file.execute("delete from about")
+                    file.execute("insert into about values (?)", (self._identity,))
+            (self._kept,) = file.execute("select coalesce(sum(n), 0) from forecasts").fetchone()
+        except BaseException:
+            file.close()
+            raise
         self._file = file
         return file
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from spidertensor.faults import Fault
+from spidertensor.service.errors import is_full
 
 FORMAT = 1
 _MAGIC = b"SQLite format 3\0"
@@ -67,8 +68,14 @@ class Journal:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
         self.bytes = 0  # of its requests
-        with _as_journal_errors(path, "make room for it, in a folder that can be written"):
-            self._file: sqlite3.Connection | None = _created(path, about)
+        self.lacking = ""  # why there is no file yet, if there was no room for it on the disk
+        self._file: sqlite3.Connection | None = None
+        try:
+            self._file = _created(path, about)
+        except (sqlite3.Error, OSError) as error:
+            self.lacking = _reason(path, error)
+            if not is_full(error):
+                raise JournalError(self.lacking, kind="journal") from None
 
     @classmethod
     def opened(cls, path: Path) -> Journal:
@@ -77,21 +84,29 @@ class Journal:
             with open(path, "rb") as handle:
                 if handle.read(len(_MAGIC)) != _MAGIC:  # SQLite would turn an empty file into a database
                     raise _unusable(path, "it is not a SQLite file")
-            file = _connected(path)
-            text = file.execute("select text from about").fetchone()
-            about = orjson.loads(text[0]) if text else None
-            if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise _unusable(path, "it is not a journal of this version")
-            found = file.execute("pragma integrity_check(1)").fetchone()[0]
-            if found != "ok":
-                raise _unusable(path, found)
             journal = cls.__new__(cls)
-            journal.path, journal.about, journal._file, journal.bytes = path, about, file, 0
-            for sequence, body, checksum in file.execute("select sequence, body, checksum from requests"):
-                if zlib.crc32(body) != checksum:
-                    raise _unusable(path, f"request {sequence} is damaged")
-                journal.bytes += len(body)
+            journal.path, journal._file, journal.bytes, journal.lacking = path, _connected(path), 0, ""
+            try:
+                journal._check()
+            except BaseException:
+                journal.close()
+                raise
             return journal
+
+    def _check(self) -> None:
+        """Read all of an opened journal, for damage."""
+        text = next(self._asked("select text from about"), None)
+        about = orjson.loads(text[0]) if text else None
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise _unusable(self.path, "it is not a journal of this version")
+        self.about: dict[str, Any] = about
+        (found,) = next(self._asked("pragma integrity_check(1)"))
+        if found != "ok":
+            raise _unusable(self.path, found)
+        for sequence, body, checksum in self._asked("select sequence, body, checksum from requests"):
+            if zlib.crc32(body) != checksum:
+                raise _unusable(self.path, f"request {sequence} is damaged")
+            self.bytes += len(body)
 
     def append(self, rows: Sequence[Row]) -> None:
         """Write all rows; they are on disk when it returns.
@@ -132,14 +147,14 @@ class Journal:
     def span(self) -> tuple[int, int] | None:
         """First and last sequence number; None if empty. JournalError if any in between is missing."""
         with _as_journal_errors(self.path):
-            n, first, last = next(self._asked("select count(*), min(sequence), max(sequence) from requests"))
+            found = self._asked("select count(*), min(sequence), max(sequence) from requests")
+            n, first, last = next(found, (0, 0, 0))
         if n and n != last - first + 1:
             raise _unusable(self.path, "requests are missing")
         return (first, last) if n else None
 
     def _asked(self, question: str, *values: Any) -> Iterator[Any]:
-        assert self._file is not None
-        return iter(self._file.execute(question, values))
+        return iter(self._file.execute(question, values) if self._file is not None else ())
 
     def start_empty(self) -> None:
         """Start an empty journal, once the model file has all requests."""
@@ -182,6 +197,8 @@ def _created(path: Path, about: dict[str, Any]) -> sqlite3.Connection:
 
 def _connected(path: Path) -> sqlite3.Connection:
     file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    # No other process may use it; and nothing else is needed on a disk that is full.
+    file.execute("pragma locking_mode = exclusive")
     file.execute("pragma synchronous = full")  # a commit returns only after it has reached the disk
     return file
 
@@ -191,8 +208,12 @@ def _as_journal_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, TypeError) as error:
-        raise _unusable(path, getattr(error, "strerror", None) or str(error), remedy) from None
+        raise JournalError(_reason(path, error), kind="journal", remedy=remedy) from None
 
 
 def _unusable(path: Path, reason: str, remedy: str = RESTORE) -> JournalError:
-    return JournalError(f"{path}: cannot be used: {reason}", kind="journal", remedy=remedy)
+    return JournalError(_reason(path, reason), kind="journal", remedy=remedy)
+
+
+def _reason(path: Path, error: Exception | str) -> str:
+    return f"{path}: cannot be used: {getattr(error, 'strerror', None) or error}"

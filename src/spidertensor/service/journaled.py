@@ -26,10 +26,10 @@ from spidertensor.method import Prediction
 from spidertensor.service import attributes
 from spidertensor.service.answers import Answer, Answers
 from spidertensor.service.bodies import FORECAST, Entries
-from spidertensor.service.errors import ServiceError, as_notes
+from spidertensor.service.errors import ServiceError, as_notes, is_full
 from spidertensor.service.forecasts import Forecasts
 from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of
-from spidertensor.service.journal import Journal, JournalError
+from spidertensor.service.journal import NOT_WRITTEN, Journal, JournalError
 from spidertensor.service.requests import (
     Outcome,
     Request,
@@ -54,34 +54,46 @@ class JournaledLearner:
 
     read_only = False
 
-    def __init__(self, learner: Learner, journal: Journal, sequence: int) -> None:
-        """sequence: the last request that the model file has"""
+    def __init__(self, learner: Learner, journal: Journal, sequence: int, *, named: bool = True) -> None:
+        """sequence: the last request that the model file has. named: whether the file names the journal"""
         self.learner, self.journal = learner, journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
-        place = learner.path.with_name(f"{learner.path.name}.answers")
-        try:
-            self.answers = Answers(place, journal.about["id"])
-        except sqlite3.OperationalError as error:
-            raise JournalError(f"{place}: {error}", kind="answers") from None
-        place = learner.path.with_name(f"{learner.path.name}.forecasts")
-        try:
-            self.forecasts = Forecasts(place, journal.about["id"])
-        except sqlite3.Error as error:
-            remedy = "move it away to continue without the forecasts in it"
-            raise JournalError(f"{place}: {error}", kind="forecasts", remedy=remedy) from None
+        self.named = named
+        self.trouble: dict[str, str] = {}
+        if journal.lacking:
+            self.trouble["journal"] = journal.lacking
+        identity = journal.about["id"]
+        self.answers = Answers(learner.path.with_name(f"{learner.path.name}.answers"), identity, sequence)
+        self.forecasts = Forecasts(learner.path.with_name(f"{learner.path.name}.forecasts"), identity)
+        state = None
+        if self._is_open(
+            "answers", self.answers, "move it away; then repeats of earlier requests are learned"
+        ):
+            state = self.answers.scores(sequence)
+        self._is_open("forecasts", self.forecasts, "move it away to continue without the forecasts in it")
         self.surprises = Surprises(learner.estimator.likelihood_)
         self.learned = self.checkpointed = sequence
         self.saved_at: float | None = None
         self.saved_entries = learner.entries
         self.saved_stream: Any = None
-        self.trouble: dict[str, str] = {}
         self.rejects: Rejects | None = None
-        if (state := self.answers.scores(sequence)) is not None:
+        if state is not None:
             try:
                 learner.scores.restore(state, learner.estimator)
             except ValueError:  # from another version: start new ones
                 learner.scores = learner.new_scores()
+
+    def _is_open(self, kind: str, file: Answers | Forecasts, remedy: str) -> bool:
+        """Open a file beside the model. If the disk is full it is an alarm, and tried again when needed."""
+        try:
+            file.open()
+        except (sqlite3.Error, OSError) as error:
+            if not is_full(error):
+                raise JournalError(f"{file.path}: {error}", kind=kind, remedy=remedy) from None
+            self.trouble.setdefault("journal" if kind == "answers" else kind, f"{file.path}: {error}")
+            return False
+        return True
 
     @property
     def journal_bytes(self) -> int:
@@ -116,8 +128,8 @@ class JournaledLearner:
         """The earlier outcome for this request's key; None if there is none."""
         try:
             known = self.answers.find(request.key) if request.key is not None else None
-        except sqlite3.Error as error:
-            return ServiceError(503, "journal", f"{self.answers.path}: {error}", retry=5)
+        except (sqlite3.Error, OSError) as error:
+            return ServiceError(503, "journal", f"{self.answers.path}: {error}", retry=5, remedy=NOT_WRITTEN)
         if known is None:
             return None
         if known.digest != request.digest:
@@ -129,6 +141,12 @@ class JournaledLearner:
     def _learn_new(self, requests: list[Request]) -> list[Outcome]:
         if not requests:
             return []
+        if not self.named:  # only the model of a journal that it names can learn its requests after a crash
+            try:
+                self.checkpoint()
+            except ServiceError as error:
+                failed = ServiceError(503, error.kind, error.reason, retry=5, remedy=NOT_WRITTEN)
+                return [failed] * len(requests)
         requests = [self._with_forecasts(request) for request in requests]
         cuts = in_cuts(requests, is_new=self.learner.is_new)
         rows, sequence = [], self.sequence
@@ -157,7 +175,7 @@ class JournaledLearner:
             try:
                 found = self.forecasts.find(ids, no_forecast(estimator._fitted()))
                 self.trouble.pop("forecasts", None)
-            except (sqlite3.Error, EntryError) as error:
+            except (sqlite3.Error, OSError, EntryError) as error:
                 self.trouble["forecasts"] = f"{self.forecasts.path}: {error}"
         return with_forecasts(request, found)
 
@@ -165,10 +183,10 @@ class JournaledLearner:
         """Learn requests in one call. The effect depends only on them and on the model."""
         cut = [self._with_types(request) for request in cut]
         outcomes = self._learned_together(cut) if cut[0].mode is None else [self._described(cut[0])]
-        self.learned += len(cut)
-        for request, outcome in zip(cut, outcomes, strict=True):
+        first, self.learned = self.learned + 1, self.learned + len(cut)
+        for sequence, (request, outcome) in enumerate(zip(cut, outcomes, strict=True), first):
             if request.key is not None and isinstance(outcome, bytes):
-                self.answers.add(request.key, Answer(request.digest, outcome))
+                self.answers.add(request.key, Answer(sequence, request.digest, outcome))
             if request.messages is not None:
                 self._has_read(request.messages, request.entries, outcome)
         return outcomes
@@ -295,6 +313,7 @@ class JournaledLearner:
             if self.rejects is not None:
                 self._write_rejects(self.rejects)
             learner.save()
+            self.named = True
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.start_empty()
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.errors import LearnerError
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.opening import check_value, reopened
+from spidertensor.service.errors import ServiceError
+from spidertensor.service.exact_json import sendable
 from spidertensor.service.journal import Journal, JournalError
 from spidertensor.service.journaled import JournaledLearner
 
@@ -36,7 +39,9 @@ class NewModel(NamedTuple):
         }
         if self.schema is not None:
             settings["modes"] = Schema.from_json(self.schema)
-        return Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY_ENTRIES)
+        learner = Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY_ENTRIES)
+        _check_names(learner)
+        return learner
 
 
 def opened(path: Path, new: NewModel | None, value: str | None = None) -> JournaledLearner:
@@ -71,14 +76,16 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Journa
         left.remove()  # killed after the model was saved, before its journal was removed
     made_of = new or NewModel(type(learner.estimator).__name__, learner.modes, learner.value, {})
     about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
-    served = JournaledLearner(learner, Journal(place, about), sequence)
-    if identity is None and path.exists():
-        served.checkpoint()  # stores the journal's id in the model
+    named = identity is not None or not path.exists()
+    served = JournaledLearner(learner, Journal(place, about), sequence, named=named)
+    if not named:
+        with contextlib.suppress(ServiceError):  # an alarm; it is tried again before anything is learned
+            served.checkpoint()
     return served
 
 
 def served_learner(estimator: Estimator, path: Path, value: str | None = None) -> Learner:
-    """The learner for a loaded model; LearnerError if its ids or values cannot be sent in requests."""
+    """The learner for a loaded model; LearnerError if its names, ids or values cannot be sent in requests."""
     if isinstance(estimator.position_, dict) and estimator.position_.get("bins"):
         remedy = "fit a model with bin names as ids, and bin the numbers before sending them"
         raise LearnerError(f"{path}: has binned modes, which cannot be served", kind="bins", remedy=remedy)
@@ -87,8 +94,18 @@ def served_learner(estimator: Estimator, path: Path, value: str | None = None) -
         remedy = "fit a model with the labels 0 and 1"
         reason = f"{path}: has labels other than 0 and 1, which cannot be served"
         raise LearnerError(reason, kind="own labels", remedy=remedy)
+    _check_names(learner)
     learner.classes = None  # False and True are the numbers 0 and 1
     return learner
+
+
+def _check_names(learner: Learner) -> None:
+    for name in (*learner.id_columns, *learner.attributes, learner.value or ""):
+        if sendable(name) != name:
+            reason = (
+                f"{learner.path}: the name {name!r:.100} is not valid text and cannot be sent in requests"
+            )
+            raise LearnerError(reason, kind="names", remedy="use other names")
 
 
 def _place(stored: Any) -> tuple[str | None, int]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 
 from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError
+from spidertensor.service.exact_json import encoded, sendable
 
 
 def reply(content: Any, status: int = 200) -> Response:
-    body = content if isinstance(content, bytes) else orjson.dumps(content)
+    body = content if isinstance(content, bytes) else encoded(content)
     return Response(body, status, media_type="application/json")
 
 
@@ -45,5 +45,4 @@ def id_of(raw: Any) -> Any:
         return raw
     if isinstance(raw, int):
         return hex(raw)  # str() refuses thousands of digits
-    text = raw if isinstance(raw, str) else str(raw)
-    return text.encode(errors="replace").decode()  # lone surrogates cannot be sent
+    return sendable(raw if isinstance(raw, str) else str(raw))

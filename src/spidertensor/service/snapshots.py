@@ -16,6 +16,7 @@ from spidertensor.estimator.loading import Estimator
 from spidertensor.estimator.times import NEXT_ENTRY, case
 from spidertensor.learner.floors import COVERAGE
 from spidertensor.learner.scores import Scores
+from spidertensor.service.exact_json import sendable
 from spidertensor.service.served import Served
 
 EVERY_S = 1.0  # between two snapshots
@@ -72,7 +73,8 @@ class Snapshots:
         self._taken, self._entries = now, entries
         weights, nodes = [each["weight"] for each in snapshot["members"]], snapshot["nodes"]
         self._history.append((*(snapshot[name] for name in CURVES), weights, nodes))
-        self.latest, self.encoded = snapshot, orjson.dumps(snapshot)
+        self.latest = sendable(snapshot)
+        self.encoded = orjson.dumps(self.latest)
         self.number += 1
 
     def stream_status(self) -> dict[str, Any] | None:
