@@ -952,6 +952,35 @@ def test_golden_files_load_for_ever(version, name):
     assert model.n_nodes_ == (wanted["n_nodes"][0] + 1, *wanted["n_nodes"][1:])
 
 
+@pytest.mark.filterwarnings("ignore::spidertensor.SpiderWarning")
+def test_the_golden_file_with_attributes_loads_for_ever(tmp_path):
+    path, wanted, asked, y = golden(3, "attributes")
+    model, then = spidertensor.load(path), wanted.pop("then")
+    assert path.stat().st_size < 50_000
+    assert checkpoint.load(path).version == 3
+    assert_facts(model, asked, wanted)
+    columns = model._learned.columns
+    specs = [column.spec.kind for column in columns.columns]
+    assert specs == ["value", "recent", "number", "many", "value", "calendar", "cross"]
+    assert [column.spec.most for column in columns.columns if column.spec.kind == "cross"] == [20]
+    assert (columns.n_evicted > 0).tolist() == [True, False, False, False, False, False, True]
+    assert len(model.history_["errors"]) == 2
+    known = model.attribute_factors()
+    assert "town 3" in known["user", "city"].ids
+    assert set(known["item", "tags"].ids) == {"new", "red", "old", "blue"}
+    assert model.seen([{"user": 7, "item": "item 9"}]).tolist() == [[False, True, False]]
+    model.save(tmp_path / "again")  # unchanged, but for what later versions may add
+    again, before = checkpoint.load(tmp_path / "again").arrays, checkpoint.load(path).arrays
+    for name, array in before.items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+    for _ in range(40):
+        model.partial_fit(asked[: len(y)], y)
+    found = facts_of(model, asked)
+    assert found.keys() == then.keys()
+    for key, value in found.items():
+        np.testing.assert_allclose(value, then[key], rtol=1e-4, err_msg=key)
+
+
 def test_the_golden_file_of_version_2_is_in_a_watched_window():
     model = spidertensor.load(GOLDEN / "version-2-regressor.golden")
     state = model._learned.state

@@ -2,10 +2,10 @@
 
 They are what users have on their disks. They are never made again: a later version of the package that
 cannot read them, or predicts other numbers from them, is wrong. A new format gets new files beside them.
-This is how those of format 2 were made. Those of format 1 were made in the same way, by the last version of
-the package that wrote it, from models without `clip`, `node_noise` and `memory`. Before version 0.2 was
-released the step of the noise per node changed: then `then`, what the model learns from there on, was written
-again, and nothing else.
+This is how those of formats 2 and 3 were made. Those of format 1 were made in the same way, by the last
+version of the package that wrote it, from models without `clip`, `node_noise` and `memory`. Before version
+0.2 was released the step of the noise per node changed: then `then`, what the model learns from there on,
+was written again, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spidertensor import SpiderClassifier, SpiderRegressor
+from spidertensor import (
+    Calendar,
+    Context,
+    Cross,
+    Many,
+    Number,
+    Recent,
+    SpiderClassifier,
+    SpiderRegressor,
+    Value,
+)
 
 FOLDER = Path(__file__).parent
 RNG = np.random.default_rng(2021)
@@ -55,6 +65,42 @@ def classifier():
     return model, [*X[:12], ("nobody", -1)], y[:12]
 
 
+def attributes():
+    """Every kind of column, in two members, learned in passes; of a stream since then: values that made room
+    for others, a described node that no entry has, an id that was forgotten."""
+    rng, n = np.random.default_rng(2026), 1200
+    user, item = rng.integers(0, 8, n), rng.integers(0, 6, n)
+    time = np.datetime64("2025-11-03T06:30", "s") + rng.integers(0, 50 * 86_400, n)
+    entries = {
+        "user": user.tolist(),
+        "city": [None if u == 3 else f"city {u % 5} é" for u in user],
+        "item": [f"item {i}" for i in item],
+        "price": [None if p > 60 else p for p in rng.lognormal(3, 0.6, n).round(2).tolist()],
+        "tags": ["|".join(["new", "red", "old"][: 1 + i % 3]) for i in item],
+        "floor": [bool(i % 2) for i in item],
+        "time": time.astype(str).tolist(),
+    }
+    y = np.sin(user) + np.cos(item) + 0.3 * (time.astype(int) // 3600 % 24 > 12) + 0.1 * rng.normal(size=n)
+    modes = {
+        "user": [Value("city", most=6), Recent("item", 3)],
+        "item": [Number("price"), Many("tags", sep="|"), "floor"],
+        "when": Context(Calendar("time"), Cross("user", "item", most=20)),
+    }
+    small = {"rank": 2, "hidden": (3,), "multilinear": 2, "bias": True, "batch_size": 32}
+    model = SpiderRegressor(modes=modes, committee=2, passes=2, random_state=11, **small)
+    model.set_attributes("item", {"item": ["item 9"], "tags": ["red|blue"], "price": [12.5]})
+    rows = [{name: column[at] for name, column in entries.items()} for at in range(n)]
+    model.fit(rows[:1100], y[:1100]).partial_fit(rows[1100:1180], y[1100:1180])
+    model.partial_fit([rows[0] | {"city": f"town {each}"} for each in range(4)], y[:4])
+    model.forget("user", [7])
+    asked = rows[1180:1192]
+    asked += [
+        {"user": 1, "item": "item 9"},
+        {"user": "new", "city": "town 3", "item": 5, "time": "2026-02-01"},
+    ]
+    return model, asked, y[1180:1192]
+
+
 def predictions(model, asked):
     if isinstance(model, SpiderClassifier):
         return {"probability": model.predict_proba(asked)[:, 1]}
@@ -69,10 +115,16 @@ def facts_of(model, asked):
 
 
 def main() -> None:
-    for name, build in (("regressor", regressor), ("classifier", classifier)):
-        path = FOLDER / f"version-2-{name}.golden"
+    files = {
+        "version-2-regressor": regressor,
+        "version-2-classifier": classifier,
+        "version-3-attributes": attributes,
+    }
+    for name, build in files.items():
+        path = FOLDER / f"{name}.golden"
         if path.exists():
-            raise SystemExit(f"{path} is there, and stays")
+            print(f"{path} is there, and stays")
+            continue
         model, asked, value = build()
         model.save(path, position={"row": model.n_entries_, "source": "make.py"})
         facts = facts_of(model, asked)
