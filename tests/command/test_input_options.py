@@ -421,9 +421,10 @@ def test_the_bins_of_a_model_stay(folder, monkeypatch, spider, fails):
     message = fails("fit", "a.csv", *BINS, *rule)
     assert "user is missing" in message
     (folder / "a.csv").write_text(prices(300))
-    spider("fit", "a.csv", *BINS, *rule)
+    advice = "--modes user,movie,offer=price --kind price=number"
+    assert advice in spider("fit", "a.csv", *BINS, *rule)
     (folder / "a.csv").write_text(prices(300) + prices(300, 1, 50.0).partition("\n")[2])
-    spider("fit", "a.csv", "--resume", "--quiet", *rule)
+    assert advice not in spider("fit", "a.csv", "--resume", "--quiet", *rule)
     spider("fit", "a.csv", *BINS, *rule, "--model", "whole.spider")
     assert Path("a.spider").read_bytes() == Path("whole.spider").read_bytes()
     assert "the command says {'price': 'width:1'}" in fails(

@@ -78,8 +78,9 @@ BinRules = Annotated[
     typer.Option(
         "--bin",
         metavar="MODE=RULE",
-        help="Bin a numeric column: price=quantiles:20 (of the first 10,000 numbers), price=width:0.5 or "
-        "price=edges:1,5,10. Repeat for other modes.",
+        help="Bin a numeric column of ids: price=quantiles:20 (of the first 10,000 numbers), price=width:0.5 "
+        "or price=edges:1,5,10. Repeat for other modes. Numbers are better learned as attributes: "
+        "--modes user,movie,offer=price --kind price=number.",
     ),
 ]
 Modes = Annotated[

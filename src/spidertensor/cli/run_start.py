@@ -12,6 +12,7 @@ from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.columns import Schema
 from spidertensor.estimator.groups import paths
 from spidertensor.estimator.labels import Classes, are_zero_one
+from spidertensor.faults import SpiderWarning
 from spidertensor.learner import position
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.opening import check_value, reopened, standing
@@ -51,6 +52,10 @@ def start(
     learner = Learner(estimator, path, modes, value, bins=bins, classes=own)
     learner.position = position.at_start(source, value, standing(learner, source).all_text, [])
     run = Run(learner, source)
+    for name in rules:
+        reason = f"the numbers of {name} become ids of bins, and close ones share nothing"
+        remedy = f"as an attribute they do: --modes user,movie,offer={name} --kind {name}=number"
+        run.notes.tell(SpiderWarning(reason, kind="bins", column=name, remedy=remedy))
     if (
         events
         and isinstance(source, Source)
