@@ -182,6 +182,31 @@ def test_intervals_beside_predictions(ratings, folder, spider):
     assert out == (folder / "p.csv").read_text()
 
 
+def test_intervals_are_as_wide_as_the_calibration_asked_for(ratings, spider, fails):
+    spider("fit", ratings, *FIT, "--passes", "2", "--model", "m.spider")
+    model, asked = spidertensor.load("m.spider"), [row[:2] for row in table()]
+    model.partial_fit(asked, [row[2] + user % 3 for user, row in enumerate(table())])  # larger errors
+    model.save("m.spider")
+    command = ("predict", "m.spider", ratings, "--interval", "0.9")
+    recommend = ("recommend", "m.spider", "--given", "user=3", "--over", "movie", "--json")
+    recommend = (*recommend, "--interval", "0.9")
+    found = {}
+    for calibration in ("next", "rest"):
+        lines = spider(*command, "--calibration", calibration)[1].splitlines()
+        low, high = model.predict_interval(asked, 0.9, calibration)
+        found[calibration] = [line.split(",")[-2:] for line in lines[1:]]
+        ends = np.array(found[calibration], float)
+        np.testing.assert_allclose(ends, np.column_stack([low, high]), rtol=1e-6)
+        (best, *_) = json.loads(spider(*recommend, "--calibration", calibration)[1])["nodes"]
+        low, high = model.predict_interval([(3, best["id"])], 0.9, calibration)
+        assert (best["low"], best["high"]) == pytest.approx((low[0], high[0]))
+    assert found["next"] != found["rest"]
+    for each in (command, recommend):
+        told = fails(*each, "--calibration", "forecast")
+        assert "the model has scored no forecast: leave out --calibration" in told
+    assert "--calibration is for --interval" in fails("predict", "m.spider", ratings, "--calibration", "rest")
+
+
 def rows_of(records) -> list[dict[str, Any]]:
     return records if isinstance(records, list) else records.to_pylist()
 

@@ -253,6 +253,24 @@ def test_bad_rows_are_skipped_with_their_forecasts(server):
     assert [each is None for each in told["predictions"]] == [False, True, False, True, False]
 
 
+def test_the_calibration_can_be_chosen(server):
+    asked, given = rows(3, seed=6), {"given": {"user": 1}, "over": "movie", "n": 2, "interval": 0.9}
+    server.learn(named(asked, list(remembered(server, asked))))  # so that there are forecasts
+
+    def ends(calibration: str) -> list[Any]:
+        rated = server.predict(asked, query=f"?interval=0.9&calibration={calibration}")["predictions"]
+        ranked = server.http.post("/v1/recommend", json=given | {"calibration": calibration}).json()["nodes"]
+        return [(each["low"], each["high"]) for each in [*rated, *ranked]]
+
+    assert ends("auto") == ends("next") != ends("forecast")
+    for query, kind in (("?interval=0.9&calibration=best", 400), ("?calibration=next", 400)):
+        assert server.predict(asked, kind, query)["error"]["kind"] == "calibration"
+    refused = server.predict(asked, 422, "?interval=0.9&calibration=rest")["error"]
+    assert (refused["kind"], refused["remedy"]) == ("calibration", "leave out calibration")
+    for wrong in ("best", ["next"]):
+        assert server.http.post("/v1/recommend", json=given | {"calibration": wrong}).status_code == 400
+
+
 def test_wrong_questions(server):
     assert server.predict(rows(1), 400, "?remember=long")["error"]["kind"] == "remember"
     assert server.predict(rows(1), 400, "?remember=9d")["error"]["kind"] == "remember"

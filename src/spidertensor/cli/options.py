@@ -30,6 +30,13 @@ class Engine(StrEnum):
     VECTORIZED = "vectorized"
 
 
+class Calibration(StrEnum):
+    AUTO = "auto"
+    NEXT = "next"
+    FORECAST = "forecast"
+    REST = "rest"
+
+
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by spider fit.")]
 SourceName = Annotated[
     str,
@@ -147,6 +154,16 @@ Interval = Annotated[
         help="Add low and high; an observation lies between them with this probability, such as 0.9.",
     ),
 ]
+CalibrationName = Annotated[
+    Calibration,
+    typer.Option(
+        "--calibration",
+        metavar="auto|next|forecast|rest",
+        help="Which errors make the interval as wide as it is: those of predictions just before an entry was "
+        "learned, of forecasts, or of the entries that fit held back. By default, those of the way the model "
+        "was used last.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -236,9 +253,13 @@ def scaling(text: str | None) -> tuple[float, float] | None:
     return pair[0], pair[1]
 
 
-def check_interval(coverage: float | None, model: Path, likelihood: Likelihood) -> None:
+def check_interval(
+    coverage: float | None, calibration: Calibration, model: Path, likelihood: Likelihood
+) -> None:
     """Raise an error if the model cannot give intervals of this coverage. None: none requested"""
     if coverage is None:
+        if calibration != Calibration.AUTO:
+            raise CommandError("--calibration is for --interval")
         return
     if not 0 < coverage < 1:
         raise CommandError(f"--interval takes a probability between 0 and 1, such as 0.9, not {coverage:g}")

@@ -39,6 +39,7 @@ def predict(
     modes: Modes = None,
     attributes: options.AttributeFiles = None,
     interval: options.Interval = None,
+    calibration: options.CalibrationName = options.Calibration.AUTO,
     network: options.NetworkName = None,
     on_bad: bad_rows.OnBadOption = OnBad.RAISE,
     rejects: bad_rows.Rejects = None,
@@ -74,7 +75,7 @@ def predict(
     from spidertensor.sources.attributes import with_types
 
     estimator = files.load_model(model, network)
-    options.check_interval(interval, model, estimator.likelihood_)
+    options.check_interval(interval, calibration, model, estimator.likelihood_)
     with_ids = modes_with_ids(estimator, len(estimator.mode_names_))
     own = [estimator.mode_names_[mode] for mode in with_ids]
     names = own if modes is None else options.words(modes)
@@ -112,7 +113,7 @@ def predict(
             if len(chunk.rows):
                 ids = Columns(chunk.columns, tuple(own) if wanted else None, chunk.attributes)
                 with notes.of_warnings():
-                    predicted = _predictions(estimator, ids, interval)
+                    predicted = _predictions(estimator, ids, interval, calibration)
                 write(chunk.records, predicted)
                 n += len(chunk.rows)
                 unseen += int((~estimator.seen(ids)[:, with_ids]).any(axis=1).sum())
@@ -120,11 +121,13 @@ def predict(
             if rejected.count:
                 raise CommandError(f"{opened.name}: no good rows to predict")
             none = Columns([[] for _ in names])
-            write(writers.no_rows(records, names), _predictions(estimator, none, interval))
+            write(writers.no_rows(records, names), _predictions(estimator, none, interval, calibration))
     output.note(_summary(n, unseen, skipped, rejected))
 
 
-def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[str, Any]:
+def _predictions(
+    estimator: Any, ids: Columns, interval: float | None, calibration: options.Calibration
+) -> dict[str, Any]:
     from spidertensor.learner import labels
 
     if hasattr(estimator, "predict_proba"):
@@ -135,7 +138,7 @@ def _predictions(estimator: Any, ids: Columns, interval: float | None) -> dict[s
     mean, std = estimator.predict(ids, return_std=True)
     columns = {"mean": mean, "std": std}
     if interval is not None:
-        columns["low"], columns["high"] = estimator.predict_interval(ids, interval)
+        columns["low"], columns["high"] = estimator.predict_interval(ids, interval, calibration.value)
     return columns
 
 

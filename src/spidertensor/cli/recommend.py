@@ -78,6 +78,7 @@ def recommend(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for Thompson sampling.")] = None,
     attributes: options.AttributeFiles = None,
     interval: options.Interval = None,
+    calibration: options.CalibrationName = options.Calibration.AUTO,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +109,7 @@ def recommend(
     from spidertensor.learner.attributes import attribute_columns, modes_with_ids
 
     estimator = files.load_model(model, network)
-    options.check_interval(interval, model, estimator.likelihood_)
+    options.check_interval(interval, calibration, model, estimator.likelihood_)
     names = [estimator.mode_names_[mode] for mode in modes_with_ids(estimator, len(estimator.mode_names_))]
     others = [name for name in attribute_columns(estimator) if name not in names]
     fixed = options.given(given or [], [*names, *others], model)
@@ -138,6 +139,7 @@ def recommend(
     }
     rest = [name for name in names if name != over and name not in fixed]
     how: dict[str, Any] = {"n": n, "explore": explore.value, "best": best.value, "coverage": interval}
+    how["calibration"] = calibration.value
     if candidates is not None:
         how["candidates"] = tables.read_ids("--candidates", candidates, estimator, [over], rest, others)
         _check_once(how["candidates"], fixed, others, "--given")

@@ -52,6 +52,7 @@ REMEDIES = {
         "start a model that has it as an attribute: --modes user,item,when=time --kind time=calendar",
     ),
     "id": Remedy(service="send a number, a string or a boolean"),
+    "calibration": Remedy("leave out --calibration", "leave out calibration"),
     "no header": Remedy("if the first line is not a header, name the columns with --columns"),
     "tabs": Remedy("use --format tsv"),
     "commas": Remedy("use --format csv"),

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from spidertensor.estimator.forecast import Forecast
 from spidertensor.faults import EntryError
+from spidertensor.learner.remedies import for_service
 from spidertensor.service import attributes, openapi, requests
 from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, entries
 from spidertensor.service.errors import ServiceError, record
@@ -120,8 +121,9 @@ class Service:
         return reply(outcome)
 
     async def predict(self, request: Request) -> Response:
-        interval, skip = as_interval(request.query_params.get("interval")), _skips(request)
-        remember = await self._remember(request.query_params.get("remember"))
+        query, skip = request.query_params, _skips(request)
+        interval = as_interval(query.get("interval"), query.get("calibration"))
+        remember = await self._remember(query.get("remember"))
         _, body, found = await self._entries(request, learned=False)
         try:
             self._check(found, skip)
@@ -183,7 +185,8 @@ class Service:
         except EntryError as error:
             column = error.column if isinstance(error.column, str) else None
             parts = {"row": error.row, "column": column, "value": error.value}
-            raise ServiceError(422, error.kind or "input", error.reason, **parts) from None
+            kind, remedy = error.kind or "input", for_service(error)
+            raise ServiceError(422, kind, error.reason, remedy=remedy, **parts) from None
         except ValueError as error:
             if self.owner.served.learner.is_new:
                 remedy = "learn some entries first"

@@ -8,6 +8,7 @@ from typing import Any
 import spidertensor
 from spidertensor.service.bodies import ARROW, JSON, NDJSON
 from spidertensor.service.snapshots import CURVES
+from spidertensor.spider.forecasts import CALIBRATIONS
 
 _ANY_ID = {
     "description": 'An id keeps its type: 42 and "42" are different.',
@@ -41,6 +42,7 @@ def _refer(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_CALIBRATION = {"enum": list(CALIBRATIONS), "default": "auto"}
 _ROW = {
     "type": "object",
     "description": "One field per mode by its name; for learning also the value. Attributes, if the model has any: what is left out, the model remembers. _forecast: for learning, the forecast that /v1/predict?remember= gave.",
@@ -121,7 +123,7 @@ _SCHEMAS = {
          "n": {"type": "integer", "minimum": 1, "default": 10},
          "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"}, "best": {"enum": ["high", "low"], "default": "high"},
          "candidates": _list(_ANY_ID), "exclude": _list(_ANY_ID),
-         "seed": _or_null("integer"), "interval": _or_null("number")},
+         "seed": _or_null("integer"), "interval": _or_null("number"), "calibration": _CALIBRATION},
         required=["over"], additionalProperties=False,
     ),
     "Recommended": _object(
@@ -200,6 +202,7 @@ DESCRIPTION: dict[str, Any] = {
                                                     f"404 {_OF_ROWS}", _ROWS, [_MODE, _KEY])},
         "/v1/predict": {"post": _operation("predict rows", _refer("Predicted"), _OF_ROWS, _ROWS, [
             _ON_BAD, _query("interval", _NUMBER, "add low and high, the bounds of an interval with this coverage"),
+            _query("calibration", _CALIBRATION, "of the interval: the errors it is calibrated on; by default those of the way the model was used last"),
             _query("remember", _TEXT, "keep what is said for this long (30m, 3h, 2d), to be scored when the row is learned: adds forecast, to be sent as _forecast")])},
         "/v1/recommend": {"post": _operation("the best nodes of a mode", _refer("Recommended"), _OF_ROWS,
                                              {JSON: {"schema": _refer("Recommendation")}})},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,27 @@ from spidertensor.service.bodies import Entries
 from spidertensor.service.errors import ServiceError, as_notes
 from spidertensor.service.exact_json import exact
 from spidertensor.service.replies import id_of
+from spidertensor.spider.forecasts import CALIBRATIONS
 
 Remember: TypeAlias = Callable[[Forecast, NDArray[np.float64]], list[str]]
 
 
-def as_interval(text: Any) -> float | None:
+class Interval(NamedTuple):
+    """An interval to return: see predict_interval."""
+
+    coverage: float
+    calibration: str
+
+
+def as_interval(text: Any, calibration: Any) -> Interval | None:
+    if calibration is not None and calibration not in CALIBRATIONS:
+        remedy = f"pass one of {', '.join(CALIBRATIONS)}"
+        reason = "invalid calibration"
+        raise ServiceError(400, "calibration", reason, value=str(calibration)[:100], remedy=remedy)
     if text is None:
+        if calibration is not None:
+            remedy = "pass interval=0.9, or leave out calibration"
+            raise ServiceError(400, "calibration", "calibration without interval", remedy=remedy)
         return None
     try:
         coverage = float(text) if isinstance(text, str | float) else -1.0
@@ -33,11 +48,16 @@ def as_interval(text: Any) -> float | None:
     if not 0 < coverage < 1:
         remedy = "pass a probability between 0 and 1, such as 0.9"
         raise ServiceError(400, "interval", "invalid interval", value=str(text), remedy=remedy)
-    return coverage
+    return Interval(coverage, calibration or "auto")
 
 
 def predicted(
-    learner: Learner, found: Entries, interval: float | None, *, skip: bool, remember: Remember | None = None
+    learner: Learner,
+    found: Entries,
+    interval: Interval | None,
+    *,
+    skip: bool,
+    remember: Remember | None = None,
 ) -> tuple[dict[str, list[Any]], Entries, list[dict[str, Any]]]:
     """Predict in columns; also returns the entries without those that `skip` leaves out, and notes.
 
@@ -62,7 +82,7 @@ def predicted(
 
 
 def _predicted(
-    learner: Learner, found: Entries, interval: float | None, remember: Remember | None
+    learner: Learner, found: Entries, interval: Interval | None, remember: Remember | None
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     estimator: Any = learner.estimator
     names = None if estimator._schema is None else tuple(learner.id_columns)
@@ -79,7 +99,7 @@ def _predicted(
             columns = {likelihood.mean_name: estimator.predict_proba(ids)[:, 1]}
         if interval is not None:
             asked = ids if forecast is None else forecast
-            columns["low"], columns["high"] = estimator.predict_interval(asked, interval)
+            columns["low"], columns["high"] = estimator.predict_interval(asked, *interval)
         # last, so that nothing is kept if an error is raised
         tokens = {} if remember is None or forecast is None else {"forecast": remember(forecast, of_floors)}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
@@ -142,7 +162,7 @@ def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
     """Parse and check a question for recommendations."""
     modes = learner.id_columns
     default = {"given": {}, "over": None, "n": 10, "explore": "mean", "best": "high", "seed": None}
-    default |= {"interval": None, "candidates": None, "exclude": None}
+    default |= {"interval": None, "calibration": None, "candidates": None, "exclude": None}
     asked = asked_of(body, default)
     given, over = asked["given"], asked["over"]
     if not isinstance(over, str) or over not in modes:
@@ -160,7 +180,7 @@ def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
         check_ids(asked[name], name, over)
     if asked["seed"] is not None and (type(asked["seed"]) is not int or not 0 <= asked["seed"] < 2**63):
         raise wrong("seed", "is not a non-negative integer", asked["seed"])
-    return asked | {"interval": as_interval(asked["interval"])}
+    return asked | {"interval": as_interval(asked["interval"], asked["calibration"])}
 
 
 def recommended(learner: Learner, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -172,8 +192,10 @@ def recommended(learner: Learner, wanted: dict[str, Any]) -> dict[str, Any]:
     }
     over = modes.index(wanted["over"])
     how = {name: wanted[name] for name in ("n", "explore", "best", "seed", "candidates", "exclude")}
+    if wanted["interval"] is not None:
+        how |= wanted["interval"]._asdict()
     with warned() as found:
-        nodes = estimator.recommend(numbers, over, **how, coverage=wanted["interval"])
+        nodes = estimator.recommend(numbers, over, **how)
     entry = numbers | {over: nodes[0].id if nodes else 0}
     seen = estimator.seen([[entry[mode] for mode in learner.with_ids]])[0]
     mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name

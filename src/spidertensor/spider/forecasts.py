@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.faults import EntryError
 from spidertensor.method import HUGE, Update
 from spidertensor.spider.calibration import (
     FORECAST_MEMORY,
@@ -129,7 +130,8 @@ def histogram(state: CommitteeState, calibration: str) -> Histogram | None:
     found = {"next": state.residuals, "forecast": state.forecasts, "rest": state.rest}[kind]
     if not found:
         how = "has scored no forecast" if kind == "forecast" else "was not fitted with a slice held back"
-        raise ValueError(f"calibration={kind!r}, but the model {how}: pass calibration='auto'")
+        reason = f"there is no calibration {kind!r}: the model {how}"
+        raise EntryError(reason, kind="calibration", remedy="pass calibration='auto'")
     return Histogram(found[0])
 
 
