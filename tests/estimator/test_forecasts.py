@@ -177,6 +177,19 @@ def test_rows_joining_and_json():
         forecast[6]
 
 
+@ALL
+def test_as_an_array_a_forecast_is_its_mean(kind):
+    model, y = learned(kind)
+    forecast = model.forecast(X[KNOWN:])
+    np.testing.assert_array_equal(np.asarray(forecast), forecast.mean)
+    np.testing.assert_array_equal(y[KNOWN:] - forecast, y[KNOWN:] - forecast.mean)
+    assert np.asarray(forecast[:3], np.float32).dtype == np.float32
+    assert np.isnan(np.asarray(Forecast.join([None, forecast[0]]))).tolist() == [True, False]
+    assert [len(each) for each in forecast[:3]] == [1, 1, 1]
+    with pytest.raises(ValueError, match="copy"):
+        np.array(forecast, copy=False)
+
+
 def test_rows_without_a_forecast_come_back_from_json():
     """They know how many members the others have."""
     model, _ = learned()

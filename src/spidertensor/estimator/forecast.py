@@ -31,6 +31,8 @@ class Forecast:
     Pass it, or the rows of it whose values have become known, to `model.learn(X, y, forecast=forecast)`. A
     list of forecasts is accepted too, with None for entries without one; `join` makes it one forecast.
 
+    As an array it is `mean`. `members` and `weights` have what each member predicted.
+
     numbers:    (n, 4, M) mean, var and noise of f, and weight, of each member, NaN in rows without a
                 forecast; in units of the model: value = shift + scale * (value in units of the model)
     generation: of the model: a number that changes when it is fitted anew
@@ -62,6 +64,12 @@ class Forecast:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The predicted means, so that a forecast can be compared with values and drawn."""
+        if copy is False:
+            raise ValueError("a forecast becomes an array by a copy")
+        return np.array(self.mean, dtype)
 
     def __repr__(self) -> str:
         n, _, members = self.numbers.shape
