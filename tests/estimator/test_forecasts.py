@@ -18,6 +18,7 @@ from spidertensor import (
     checkpoint,
     load,
 )
+from spidertensor.spider.committee import MANY_ENTRIES
 from spidertensor.spider.forecasts import calibration_used
 from spidertensor.testing.states import bits
 
@@ -130,6 +131,22 @@ def test_cuts_and_files_change_nothing(tmp_path):
         other = load(tmp_path / "model.spider")
     assert bits(model._learned.state) == bits(other._learned.state)
     assert model._learned.generation == other._learned.generation
+
+
+@pytest.mark.parametrize("kind", ["regressor", "counts", "classifier"])
+def test_few_entries_at_once_are_scored_as_many(kind):
+    """Few are learned by all members in one compiled call (few_entries.py)."""
+    estimator, own, y = KINDS[kind]
+    models = [estimator(**SMALL | own).partial_fit(X[:200], y[:200]) for _ in range(2)]
+    rest, y = X[200:], y[200:]
+    assert len(rest) >= MANY_ENTRIES
+    forecast = models[0].forecast(rest)
+    whole = models[0].learn(rest, y, forecast=forecast)
+    parts = [slice(first, first + 70) for first in range(0, len(rest), 70)]
+    cut = [models[1].learn(rest[part], y[part], forecast=forecast[part]) for part in parts]
+    for n, column in enumerate(whole[:4]):
+        np.testing.assert_array_equal(column, np.concatenate([each[n] for each in cut]))
+    assert bits(models[0]._learned.state) == bits(models[1]._learned.state)
 
 
 def test_one_entry_and_a_list_are_the_same():

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import is_
 from typing import Any, TypeVar
 
@@ -121,6 +122,11 @@ def committee(
         state: CommitteeState, batch: Batch, forecasts: MemberForecasts
     ) -> tuple[CommitteeState, Update]:
         check_in_step(state)
+        if len(batch.value) < MANY_ENTRIES and (found := ready(state)) is not None:
+            score = partial(update_of_forecasts, state, likelihood, clip, forecasts)
+            learned = found.learn_and_score(batch, score)
+            if learned is not None:
+                return learned
         with deferred_interrupts():
             return learn(state, batch, forecasts)
 
@@ -133,7 +139,7 @@ def committee(
         rejected = sum(update.rejected for _, update in results)
         value = np.require(batch.value, np.float64, LAYOUT)
         if forecasts is not None:
-            return update_of_forecasts(state, likelihood, clip, value, parts, rejected, forecasts)
+            return update_of_forecasts(state, likelihood, clip, forecasts, value, parts, rejected)
         return state, update_of_members(state, likelihood, clip, value, parts, rejected)
 
     known: Any = None, None  # the last state, and its ReadyCommittee

@@ -18,9 +18,9 @@ prepared (`SequentialMethod`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh,
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
 Bag: TypeAlias = Sequence[tuple[int, int, float]]  # table, row and weight of an entry's attributes, each once
+T = TypeVar("T")
+Score: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64], int], T]
 EntryNumbers: TypeAlias = tuple[float, float, float, float, int, int, int, float | None]
 
 _NO_VALUES = np.empty(0)
@@ -103,9 +105,14 @@ class ReadyCommittee:
         )
 
     def learn(self, batch: Batch) -> Update | None:
-        """Learn a batch; None if that takes more than the kernel.
+        """Learn a batch; None if that takes more than the kernel."""
+        return self.learn_and_score(batch, self._update)
+
+    def learn_and_score(self, batch: Batch, score: Score[T]) -> T | None:
+        """Learn a batch and return its score; None if that takes more than the kernel.
 
         Where the prior is refined a model may have to follow a change (`follow.py`); new nodes need room.
+        score: called with the values, what the members reported, and the number of rejected elements
         """
         index, value, bags = batch
         n = len(value)
@@ -123,10 +130,10 @@ class ReadyCommittee:
         try:
             with self._busy:
                 stopped, rejected = self._run(True, index, value, bags, parts)
-            return None if stopped < 0 else self._update(value, parts, rejected)
+            return None if stopped < 0 else score(value, parts, rejected)
         except BaseException:
             if self._of_members.item() != self._entries.item():
-                self._update(value, parts, rejected)
+                score(value, parts, rejected)
             raise
 
     def _checked(self, index: NDArray[np.integer], bags: Bags | None) -> Bags | None:

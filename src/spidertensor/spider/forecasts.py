@@ -62,10 +62,10 @@ def update_of_forecasts(
     state: CommitteeState,
     likelihood: Likelihood,
     clip: float,
+    forecasts: MemberForecasts,
     value: NDArray[np.float64],
     parts: NDArray[np.float64],
     rejected: int,
-    forecasts: MemberForecasts,
 ) -> tuple[CommitteeState, Update]:
     """`update_of_members` where some entries come with a forecast: their Update is about the forecast.
 
@@ -109,11 +109,11 @@ def _log_evidence(
 ) -> NDArray[np.float64]:
     """(M, n) log evidence of each member's forecast; NaN or infinite if it could not learn the entry."""
     log_p = parts[:, 3].copy()
-    for m, forecast in enumerate(forecasts.parts):
-        # a member that would predict the same again keeps the evidence that it has just reported, bit for bit
-        others = given & (np.abs(log_p[m]) < HUGE) & (forecast != parts[m, :3]).any(axis=0)
-        if others.any():
-            log_p[m, others] = likelihood.log_evidence(value[others], *forecast[:, others])
+    # a member that would predict the same again keeps the evidence that it has just reported, bit for bit
+    others = given & (np.abs(log_p) < HUGE) & (forecasts.parts != parts[:, :3]).any(axis=1)
+    member, entry = others.nonzero()
+    if len(entry):
+        log_p[others] = likelihood.log_evidence(value[entry], *forecasts.parts[member, :, entry].T)
     return log_p
 
 
