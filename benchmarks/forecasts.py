@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/forecasts.py
 
-Microseconds per entry, the median of rounds: CPU time in Python, wall time over HTTP. The first call is apart,
-since it loads kernels from disk. Over HTTP one client sends requests of some rows to a `spider serve` of its own:
+Microseconds per entry, the median of rounds: CPU time in Python, wall time over HTTP. The first call is
+apart, since it loads kernels from disk. Over HTTP one client sends requests to a `spider serve` of its own:
 `predict?remember=1h` and `learn` with what that answered, against `learn` alone. Models have the default
 committee.
 """
