@@ -13,7 +13,7 @@ import spidertensor
 from pages import ROOT, anchors, links, page_name, parse, play, prose
 from spidertensor import cli
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OF_STUDY = [ROOT / "study" / "README.md", *sorted((ROOT / "study" / "docs").glob("*.md"))]
 GENERATED = {"command.md"}  # made from the commands, and tested there
 NEEDS_JAX = {"engines.md"}
@@ -32,8 +32,6 @@ WRITTEN = [page for page in PAGES if page.name not in GENERATED | OWN_TEST]
 def test_code_runs_and_prints_what_the_page_says(page, folder):
     if page.name in NEEDS_JAX:
         pytest.importorskip("jax")
-    if page.name == "cluster.md":
-        pytest.importorskip("ray", reason="several workers need Ray: pip install 'spidertensor[ray]'")
     shown = play(page, folder, PROGRAMS)
     if page.name == "engines.md":
         info = " ".join(shown["spider info visits.spider"].split())
@@ -107,9 +105,10 @@ PACKAGE = ROOT / "src" / "spidertensor"
 
 
 def on_the_map() -> set[str]:
-    """Paths on the page. In a table of the files in a folder they are relative to it."""
+    """Paths on the pages for developers. In a table of the files in a folder they are relative to it."""
     paths, folder = set(), ""
-    for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
+    pages = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+    for line in "\n\n".join(page.read_text(encoding="utf-8") for page in pages).splitlines():
         found = re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", line)
         if line.startswith("|file in "):
             (folder,) = found
