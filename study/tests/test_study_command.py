@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from spidertensor.demo.synthetic import synthetic
@@ -103,6 +104,75 @@ def test_data(study, monkeypatch, tmp_path):
     assert "Get it from" in err
     code, out, err = study("data", "get", "synthetic")
     assert (code, out) == (0, "generated, no file\n")
+
+
+@pytest.fixture
+def ratings(tmp_path, monkeypatch) -> None:
+    """A small movielens-100k, in which genres say most."""
+    monkeypatch.setenv("SPIDER_DATA", str(tmp_path))
+    rng, n = np.random.default_rng(0), 1200
+    index = rng.integers((40, 300), size=(n, 2))
+    value = 3 + 1.0 * (index[:, 1] % 2) + 0.3 * rng.normal(size=n)
+    np.savez(
+        tmp_path / "movielens-100k.npz", indices=index, values=value, shape=[40, 300], time_order=np.arange(n)
+    )
+    np.savez(
+        tmp_path / "movielens-100k-attributes.npz",
+        user_age=np.arange(40), user_gender=np.array(["F", "M"] * 20),
+        user_occupation=np.array(["none"] * 40), movie_year=1960.0 + np.arange(300) % 50,
+        movie_title=np.array([f"Film {each}" for each in range(300)]),
+        movie_genres=np.array(["Drama", "War"] * 150), movie_genres_start=np.arange(301),
+    )  # fmt: skip
+
+
+def test_evaluate_with_the_attributes_of_a_data_set(study, ratings):
+    named = ("evaluate", "movielens-100k", "--committee", "1", "--rank", "2", "--json")
+    scores = []
+    for more in ((), ("--modes", "user+gender,movie+year+genres"), ("--modes", "user,movie+genres+title")):
+        code, out, err = study(*named, *more)
+        assert code == 0, err
+        scores.append(json.loads(out)["score"])
+    assert scores[1] < 0.7 * scores[0]
+    assert json.loads(study(*named, "--modes", "user,movie+year+genres")[1])["attributes"] == {
+        "year": "number",
+        "genres": "many",
+    }
+    in_order = study(*named, "--modes", "user+age,movie+genres", "--protocol", "prequential")
+    assert json.loads(in_order[1])["floors"]["biases"]["score"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (
+            ("movielens-100k", "--modes", "user,movie"),
+            "--modes is for files, and movielens-100k is not a file",
+        ),
+        (("movielens-100k", "--modes", "movie+year,user"), "has the modes user, movie, in this order"),
+        (("movielens-100k", "--modes", "user,movie+color"), "no column 'color': there are age, gender,"),
+        (
+            ("synthetic", "--modes", "user,movie+year"),
+            "synthetic has no attributes: choose movielens-100k or",
+        ),
+        (("movielens-100k", "--modes", "user+age,movie", "--method", "biases"), "learns from ids alone"),
+        (("movielens-100k", "--modes", "user+age,movie", "--attributes", "user=a.csv"), "is for files"),
+    ],
+)
+def test_attributes_that_a_data_set_does_not_have(study, ratings, arguments, reason):
+    code, out, err = study("evaluate", *arguments)
+    assert (code, out) == (2, "")
+    assert reason in err
+
+
+def test_data_says_which_attributes_there_are(study):
+    assert (
+        "user: age, gender, occupation; movie: year, title, genres"
+        in study("data", "info", "movielens-1m")[1]
+    )
+    assert "attributes" not in study("data", "info", "anime")[1]
+    assert " ".join(study("data", "list")[1].split()).count("; with attributes") == 2
+    found = {each["name"]: each["attributes"] for each in json.loads(study("data", "list", "--json")[1])}
+    assert found["movielens-100k"]["movie"] == ["year", "title", "genres"]
 
 
 def test_methods(study):

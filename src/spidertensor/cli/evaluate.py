@@ -176,6 +176,7 @@ def evaluate(
     """
 
     from spidertensor.cli import text_labels  # slow imports
+    from spidertensor.estimator.columns import FittedColumns
     from spidertensor.estimator.labels import are_zero_one
 
     call: program.Call = context.obj
@@ -217,7 +218,7 @@ def evaluate(
         settings["passes"] = options.passes(passes)
     _check_events(data, events, over, value, own=own, values=binary or counts)
     names, schema = options.modes_and_schema(modes, kind)
-    _check_attributes(schema, attributes, own=own, method=method)
+    _check_attributes(schema, attributes, method=method)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
 
     def describe(estimator: Any) -> frozenset[str]:
@@ -269,8 +270,12 @@ def evaluate(
         loaded, about = own_file()
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
-        _check_no_columns(data, modes=modes, value=value, time=time, decimal=decimal, **written)
-        loaded = catalogue.load(data)
+        if schema is None or catalogue.described is None:
+            _check_no_columns(data, modes=modes)
+        _check_no_columns(data, attributes=attributes, value=value, time=time, decimal=decimal, **written)
+        loaded = catalogue.load(data) if schema is None else catalogue.described(data, schema)
+        if loaded.schema is not None:
+            about = {"attributes": FittedColumns(loaded.schema).kinds}
     tested = plan.test if plan.protocol == Protocol.HELD_OUT and loaded.tests else None
     asked = {
         "dataset": data,
@@ -300,7 +305,7 @@ def evaluate(
         output.note(f"picture: {plot}")
 
 
-def _check_no_columns(data: str, **given: str | None) -> None:
+def _check_no_columns(data: str, **given: str | list[str] | None) -> None:
     for name, text in given.items():
         if text is not None:
             raise CommandError(f"--{name} is for files, and {data} is not a file")
@@ -328,10 +333,10 @@ def _check_settings(method: Entry, given: Mapping[str, Any]) -> None:
         raise CommandError(f"{method.name} has the same rank in all modes: pass one number to --rank")
 
 
-def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, own: bool, method: str) -> None:
+def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, method: str) -> None:
     if attributes and schema is None:
         raise CommandError("--attributes needs attributes: name them in --modes as well, such as movie+year")
-    if schema is None or not own:
+    if schema is None:
         return
     if method != "spider":
         raise CommandError(f"{method} learns from ids alone: name only columns of ids in --modes")

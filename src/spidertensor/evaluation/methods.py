@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import floors, styles
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
 from spidertensor.evaluation.styles import Style
@@ -168,6 +169,9 @@ class Catalogue(NamedTuple):
     methods: Mapping[str, Entry]
     infos: Mapping[str, Info]
     load: Callable[[str], Dataset]
+    described: Callable[[str, Schema], Dataset] | None = (
+        None  # with attributes of its nodes, if they are known
+    )
 
     @property
     def floors(self) -> list[str]:

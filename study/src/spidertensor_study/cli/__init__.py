@@ -51,4 +51,4 @@ def _catalogue() -> Any:
     from spidertensor_study import datasets
     from spidertensor_study.registry import METHODS
 
-    return Catalogue(METHODS, datasets.INFOS, datasets.load)
+    return Catalogue(METHODS, datasets.INFOS, datasets.load, datasets.described)

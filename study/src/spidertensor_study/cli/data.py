@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spidertensor.cli import options, output
+
+if TYPE_CHECKING:
+    from spidertensor.evaluation.dataset import Info
 
 data = typer.Typer(help="List, describe and download data sets.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set of spider-study data list.")]
@@ -19,10 +22,21 @@ def list_(as_json: options.AsJson = False) -> None:
 
     infos = {info: datasets.on_disk(info.name) for info in map(datasets.describe, datasets.NAMES)}
     if as_json:
-        output.print_json([info.record() | {"path": path and str(path)} for info, path in infos.items()])
+        output.print_json([_record(info) | {"path": path and str(path)} for info, path in infos.items()])
         return
     for_all = {info.name: "; on this machine" for info, path in infos.items() if path or not info.files}
-    output.print_pairs("", [(info.name, info.about + for_all.get(info.name, "")) for info in infos])
+    known = dict.fromkeys(datasets.ATTRIBUTES, "; with attributes")
+    shown = [
+        (each.name, each.about + known.get(each.name, "") + for_all.get(each.name, "")) for each in infos
+    ]
+    output.print_pairs("", shown)
+
+
+def _record(info: Info) -> dict[str, Any]:
+    """A description with the attributes by mode."""
+    from spidertensor_study import datasets
+
+    return info.record() | {"attributes": datasets.ATTRIBUTES.get(info.name, {})}
 
 
 @data.command("info")
@@ -30,10 +44,12 @@ def info(name: Name, as_json: options.AsJson = False) -> None:
     """Show what a data set is, its origin and its licence."""
     from spidertensor_study import datasets
 
-    known = datasets.describe(name).record()
+    known = _record(datasets.describe(name))
     if as_json:
         output.print_json(known)
         return
+    of_nodes = known.pop("attributes")
+    known["attributes"] = "; ".join(f"{mode}: {', '.join(names)}" for mode, names in of_nodes.items())
     shown = {
         key: ", ".join(value) if isinstance(value, tuple) else str(value) for key, value in known.items()
     }

@@ -12,23 +12,36 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from spidertensor import demo
 from spidertensor.demo.synthetic import synthetic
-from spidertensor.evaluation.dataset import Dataset, DatasetError, Info, installed_file, read_dataset
+from spidertensor.estimator.columns import Schema
+from spidertensor.evaluation.dataset import (
+    Dataset,
+    DatasetError,
+    Info,
+    as_batch,
+    installed_file,
+    read_dataset,
+)
 from spidertensor_study.datasets import acc_dblp, anime, movielens, movielens_attributes
 from spidertensor_study.datasets.prepared import as_events, read_npz
 
 __all__ = [
-    "INFOS", "NAMES", "Dataset", "DatasetError", "Info", "attributes", "cache_folder", "describe", "load",
-    "locate", "on_disk", "synthetic",
+    "ATTRIBUTES", "INFOS", "NAMES", "Dataset", "DatasetError", "Info", "attributes", "cache_folder",
+    "describe", "described", "load", "locate", "on_disk", "synthetic",
 ]  # fmt: skip
 
 _FILES = (movielens, acc_dblp, anime)
 INFOS = {info.name: info for file in _FILES for info in file.INFOS} | demo.INFOS
 NAMES = tuple(INFOS)
+_OF_MOVIELENS = {"user": ("age", "gender", "occupation"), "movie": ("year", "title", "genres")}
+ATTRIBUTES = dict.fromkeys(("movielens-100k", "movielens-1m"), _OF_MOVIELENS)  # what `attributes` knows
 
 
 def describe(name: str) -> Info:
@@ -53,8 +66,8 @@ def attributes(name: str) -> dict[str, movielens_attributes.Columns]:
 
     Read from NAME-attributes.npz, or from the official archive.
     """
-    if name not in ("movielens-100k", "movielens-1m"):
-        raise DatasetError(f"{name} has no attributes: choose movielens-100k or movielens-1m")
+    if name not in ATTRIBUTES:
+        raise DatasetError(f"{name} has no attributes: choose {' or '.join(ATTRIBUTES)}")
     prepared = [folder / f"{name}-attributes.npz" for folder in _folders()]
     official = [folder / file for folder in _folders() for file in describe(name).files]
     found = next((path for path in (*prepared, *official) if path.is_file()), None)
@@ -67,6 +80,26 @@ def attributes(name: str) -> dict[str, movielens_attributes.Columns]:
         return movielens_attributes.read_zip(found, load(name).labels)
     except Exception as error:  # parsers raise anything on a broken file
         raise DatasetError(f"{found} has no valid attributes of {name}: {error!r:.200}") from error
+
+
+def described(name: str, schema: Schema) -> Dataset:
+    """A data set with attributes of its nodes, as a file that has them in its rows (own_file.py)."""
+    from spidertensor.evaluation.with_attributes import FIRST_ROWS, decided  # imported here: slow
+
+    known = attributes(name)
+    with_ids = tuple(mode.name for mode in schema.modes if mode.has_id)
+    data = load(name)
+    if with_ids != data.modes:
+        raise DatasetError(f"{name} has the modes {', '.join(data.modes)}, in this order")
+    table = dict(zip(data.modes, data.train.index.T, strict=True))
+    for mode in data.modes:
+        table |= {column: cells[table[mode]] for column, cells in known[mode].items()}
+    if unknown := [column for column in schema.inputs if column not in table]:
+        there = ", ".join(column for mode in data.modes for column in known[mode])
+        raise DatasetError(f"{name} has no column {unknown[0]!r}: there are {there}")
+    first = {column: cells[:FIRST_ROWS] for column, cells in table.items()}
+    index = np.column_stack([data.train.index, np.arange(len(data.train.value))])
+    return replace(data, train=as_batch(index, data.train.value), table=table, schema=decided(schema, first))
 
 
 def on_disk(name: str) -> Path | None:
