@@ -336,11 +336,11 @@ def level_factor(model, state, alpha):
     return np.exp(sum(w * state["level_noise"][0][j] for j, w in hats(alpha).items()))
 
 
-def told_noise(model, state, noise, alpha):
+def reported_noise(model, state, noise, alpha):
     """The noise that is reported and learned from; `noise` is that of the step of the mean"""
-    told = noise * level_factor(model, state, alpha)
+    reported = noise * level_factor(model, state, alpha)
     robust = model["likelihood"] == "gaussian" and model["clip"] is not None
-    return max(told, 1e-6 * state["values"]["var"]) if robust else told
+    return max(reported, 1e-6 * state["values"]["var"]) if robust else reported
 
 
 def widened(var, prior_var, memory):
@@ -366,10 +366,10 @@ def learn_entry(model, state, index, value, bag=()):
     if model["likelihood"] == "count":
         level = state["values"]["mean"], state["values"]["var"]
         alpha, beta_ = alpha + level[0], beta_ + level[1]
-    told = told_noise(model, state, noise, alpha)
+    reported = reported_noise(model, state, noise, alpha)
     with np.errstate(invalid="ignore", over="ignore"):
-        log_z_, da, db = evidence(model, y, alpha, beta_, told)
-    out = shift + scale * alpha, scale**2 * beta_, scale**2 * told, log_z_ - np.log(scale)
+        log_z_, da, db = evidence(model, y, alpha, beta_, reported)
+    out = shift + scale * alpha, scale**2 * beta_, scale**2 * reported, log_z_ - np.log(scale)
     if not np.isfinite([log_z_, da, db]).all():
         state["refused"] += 1
         state["rejected"] += sum(np.size(v) for v in var["weights"])
@@ -388,7 +388,7 @@ def learn_entry(model, state, index, value, bag=()):
 
     state["log_evidence"] += out[3]
     if robust:
-        note_value(state, y, y_c != y, alpha, beta_ + told, model["clip"])
+        note_value(state, y, y_c != y, alpha, beta_ + reported, model["clip"])
     if state["watching"]:
         return out  # looked at, not learned
 
@@ -402,7 +402,7 @@ def learn_entry(model, state, index, value, bag=()):
 
     if model["likelihood"] == "gaussian":
         y_noise = y_c if robust and abs(y) >= 20 else y
-        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, told)
+        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, reported)
     if model["likelihood"] == "count":
         learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
     return out
@@ -593,7 +593,7 @@ def predict(model, state, index, nodes, bags=None):
         params, var = at(model, state, rows, bag, nodes)
         noise = noise_var(model, state, rows, nodes)
         mean, var = f(model, params), beta(model, params, var)
-        noise = told_noise(model, state, noise, mean)
+        noise = reported_noise(model, state, noise, mean)
         if model["likelihood"] == "count":
             mean, var = mean + state["values"]["mean"], var + state["values"]["var"]
         shift, scale = state["shift"], state["scale"]

@@ -21,7 +21,7 @@ from spidertensor.spider.likelihoods import PROBIT
 from spidertensor.spider.parts import Part, entries_at
 from spidertensor.spider.passes import Passes
 from spidertensor.spider.posterior import State
-from spidertensor.spider.visitor import Model
+from spidertensor.spider.visitor import MemberModel
 from spidertensor.testing.states import bits
 
 PART, N, KEY = 16, 72, 9
@@ -89,7 +89,7 @@ class Walk:
             return found
 
         self.history.part = noted
-        self.passes = Passes([Model(case.network, PRIOR, method, False)], self.history, 5)
+        self.passes = Passes([MemberModel(case.network, PRIOR, method, False)], self.history, 5)
 
     def one_more(self, state: State) -> State:
         self.parts.append({})
@@ -204,7 +204,7 @@ def visited(n: int = N):
     walk, state = Walk(PAIRS, RULES["alike"], method, some_events(PAIRS, n=n)), fresh(PAIRS, method)
     walk.parts.append({})
     walk.orders.append([])
-    model, plan = Model(PAIRS.network, PRIOR, method, False), walk.passes.plan
+    model, plan = MemberModel(PAIRS.network, PRIOR, method, False), walk.passes.plan
     visitor = EventVisitor(model, walk.history, plan, None)
     parts = [walk.history.part(number) for number in range(walk.history.n_parts)]
     for part in parts:

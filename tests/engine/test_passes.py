@@ -33,7 +33,7 @@ from spidertensor.spider.parts import History, Part, entries_at
 from spidertensor.spider.passes import Passes
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.sequential import sequential
-from spidertensor.spider.visitor import Model
+from spidertensor.spider.visitor import MemberModel
 from spidertensor.testing.states import bits
 
 PART = 16
@@ -82,7 +82,7 @@ def learned(case: Case, method, batch: Batch, n: int, state: State) -> tuple[lis
     """The state after each of n passes, and the parts that each of them visited."""
     history = history_of(batch)
     level_var = likelihood_by_name(case.likelihood).level_var
-    walk = Passes([Model(case.network, PRIOR, method, False, level_var)], history, 5)
+    walk = Passes([MemberModel(case.network, PRIOR, method, False, level_var)], history, 5)
     states, orders = [], []
     for _ in range(n):
         history.asked.clear()
@@ -157,7 +157,9 @@ class Additive:
 
     def walk(self, batch: Batch, monkeypatch) -> Passes:
         monkeypatch.setattr(parts, "PART_ENTRIES", self.part)
-        return Passes([Model(self.network, self.prior, self.method, False)], history_of(batch, self.part), 3)
+        return Passes(
+            [MemberModel(self.network, self.prior, self.method, False)], history_of(batch, self.part), 3
+        )
 
     def design(self, index: np.ndarray) -> np.ndarray:
         """(n, nodes of all modes): which biases an entry has."""
@@ -266,7 +268,7 @@ def test_the_level_of_counts_is_counted_once():
         fix(weights)
     value = np.random.default_rng(1).negative_binomial(2, 2 / (2 + 6), size=160).astype(float)
     history = history_of(Batch(np.zeros((160, 1), np.int64), value))
-    walk = Passes([Model(network, prior, method, False, COUNT.level_var)], history, 3)
+    walk = Passes([MemberModel(network, prior, method, False, COUNT.level_var)], history, 3)
     f = np.linspace(0, 4, 4001)
     log_p = -(f**2) / 2 / COUNT.level_var + COUNT.log_evidence(value[:, None], f, 1e-12, 0.5).sum(axis=0)
     p = np.exp(log_p - log_p.max())
@@ -351,7 +353,9 @@ def test_the_random_start_goes_after_the_first_pass_of_a_new_model():
             state, _ = method.update(state, batch)
         rest = [factor.mean[-1].copy() for factor in state.posterior.factors]
         assert all(np.abs(row[1:4]).min() > 0 for row in rest)
-        state = passed(Passes([Model(PAIRS.network, PRIOR, method, False)], history_of(batch), 5), state)
+        state = passed(
+            Passes([MemberModel(PAIRS.network, PRIOR, method, False)], history_of(batch), 5), state
+        )
         for factor, row in zip(state.posterior.factors, rest, strict=True):
             np.testing.assert_array_equal(factor.mean[-1], row if learned_before else 0 * row)
 
@@ -361,7 +365,7 @@ def members(batch: Batch) -> tuple[Passes, list[State]]:
     kinds = [PAIRS, PAIRS, PAIRS._replace(memory=20.0)]
     methods = [case.method(16) for case in kinds]
     models = [
-        Model(PAIRS.network, PRIOR, method, case.memory is not None)
+        MemberModel(PAIRS.network, PRIOR, method, case.memory is not None)
         for case, method in zip(kinds, methods, strict=True)
     ]
     states = [

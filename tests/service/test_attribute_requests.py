@@ -17,7 +17,7 @@ pytest.importorskip("starlette")
 
 from spidertensor.estimator.columns import Calendar, Context, Cross, Many, Number, Recent, Schema
 from spidertensor.service import attributes
-from spidertensor.service.bodies import JSON, Wanted, entries
+from spidertensor.service.bodies import JSON, BodyFields, entries
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import packed, unpacked
 from spidertensor.service.journaled import JournaledLearner
@@ -101,7 +101,7 @@ def test_attributes_of_messages_come_back_from_the_journal():
         [np.arange(4), objects("m", "n", "o", "p")], np.array([1.0, 2.0, 3.0, 4.0]), np.arange(1, 5), [], 4,
         None, place="at {}".format, attributes=cells,
     )  # fmt: skip
-    wanted = Wanted(["user", "movie"], "rating", GAUSSIAN, 10, attributes=["age", "tags", "time", "city"])
+    wanted = BodyFields(["user", "movie"], "rating", GAUSSIAN, 10, attributes=["age", "tags", "time", "city"])
     found, messages = unpacked(packed(chunk, wanted.columns, {"row": 4}, texts=True), wanted)
     assert (messages.rows, messages.texts, messages.place) == ([1, 2, 4], True, {"row": 4})
     assert [(bad.row, bad.reason, where) for bad, where in messages.bad] == [(3, "age is infinite", "at 3")]
@@ -119,7 +119,7 @@ def test_attributes_of_messages_come_back_from_the_journal():
 def test_text_that_is_not_unicode_makes_a_message_bad(cell):
     ids, cells = [np.arange(2)], {"tags": objects("a", cell)}
     chunk = Chunk(ids, np.ones(2), np.arange(1, 3), [], 2, None, place=str, attributes=cells)
-    wanted = Wanted(["user"], "rating", GAUSSIAN, 10, attributes=["tags"])
+    wanted = BodyFields(["user"], "rating", GAUSSIAN, 10, attributes=["tags"])
     found, messages = unpacked(packed(chunk, wanted.columns, {}), wanted)
     assert (messages.rows, found.given["tags"].tolist()) == ([1], ["a"])
     assert [(bad.row, bad.reason) for bad, _ in messages.bad] == [(2, "text that is not Unicode")]

@@ -20,7 +20,7 @@ def test_entries_are_forecast_and_learned_by_that_once_their_value_is_known(tmp_
     table = dict(zip(dataset.modes, index.T, strict=True))
     how = ("--modes", ",".join(dataset.modes), "--value", dataset.value_name)
     with serving(tmp_path, "--model", "m.spider", *how, "--seed", "1", "--committee", "2") as server:
-        playing.play(server.url, playing.Stream(dataset, table))
+        playing.play(server.url, playing.DemoStream(dataset, table))
         told = server.get("/v1/model")
         server.stop()
     model, said = SpiderRegressor(random_state=1, committee=2), {}

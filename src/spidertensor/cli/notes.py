@@ -1,4 +1,4 @@
-"""Notes next to a command's result: lines on standard error, and a list for --json."""
+"""PrintedNotes next to a command's result: lines on standard error, and a list for --json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spidertensor.learner.remedies import for_command
 from spidertensor.learner.warned import warned
 
 
-class Notes:
+class PrintedNotes:
     """The notes of one run. Each kind is printed once, so that an endless stream does not fill a log."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ FIRST_ENTRIES = 256  # learned first, before any prediction
 REMEMBER = "1h"  # by the clock of the server
 
 
-class Stream(NamedTuple):
+class DemoStream(NamedTuple):
     """table: columns of ids and attributes, in the order of time; schema: None for ids alone"""
 
     dataset: Dataset
@@ -36,31 +36,31 @@ class Stream(NamedTuple):
     schema: Schema | None = None
 
 
-def stream() -> Stream:
+def stream() -> DemoStream:
     """The flights, or a synthetic stream if they are not installed."""
     try:
         dataset, table = load(flights.INFO.name), described_flights()
     except DatasetError:
         output.note("note: using synthetic data; for flights, pip install 'spidertensor[demo]'")
         dataset = load("synthetic")
-        return Stream(dataset, dict(zip(dataset.modes, dataset.in_time_order().index.T, strict=True)))
+        return DemoStream(dataset, dict(zip(dataset.modes, dataset.in_time_order().index.T, strict=True)))
     known = {name: column for name, column in table.items() if name not in ("landed", "delay")}
-    return Stream(dataset, known, Schema.parse(flights.ATTRIBUTES))
+    return DemoStream(dataset, known, Schema.parse(flights.ATTRIBUTES))
 
 
-def new_model(played: Stream, settings: dict[str, Any]) -> NewModel:
+def new_model(played: DemoStream, settings: dict[str, Any]) -> NewModel:
     schema, value = played.schema, played.dataset.value_name
     if schema is None:
         return NewModel("SpiderRegressor", list(played.dataset.modes), value, settings)
     return NewModel("SpiderRegressor", list(schema.names), value, settings, schema.to_json())
 
 
-def start(url: str, played: Stream) -> None:
+def start(url: str, played: DemoStream) -> None:
     """Send the entries from a daemon thread."""
     threading.Thread(target=play, args=(url, played), daemon=True).start()
 
 
-def play(url: str, played: Stream) -> None:
+def play(url: str, played: DemoStream) -> None:
     """Returns when all entries were sent, or when the server has stopped."""
     value, tokens = played.dataset.in_time_order().value, {}
     began, learned = time.monotonic(), 0

@@ -11,7 +11,7 @@ import typer
 from spidertensor.cli import bad_rows, files, options, output, writers
 from spidertensor.cli.bad_rows import BadRows, OnBad, remedy
 from spidertensor.cli.errors import CommandError
-from spidertensor.cli.notes import Notes
+from spidertensor.cli.notes import PrintedNotes
 
 if TYPE_CHECKING:
     from spidertensor.estimator.inputs import Columns
@@ -97,7 +97,7 @@ def predict(
         missing=missing_id or files.missing_id(estimator), bins=[bins[mode] for mode in with_ids],
         attributes=wanted,
     )  # fmt: skip
-    n, unseen, skipped, notes = 0, 0, 0, Notes()
+    n, unseen, skipped, notes = 0, 0, 0, PrintedNotes()
     records = None
     with (
         output.working(f"predicting {opened.name}") if out else nullcontext(),

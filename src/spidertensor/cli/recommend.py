@@ -10,7 +10,7 @@ import typer
 
 from spidertensor.cli import files, options, output, tables, writers
 from spidertensor.cli.errors import CommandError
-from spidertensor.cli.notes import Notes
+from spidertensor.cli.notes import PrintedNotes
 from spidertensor.missing import MISSING_ID
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def recommend(
         )
         files.check_apart({"--exclude": exclude, "--out": out})
         files.check_writable(out)
-    notes = Notes()
+    notes = PrintedNotes()
     ids = {
         name: tables.parse_attribute(estimator, name, text)
         if name in others
@@ -195,7 +195,7 @@ def recommend(
 
 
 def _write(
-    notes: Notes,
+    notes: PrintedNotes,
     estimator: Estimator,
     over: str,
     fixed: dict[str, Any],
@@ -269,7 +269,7 @@ def _check_once(candidates: dict[str, Any], given: dict[str, Any], others: list[
         raise CommandError(f"{twice[0]} is in --candidates and in {option}: leave it out of one of them")
 
 
-def _note_unseen(notes: Notes, estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
+def _note_unseen(notes: PrintedNotes, estimator: Estimator, ids: dict[str, Any], noun: str) -> None:
     from spidertensor.faults import SpiderWarning
 
     unseen = tables.unseen(estimator, ids)
@@ -285,7 +285,7 @@ def _and_attributes(estimator: Estimator) -> str:
     return " and its attributes" if attribute_columns(estimator) else ""
 
 
-def _note_given(notes: Notes, estimator: Estimator, ids: dict[str, Any]) -> None:
+def _note_given(notes: PrintedNotes, estimator: Estimator, ids: dict[str, Any]) -> None:
     import numpy as np
 
     from spidertensor.faults import SpiderWarning

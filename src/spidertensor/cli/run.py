@@ -15,7 +15,7 @@ from spidertensor import sources
 from spidertensor.cli import kept, output
 from spidertensor.cli.bad_rows import BadRows, remedy_of_chunk
 from spidertensor.cli.errors import CommandError, worded
-from spidertensor.cli.notes import Notes
+from spidertensor.cli.notes import PrintedNotes
 from spidertensor.cli.predictions import Predictions
 from spidertensor.cluster.rounds import Rounds
 from spidertensor.estimator.history import FEWEST, Pass
@@ -39,7 +39,7 @@ QUIET_S = 1.0  # time without a row after which a pipe counts as quiet
 
 
 @dataclass
-class Times:
+class RunTimes:
     """Seconds spent. The first chunk, which includes compiling, counts as `starting`."""
 
     reading: float = 0.0
@@ -67,8 +67,8 @@ class Run:
     opened: OpenStream | None = field(init=False, default=None)
     skipped: int = field(init=False, default=0)  # rows without an id
     bad: int = field(init=False, default=0)  # bad rows of this run
-    times: Times = field(init=False, default_factory=Times)
-    notes: Notes = field(init=False, default_factory=Notes)
+    times: RunTimes = field(init=False, default_factory=RunTimes)
+    notes: PrintedNotes = field(init=False, default_factory=PrintedNotes)
     last_part: LastPart = field(init=False)
 
     def __post_init__(self) -> None:
@@ -238,7 +238,7 @@ class Run:
         rejected.take(chunk.bad, chunk.place, found)
 
     def note_the_end(self) -> None:
-        """Notes that need all rows to be learned."""
+        """PrintedNotes that need all rows to be learned."""
         with self.notes.of_warnings():
             self.learner.estimator._warn_at_end()
         if self.learner.case == NEXT_ENTRY:  # else the floors know values earlier than the model

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spidertensor.estimator.columns import Schema
     from spidertensor.service.consumer import ConsumedStream
     from spidertensor.service.journaled import JournaledLearner
-    from spidertensor.service.server import Settings
+    from spidertensor.service.server import ServerSettings
     from spidertensor.sources import Stream
 
 Model = Annotated[
@@ -159,14 +159,14 @@ def serve(
         from spidertensor.service.app import Limits
         from spidertensor.service.forecasts import Keeping
         from spidertensor.service.guard import is_loopback, read_token
-        from spidertensor.service.server import Settings, run
+        from spidertensor.service.server import ServerSettings, run
     except ModuleNotFoundError as error:
         raise CommandError(f"needs {error.name}: pip install 'spidertensor[serve]'") from None
     token = None if token_file is None else read_token(token_file)
     if token is None and not is_loopback(host):
         raise CommandError(f"--host {host} is reachable from other machines; set a token with --token-file")
     limits = Limits(body=max_body, rows=max_rows, queue=max_queue)
-    settings = Settings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
+    settings = ServerSettings(host, port, token, tuple(allow_origin or ()), *every, limits=limits)
     if demo:
         if attributes:
             raise CommandError("--attributes is for --model")
@@ -197,7 +197,7 @@ def serve(
             run(served, settings, _announce(model), consumed)
 
 
-def _demo(settings: Settings, given: dict[str, Any]) -> None:
+def _demo(settings: ServerSettings, given: dict[str, Any]) -> None:
     """Serve a temporary model, and send it the flights."""
     from spidertensor.cli import playing
     from spidertensor.demo import clock

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import HUGE
 from spidertensor.spider.follow import RUNNING_ENTRIES, WATCH
-from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Counts, Gamma, Gaussian, State, Stream
+from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Counts, Gamma, Gaussian, State, StreamState
 from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, SQUARES_RUNNING
 
 
@@ -96,7 +96,7 @@ def _learned(before: State, parts: Sequence[State]) -> list[int]:
     return [int(n - before.counts.entries + before.counts.refused) for n in counted]
 
 
-def _stream(before: State, parts: Sequence[State]) -> Stream:
+def _stream(before: State, parts: Sequence[State]) -> StreamState:
     then, streams, learned = before.stream, [part.stream for part in parts], _learned(before, parts)
     entries, alone, turn = _running(float(then.entries), learned, RUNNING_ENTRIES)
     mean, var = (
@@ -172,7 +172,7 @@ def _in_turn(
 
 
 def _joined_windows(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Two windows (Stream.window) as one."""
+    """Two windows (StreamState.window) as one."""
     if not a[0] or not b[0]:
         return (a if a[0] else b).copy()
     n = a[0] + b[0]

@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
         return dict(self.inference).get(name)
 
 
-class Plan(NamedTuple):
+class PartPlan(NamedTuple):
     """The rows and entries of a part."""
 
     entries: Batch  # its index: positions in the fetched rows, one shard after the other
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     times: list[Numbers]  # number of entries that each of these rows is in
 
 
-class Learned(NamedTuple):
+class WorkerResult(NamedTuple):
     """What a worker sends back besides the rows."""
 
     shared: State  # without rows and sites
@@ -89,7 +89,7 @@ def learn_part(
     entries: Batch,
     n_shards: int,
     fetch: Callable[[list[Numbers]], Sequence[Rows]],
-) -> tuple[Learned, list[Touched]]:
+) -> tuple[WorkerResult, list[Touched]]:
     """Learn a part from the state before the round; returns the shared part, and the new rows per shard.
 
     fetch: row numbers per shard and mode -> the rows of each shard
@@ -100,10 +100,10 @@ def learn_part(
     state, update = engine(recipe).update(state, wanted.entries)
     own = Rows(state.posterior.factors, state.posterior.log_noise)
     touched = map(Touched, wanted.rows, wanted.times, _cut(own, rows))
-    return Learned(without_rows(state)._replace(sites=()), np.array(update[:4])), list(touched)
+    return WorkerResult(without_rows(state)._replace(sites=()), np.array(update[:4])), list(touched)
 
 
-def plan(batch: Batch, n_shards: int) -> Plan:
+def plan(batch: Batch, n_shards: int) -> PartPlan:
     """Which rows the entries of a part need from each shard, and the entries in terms of these rows."""
     index = np.empty(batch.index.shape, np.int64)
     rows: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
@@ -125,7 +125,7 @@ def plan(batch: Batch, n_shards: int) -> Plan:
         else:
             rows[0].append(wanted)
             times[0].append(often)
-    return Plan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows), list(times))
+    return PartPlan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows), list(times))
 
 
 @kernel(**COMPILE)

@@ -24,7 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from spidertensor.cluster import shards
 from spidertensor.cluster.merge import copied
-from spidertensor.cluster.parts import Learned, Recipe, learn_part
+from spidertensor.cluster.parts import Recipe, WorkerResult, learn_part
 from spidertensor.cluster.shards import Numbers, OutOfStep, Rows, Shard, Touched
 from spidertensor.cluster.whole import WholeMember
 from spidertensor.faults import Fault
@@ -186,7 +186,7 @@ class OnRay:
 
     def learn(
         self, batch: Any, ends: NDArray[np.int64], shared: State
-    ) -> tuple[list[Learned], list[list[Any]]]:
+    ) -> tuple[list[WorkerResult], list[list[Any]]]:
         there, parts = ray.put(shared), pairwise(ends.tolist())
         sent = [
             worker.learn.options(num_returns=1 + self.n_shards).remote(self.of, batch, start, end, there)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from spidertensor.cluster.merge import copied, for_workers, merge_shared
 from spidertensor.cluster.parts import (
-    Learned,
     Recipe,
+    WorkerResult,
     engine,
     learn_part,
     plan,
@@ -77,7 +77,9 @@ class Machines(Protocol):
         """A reference to the entries of a call, for `learn`."""
         ...
 
-    def learn(self, batch: Any, ends: NDArray[np.int64], shared: State) -> tuple[list[Learned], list[Any]]:
+    def learn(
+        self, batch: Any, ends: NDArray[np.int64], shared: State
+    ) -> tuple[list[WorkerResult], list[Any]]:
         """Learn the parts of the batch between these `ends`, each from the state `shared`.
 
         Returns what each worker learned, and references to its rows for each shard, for `merge`.
@@ -164,7 +166,7 @@ class Here:
 
     def learn(
         self, batch: Batch, ends: NDArray[np.int64], shared: State
-    ) -> tuple[list[Learned], list[list[Touched]]]:
+    ) -> tuple[list[WorkerResult], list[list[Touched]]]:
         for shard in self.shards:
             shard.grow(shared.counts.nodes)  # before several threads read it
         fetch = partial(self.fetch, int(shared.counts.entries), shared.counts.nodes)

@@ -26,7 +26,7 @@ READ_ENTRIES = 2**16
 ELEMENT = np.dtype([("table", "<i2"), ("row", "<i4"), ("weight", "<f4")])
 
 
-class Chunk(NamedTuple):
+class HistoryChunk(NamedTuple):
     """Some entries as they came. time: None if the history has none"""
 
     index: NDArray[np.int32]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
@@ -139,7 +139,7 @@ class InFile(Arranged):
         values = (self._read(at, min(READ_ENTRIES, self.n_entries - at))["value"] for at in blocks)
         return np.concatenate([each[-at % step :: step] for at, each in zip(blocks, values, strict=True)])
 
-    def put(self, at: int, chunk: Chunk, rows: NDArray[np.int64], element: int) -> int:
+    def put(self, at: int, chunk: HistoryChunk, rows: NDArray[np.int64], element: int) -> int:
         """Write some entries of a chunk, with their bags from place `element` on; returns where these end."""
         records = np.empty(len(rows), self._record)
         records["index"], records["value"] = chunk.index[rows], chunk.value[rows]
@@ -185,7 +185,9 @@ class Shape(NamedTuple):
     time: np.dtype[Any] | None
 
 
-def in_file(chunks: Callable[[], Iterator[Chunk]], shape: Shape, seed: int, folder: str | None) -> InFile:
+def in_file(
+    chunks: Callable[[], Iterator[HistoryChunk]], shape: Shape, seed: int, folder: str | None
+) -> InFile:
     """All entries in the order of time, or without times in random order, by seed."""
     n = -(-shape.n_bytes // BUCKET_BYTES)
     splits = None if shape.time is None else _splits(chunks, n, -(-shape.n_entries // TIMES), shape.time)
@@ -214,7 +216,9 @@ def in_file(chunks: Callable[[], Iterator[Chunk]], shape: Shape, seed: int, fold
     return found
 
 
-def _splits(chunks: Callable[[], Iterator[Chunk]], n: int, step: int, time: np.dtype[Any]) -> NDArray[Any]:
+def _splits(
+    chunks: Callable[[], Iterator[HistoryChunk]], n: int, step: int, time: np.dtype[Any]
+) -> NDArray[Any]:
     """Times between which about an n-th of all entries lie."""
     some, row = [], 0
     for chunk in chunks():
@@ -226,8 +230,8 @@ def _splits(chunks: Callable[[], Iterator[Chunk]], n: int, step: int, time: np.d
 
 
 def _dealt(
-    chunks: Callable[[], Iterator[Chunk]], n: int, seed: int, splits: NDArray[Any] | None
-) -> Iterator[tuple[Chunk, NDArray[np.int64]]]:
+    chunks: Callable[[], Iterator[HistoryChunk]], n: int, seed: int, splits: NDArray[Any] | None
+) -> Iterator[tuple[HistoryChunk, NDArray[np.int64]]]:
     """Each chunk with the buckets of its entries; however entries are cut into chunks."""
     rng = np.random.default_rng([seed, 0])
     for chunk in chunks():

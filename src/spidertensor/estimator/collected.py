@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator import times
-from spidertensor.estimator.arranged import Arranged, Chunk, InMemory, KnownLater, Shape, in_file
+from spidertensor.estimator.arranged import Arranged, HistoryChunk, InMemory, KnownLater, Shape, in_file
 from spidertensor.estimator.times import Times
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Batch
@@ -36,7 +36,7 @@ class Collected:
     def __init__(self, folder: str | None = None) -> None:
         self.folder, self.n_entries, self.n_bytes = folder, 0, 0
         self.time_types: list[np.dtype[Any]] = []
-        self._chunks: list[Chunk] = []
+        self._chunks: list[HistoryChunk] = []
         self._file: UnnamedFile | None = None
         self._stored: list[_Stored] = []
         self._last: NDArray[Any] | None = None  # the time that came last
@@ -62,7 +62,7 @@ class Collected:
             last = min(first + CHUNK_ENTRIES, len(value))
             here = slice(first, last)
             own = None if bags is None else bags.part(first, last)
-            chunk = Chunk(
+            chunk = HistoryChunk(
                 index[here].astype(np.int32), value[here], own, None if time is None else time[here]
             )
             self._chunks.append(chunk)
@@ -140,7 +140,7 @@ class Collected:
             order = np.arange(self.n_entries)
         return InMemory(entries, order, in_time=self.has_time)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[HistoryChunk]:
         """All entries as they came, piece by piece."""
         for stored in self._stored:
             assert self._file is not None
@@ -149,10 +149,10 @@ class Collected:
                 for at, shape, kind in stored.arrays
             ]
             time = parts.pop() if stored.has_time else None
-            yield Chunk(parts[0], parts[1], Bags(*parts[2:]) if parts[2:] else None, time)
+            yield HistoryChunk(parts[0], parts[1], Bags(*parts[2:]) if parts[2:] else None, time)
         yield from self._chunks
 
     @staticmethod
-    def _put(file: UnnamedFile, chunk: Chunk) -> _Stored:
+    def _put(file: UnnamedFile, chunk: HistoryChunk) -> _Stored:
         places = [(file.append(each), each.shape, each.dtype) for each in chunk.arrays()]
         return _Stored(places, chunk.time is not None)

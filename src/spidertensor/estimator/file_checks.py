@@ -25,7 +25,7 @@ from spidertensor.spider.likelihoods import COUNT
 from spidertensor.spider.likelihoods.negative_binomial import LARGEST_NOISE, LEAST_NOISE
 from spidertensor.spider.network import Network
 from spidertensor.spider.popularity import UNIT, from_times
-from spidertensor.spider.posterior import State, Stream
+from spidertensor.spider.posterior import State, StreamState
 from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, LARGEST_LOG_NOISE
 
 MOST_ENTRIES = 2**53  # leaves room to count more
@@ -101,7 +101,7 @@ def _check_state(state: State, seed: int, n_nodes: list[int]) -> None:
     check(min(whole) >= 0 and state.seed == seed, "a count is negative, or the seed is wrong")
 
 
-def _check_stream(stream: Stream, *, follows: bool) -> None:
+def _check_stream(stream: StreamState, *, follows: bool) -> None:
     """Check the statistics of the values. follows: the model follows their level and scale (follow.py)"""
     n, squares, mean, f_mean, var, f_var, cov = stream.window
     positive = min(n, squares, var, f_var, stream.entries, stream.var) >= 0 and (stream.squares > 0).all()

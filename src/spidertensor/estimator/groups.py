@@ -12,7 +12,7 @@ from typing import Any
 from spidertensor.spider import posterior
 
 
-class Group:
+class ParameterGroup:
     """Base class of parameter groups. Immutable, so estimators may share one.
 
     `set_params(prior__bias_var=0.2)` gives the estimator a new one.
@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True, repr=False)
-class Prior(Group):
+class Prior(ParameterGroup):
     """What a model assumes before its first entry: `SpiderRegressor(prior=Prior(bias_var=0.2))`.
 
     multilinear_var:   variance of a multilinear factor with two modes; scaled down for more modes
@@ -60,7 +60,7 @@ class Prior(Group):
 
 
 @dataclass(frozen=True, repr=False)
-class Inference(Group):
+class Inference(ParameterGroup):
     """How a model learns from an entry: `SpiderRegressor(inference=Inference(clip=None))`.
 
     clip:         limit residuals to this many predictive standard deviations, and follow lasting changes of
@@ -80,7 +80,7 @@ class Inference(Group):
     curvature: bool = False
 
 
-GROUPS: dict[str, type[Group]] = {"prior": Prior, "inference": Inference}
+GROUPS: dict[str, type[ParameterGroup]] = {"prior": Prior, "inference": Inference}
 GROUP_OF = {name: group for group, kind in GROUPS.items() for name in kind.names()}
 
 
@@ -94,7 +94,7 @@ def paths(params: Mapping[str, Any]) -> dict[str, Any]:
     return {path_of(name): value for name, value in params.items()}
 
 
-def group_of(name: str, value: Any) -> Group:
+def group_of(name: str, value: Any) -> ParameterGroup:
     """The group for a value of the parameter `prior` or `inference`; None means the defaults."""
     kind = GROUPS[name]
     if value is None:

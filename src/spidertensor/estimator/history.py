@@ -24,7 +24,7 @@ from spidertensor.spider.judge import Verdict, calibrated, judged, judged_events
 from spidertensor.spider.parts import History
 from spidertensor.spider.passes import Passes
 from spidertensor.spider.stacking import update_of_members
-from spidertensor.spider.visitor import Model
+from spidertensor.spider.visitor import MemberModel
 
 FEWEST = 1_000  # entries, below which there is no judge
 MOST_PASSES = 20
@@ -49,7 +49,7 @@ class _Best(NamedTuple):
     state: CommitteeState
 
 
-class Learned(NamedTuple):
+class LearnedPart(NamedTuple):
     """Entries learned in the first pass, and what was predicted for them just before."""
 
     value: NDArray[np.float64]  # as collected
@@ -64,7 +64,7 @@ def learn(
     judge_is: str,
     folder: str | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[Fitted, Learned | Pass | None]]:
+) -> Iterator[tuple[Fitted, LearnedPart | Pass | None]]:
     """Learn a history. After each step yields the model, and what has been done: a block of the first pass,
     a block of a later one (None), or a whole pass, in the words of its judge.
 
@@ -90,7 +90,7 @@ def learn(
             if number == 1:
                 update = _reported(fitted, values, updates)
                 first, at = at, at + len(update.mean)
-                step = Learned(entries.raw(first, at).value, entries.batch(first, at).index, update)
+                step = LearnedPart(entries.raw(first, at).value, entries.batch(first, at).index, update)
                 remember(fitted, step.nodes)
             yield fitted, step
             if best is not None and stop():
@@ -120,12 +120,12 @@ def learn(
             "sites": walk.how(),
         }
         fitted, update = _concluded(fitted._replace(state=best.state, history=record), judge, asked)
-        yield fitted, Learned(entries.raw(n - n_judged, n).value, judge.index, update)
+        yield fitted, LearnedPart(entries.raw(n - n_judged, n).value, judge.index, update)
 
 
-def _models(fitted: Fitted, *, once: bool) -> list[Model]:
+def _models(fitted: Fitted, *, once: bool) -> list[MemberModel]:
     return [
-        Model(
+        MemberModel(
             network,
             prior,
             method,

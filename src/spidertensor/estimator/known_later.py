@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.arranged import KnownLater
 from spidertensor.estimator.fitted import Fitted, remember
-from spidertensor.estimator.history import Learned
+from spidertensor.estimator.history import LearnedPart
 from spidertensor.method import joined
 from spidertensor.spider.committee import updated
 from spidertensor.spider.forecasts import PendingForecasts
@@ -55,7 +55,7 @@ def ticks(
         learned = now
 
 
-def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, Learned]]:
+def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, LearnedPart]]:
     """Learn a history. Yields the model, and the entries learned since the last time.
 
     Values that become known after the last entry is asked for are learned in the end.
@@ -71,9 +71,9 @@ def learn(fitted: Fitted, entries: KnownLater) -> Iterator[tuple[Fitted, Learned
         for first in range(0, len(late), STEP_ENTRIES):
             yield late[first : first + STEP_ENTRIES], slice(0)
 
-    def step() -> Learned:
+    def step() -> LearnedPart:
         rows = np.concatenate(learned)
-        return Learned(entries.raw_at(rows).value, entries.batch_at(rows).index, joined(updates))
+        return LearnedPart(entries.raw_at(rows).value, entries.batch_at(rows).index, joined(updates))
 
     for rows, asked in chain(clock, rest()):
         if len(rows):

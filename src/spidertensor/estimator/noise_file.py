@@ -18,7 +18,7 @@ from spidertensor.spider.posterior import LEVEL_KNOTS, LEVEL_NOISE_VAR, SQUARES_
 from spidertensor.spider.robust import LARGEST_LOG_NOISE
 
 SECTION = "noise"
-# fields of Stream that are in this section, and what they are in a file without it
+# fields of StreamState that are in this section, and what they are in a file without it
 FIELDS: dict[str, Any] = {
     "squares": SQUARES_AT_FIRST,
     "level_noise": [0.0] * LEVEL_KNOTS,

@@ -161,7 +161,7 @@ class LearnsHistory:
         )
         for fitted, step in steps:
             self._learned = fitted
-            if isinstance(step, history.Learned):
+            if isinstance(step, history.LearnedPart):
                 own, update = step.value, step.update
                 self._notes.learned(fitted, own, update, followed=False)
                 log_evidence = scaling.log_density(update.log_evidence)

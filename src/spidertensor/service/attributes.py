@@ -16,7 +16,7 @@ from spidertensor.estimator.inputs import Column
 from spidertensor.faults import EntryError, Fault
 from spidertensor.learner.attributes import attribute_columns, refused
 from spidertensor.learner.learner import Learner
-from spidertensor.service.bodies import Entries, Wanted, entries, short
+from spidertensor.service.bodies import BodyFields, Entries, entries, short
 from spidertensor.service.errors import ServiceError
 from spidertensor.sources.attributes import typed_texts
 
@@ -46,7 +46,7 @@ def table(body: bytes, media_type: str, learner: Learner, mode: str, max_rows: i
     """Parse a table of attributes. ServiceError if anything is wrong with it."""
     names = check_mode(learner, mode)
     found = entries(
-        body, media_type, Wanted([mode], None, learner.estimator.likelihood_, max_rows, attributes=names)
+        body, media_type, BodyFields([mode], None, learner.estimator.likelihood_, max_rows, attributes=names)
     )
     if found.bad:
         first = found.bad[0]

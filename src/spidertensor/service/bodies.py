@@ -30,7 +30,7 @@ MAX_ID_CHARS = 1000  # or bytes
 FORECAST = "_forecast"  # column of rows to learn: the id of a forecast (forecasts.py)
 
 
-class Wanted(NamedTuple):
+class BodyFields(NamedTuple):
     """What a body must have.
 
     modes:      the columns of ids
@@ -76,7 +76,7 @@ class Entries(NamedTuple):
         return self.without([places[fault.row] for fault in faults if fault.row is not None], faults)
 
 
-def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
+def entries(body: bytes, media_type: str, wanted: BodyFields) -> Entries:
     """Parse a body. ServiceError if it is not a list of rows at all; single bad rows go to `bad`."""
     bad: list[Fault] = []
     if wanted.forecasts and FORECAST.encode() in body:
@@ -112,7 +112,7 @@ def entries(body: bytes, media_type: str, wanted: Wanted) -> Entries:
 
 
 def _objects(
-    body: bytes, media_type: str, wanted: Wanted, loads: Any = orjson.loads
+    body: bytes, media_type: str, wanted: BodyFields, loads: Any = orjson.loads
 ) -> tuple[list[dict[str, Any]], NDArray[np.int64], int, list[Fault]]:
     if media_type == JSON:
         try:
@@ -155,7 +155,9 @@ def check_rows(n: int, limit: int) -> None:
         raise ServiceError(413, "too many rows", f"{n:,} rows in one request", remedy=remedy)
 
 
-def _columns(objects: list[dict[str, Any]], wanted: Wanted) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+def _columns(
+    objects: list[dict[str, Any]], wanted: BodyFields
+) -> tuple[list[list[Any]], dict[str, list[Any]]]:
     """The columns of ids and values, and by name the attributes that are there."""
     there = {name for each in objects for name in each} if wanted.attributes else set()
     others = {name: [each.get(name) for each in objects] for name in wanted.attributes if name in there}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from spidertensor.faults import Fault
-from spidertensor.service.bodies import JSON, Entries, Wanted, entries
+from spidertensor.service.bodies import JSON, BodyFields, Entries, entries
 from spidertensor.service.errors import ServiceError
 from spidertensor.sources import BadRow, Chunk
 from spidertensor.sources.stream import Sender
@@ -27,7 +27,7 @@ Where = Callable[[int], str]
 Place = Callable[[int], str | None]
 
 
-class Messages(NamedTuple):
+class JournaledMessages(NamedTuple):
     """What a request from a stream has besides its entries.
 
     place: updates to the model's position: `row`, the number of the last message, and `stream`
@@ -116,7 +116,9 @@ class Rejects:
         self.letters: DeadLetters | None = None
         self._waiting: list[tuple[BadRow, str | None]] = []
 
-    def add(self, messages: Messages, rejected: list[tuple[BadRow, str | None]], stream: str) -> None:
+    def add(
+        self, messages: JournaledMessages, rejected: list[tuple[BadRow, str | None]], stream: str
+    ) -> None:
         if self._file is None:
             first = min([*messages.rows, *(bad.row for bad, _ in messages.bad)])
             self._file = self._opened(stream, first - 1)
@@ -140,7 +142,7 @@ def _apart(rejected: list[tuple[BadRow, str | None]]) -> tuple[list[BadRow], Pla
 def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any], *, texts: bool = False) -> bytes:
     """Encode a chunk for the journal: a line about the messages, then their rows as a JSON list.
 
-    columns: of the ids and the value. texts: see Messages
+    columns: of the ids and the value. texts: see JournaledMessages
     """
     assert chunk.place is not None
     objects, infinite = _objects(chunk, columns)
@@ -188,11 +190,11 @@ def _is_writable(raw: Any) -> bool:
         return False
 
 
-def unpacked(body: bytes, wanted: Wanted) -> tuple[Entries, Messages]:
+def unpacked(body: bytes, wanted: BodyFields) -> tuple[Entries, JournaledMessages]:
     about, rows = _about(body)
     bad = [(BadRow(row, reason, raw), where) for row, reason, raw, where in about["bad"]]
     texts = about.get("texts", False)
-    return entries(rows, JSON, wanted), Messages(about["place"], about["rows"], bad, texts)
+    return entries(rows, JSON, wanted), JournaledMessages(about["place"], about["rows"], bad, texts)
 
 
 def place_of(body: bytes) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from spidertensor.service.answers import Answer, Answers
 from spidertensor.service.bodies import FORECAST, Entries
 from spidertensor.service.errors import ServiceError, as_notes, is_full
 from spidertensor.service.forecasts import Forecasts
-from spidertensor.service.from_stream import MESSAGES, Messages, Rejects, place_of
+from spidertensor.service.from_stream import MESSAGES, JournaledMessages, Rejects, place_of
 from spidertensor.service.journal import NOT_WRITTEN, Journal, JournalError
 from spidertensor.service.requests import (
     Outcome,
@@ -197,7 +197,7 @@ class JournaledLearner:
             return request
         return request._replace(entries=attributes.with_types(self.learner, request.entries))
 
-    def _has_read(self, messages: Messages, found: Entries, outcome: Outcome) -> None:
+    def _has_read(self, messages: JournaledMessages, found: Entries, outcome: Outcome) -> None:
         """Advance the position in the stream together with the model."""
         rejected = messages.rejected(found, outcome)
         position = self.learner.position | messages.place

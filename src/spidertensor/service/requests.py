@@ -18,10 +18,10 @@ from spidertensor.learner.forecasts import Remembered, row_size
 from spidertensor.learner.learner import Learner
 from spidertensor.method import Prediction
 from spidertensor.service import attributes
-from spidertensor.service.bodies import FORECAST, NDJSON, Entries, Wanted, entries
+from spidertensor.service.bodies import FORECAST, NDJSON, BodyFields, Entries, entries
 from spidertensor.service.cells import joined_cells
 from spidertensor.service.errors import ServiceError, record
-from spidertensor.service.from_stream import MESSAGES, Messages, unpacked
+from spidertensor.service.from_stream import MESSAGES, JournaledMessages, unpacked
 from spidertensor.service.journal import Row
 from spidertensor.service.replies import in_rows
 from spidertensor.spider.likelihoods import Likelihood
@@ -39,7 +39,7 @@ class Request(NamedTuple):
     media_type: str
     skip: bool = False
     key: str | None = None
-    messages: Messages | None = None  # if it came from a stream
+    messages: JournaledMessages | None = None  # if it came from a stream
     mode: str | None = None  # of the nodes that it describes (attributes.py); None if it is to learn
     remembered: Remembered | None = None  # forecasts that its rows name, by their places in FORECAST
     unknown: int = 0  # rows that name a forecast which is not known
@@ -101,7 +101,7 @@ def _from_journal(packed: bytes) -> tuple[bytes, str, Remembered]:
     return rest[end:], about["media_type"], Remembered.of_rows(like, numbers[:, :-1], numbers[:, -1])
 
 
-def journaled(row: Row, wanted: Wanted, learner: Learner) -> Request:
+def journaled(row: Row, wanted: BodyFields, learner: Learner) -> Request:
     """Rebuild a request from its row in the journal. wanted: by a request to learn"""
     if row.media_type == attributes.ATTRIBUTES:
         body, media_type, mode = attributes.unpacked(row.body)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from spidertensor.learner.learner import Learner
-from spidertensor.service.bodies import Wanted
+from spidertensor.service.bodies import BodyFields
 from spidertensor.service.forecasts import Forecasts
 from spidertensor.service.from_stream import Rejects
 from spidertensor.service.requests import Outcome, Request
@@ -62,10 +62,10 @@ class Served(Protocol):
     def close(self) -> None: ...
 
 
-def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> Wanted:
+def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> BodyFields:
     """What the body of a request to learn must have."""
     estimator = learner.estimator
-    return Wanted(
+    return BodyFields(
         learner.id_columns,
         learner.value,
         estimator.likelihood_,

@@ -20,7 +20,7 @@ from spidertensor.service.served import Served
 GRACE_S = 20  # for requests to finish after a signal
 
 
-class Settings(NamedTuple):
+class ServerSettings(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = None
@@ -42,7 +42,10 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    served: Served, settings: Settings, started: Callable[[str], None], consumed: ConsumedStream | None = None
+    served: Served,
+    settings: ServerSettings,
+    started: Callable[[str], None],
+    consumed: ConsumedStream | None = None,
 ) -> None:
     """Serve until a signal, then finish what is waiting and save. Raises the failure that ended it otherwise.
 

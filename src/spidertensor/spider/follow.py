@@ -10,7 +10,7 @@ end, if the change has lasted,
                                            model keeps its means; variances, sites and noise start anew
     else                                   start afresh in new units, keeping only the ids
 
-A Method's values keep the caller's units: `Stream.shift` and `Stream.scale` convert them to the model's.
+A Method's values keep the caller's units: `StreamState.shift` and `scale` convert them to the model's.
 """
 
 from __future__ import annotations

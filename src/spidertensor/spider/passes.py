@@ -19,7 +19,7 @@ from spidertensor.spider.event_passes import EventHistory, EventVisitor
 from spidertensor.spider.parts import History, Part
 from spidertensor.spider.posterior import State
 from spidertensor.spider.site_plan import MOST_BYTES, NEVER, planned
-from spidertensor.spider.visitor import Model, Visitor
+from spidertensor.spider.visitor import MemberModel, Visitor
 
 BLOCK_PARTS = 32  # visited between two looks at the clock
 BLOCK_ENTRIES = 2**16  # of these parts at most, or one part
@@ -32,7 +32,7 @@ class Passes:
     """
 
     def __init__(
-        self, models: Sequence[Model], history: History, seed: int, folder: str | None = None
+        self, models: Sequence[MemberModel], history: History, seed: int, folder: str | None = None
     ) -> None:
         self._models, self._history, self._seed = models, history, seed
         often = [model for model in models if not model.once]

@@ -26,7 +26,7 @@ NODE_NOISE_VAR = 0.1  # prior variance of log_noise with up to NODE_NOISE_MODES 
 NODE_NOISE_MODES = 3
 LEVEL_NOISE_VAR = 0.1  # prior variance of the part of the log noise that depends on the predicted mean
 LEVEL_KNOTS = 9
-SQUARES_AT_FIRST = (100.0, 1.0)  # entries, and their mean square, that `Stream.squares` starts with
+SQUARES_AT_FIRST = (100.0, 1.0)  # entries, and their mean square, that `StreamState.squares` starts with
 GAP_ROWS = 16  # rows to restart that are at most this far apart share a generator; those between are dropped
 ATTRIBUTE_STREAMS = 2**32  # random streams of attribute tables begin here, behind those of modes and layers
 GROWTH = 1.5  # factor by which a mode's arrays grow: amortised O(1) copies per node
@@ -71,7 +71,7 @@ class Counts(NamedTuple):
     log_evidence: NDArray[np.float64]  # sum over all entries
 
 
-class Stream(NamedTuple):
+class StreamState(NamedTuple):
     """Statistics of the values. The model works in its own units, (value - shift) / scale.
 
     For counts `mean` and `var` are those of the level of f, a Gaussian that all entries share; the other
@@ -95,7 +95,7 @@ class State(NamedTuple):
     posterior: Posterior
     sites: tuple[Site, ...]
     counts: Counts
-    stream: Stream
+    stream: StreamState
     seed: NDArray[np.int64]
 
 
@@ -172,7 +172,7 @@ def init(
             clipped=np.zeros((), np.int64),
             log_evidence=np.zeros(()),
         ),
-        Stream(
+        StreamState(
             shift=np.zeros(()),
             scale=np.ones(()),
             entries=np.zeros(()),

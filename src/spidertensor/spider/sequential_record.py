@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spidertensor.method import Bags
 from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Counts, Gamma, Prior, State, Stream
+from spidertensor.spider.posterior import Counts, Gamma, Prior, State, StreamState
 from spidertensor.spider.sequential_memory import BagPlaces, Places, Settings, intrinsic, places, sizes
 
 _NUMBERS = {int: np.int64, float: np.float64, bool: np.bool_}
@@ -29,7 +29,7 @@ _PARTS: dict[str, Any] = {
     "bags": BagPlaces,
     "noise": Gamma,
     "counts": Counts,
-    "stream": Stream,
+    "stream": StreamState,
 }
 _KINDS = {
     (part, field): kind for part, fields in _PARTS.items() for field, kind in get_type_hints(fields).items()

@@ -19,7 +19,7 @@ NEVER = np.iinfo(np.int64).max
 ELEMENT_BYTES = 4  # two numbers of 16 bits
 
 
-class Plan(NamedTuple):
+class SitePlan(NamedTuple):
     """part_entries: how many entries a part has
     n_parts:      how many there are
     often:        nodes with at least so many entries store no sites
@@ -47,7 +47,7 @@ def planned(
     weights: int,
     n_entries: int,
     part_entries: int,
-) -> Plan:
+) -> SitePlan:
     """The smallest parts whose sites are not too large.
 
     counts:       per table, how often each row comes
@@ -65,10 +65,10 @@ def planned(
     return next(fitting, _plan(counts, n_entries, sizes[0], OFTEN[-1]))
 
 
-def _plan(counts: Sequence[NDArray[np.int64]], n_entries: int, part_entries: int, often: int) -> Plan:
+def _plan(counts: Sequence[NDArray[np.int64]], n_entries: int, part_entries: int, often: int) -> SitePlan:
     n_parts = -(-n_entries // part_entries)
     rows = tuple(_expected_rows(times[times < often], n_parts) for times in counts)
-    return Plan(part_entries, n_parts, often, rows)
+    return SitePlan(part_entries, n_parts, often, rows)
 
 
 def _expected_rows(times: NDArray[np.int64], n_parts: int) -> float:

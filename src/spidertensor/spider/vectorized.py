@@ -24,12 +24,12 @@ from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Prior, State, Stream
+from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Prior, State, StreamState
 from spidertensor.spider.robust import LARGEST_LEVEL_NOISE, check_robust, log_noise_widening, widening
 from spidertensor.spider.vectorized_networks import Normal, check_function, flat
 from spidertensor.spider.vectorized_noise import Numbers, Pair, Settings, hats
-from spidertensor.spider.vectorized_table import Table, factors_of, gathered, n_elements, slots_of
-from spidertensor.spider.vectorized_updates import Carry, Learned, Sites, evaluate, learn
+from spidertensor.spider.vectorized_table import CallNodes, factors_of, gathered, n_elements, slots_of
+from spidertensor.spider.vectorized_updates import Carry, LearnedBatch, Sites, evaluate, learn
 
 BATCHES_AT_ONCE = (64, 8, 1)  # batches in one compiled call: the largest number that fits
 LARGEST_BATCH = 2**14  # entries, or attributes of a table in them: the n x n matrix takes 1 GiB
@@ -75,7 +75,7 @@ def _learn_all(
         y = (batch.value - stream.shift) / stream.scale
         value = y.astype(carry.weights.mean.dtype)
     given = Numbers(*(np.asarray(number, value.dtype) for number in numbers))
-    results: list[tuple[Learned, NDArray[np.bool_], NDArray[np.floating]]] = []
+    results: list[tuple[LearnedBatch, NDArray[np.bool_], NDArray[np.floating]]] = []
     first, stop = cuts.start[done], len(cuts.start)
     while done < stop:
         length = next(length for length in BATCHES_AT_ONCE if length <= stop - done)
@@ -104,7 +104,7 @@ def _learn_all(
     return done, _report(settings, state, results, n_elements(settings.network, batch)[first:])
 
 
-def _note(clip: float, stream: Stream, learned: Learned, y, due) -> int | None:
+def _note(clip: float, stream: StreamState, learned: LearnedBatch, y, due) -> int | None:
     """Section 11, on the host: update the windows with these batches, whose values are y. Returns the number
     of the first batch after which a window is to be watched or decided on, if any."""
     reported, good, var = (np.asarray(part) for part in (learned.reported, learned.good, learned.values_var))
@@ -171,7 +171,7 @@ def _vectors(layers: Sequence[tuple[NDArray[np.floating], ...]]) -> Iterator[jax
     return (jnp.asarray(flat(arrays, np)) for arrays in zip(*layers, strict=True))
 
 
-def _carry(state: State, table: Table) -> Carry:
+def _carry(state: State, table: CallNodes) -> Carry:
     """The state on the device."""
     sums = np.concatenate([np.ravel(part) for part in _sums(state)])
     high = sums.astype(table.factors.mean.dtype)
@@ -198,7 +198,7 @@ def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
     )
 
 
-def _put_back(state: State, table: Table, carry: Carry) -> None:
+def _put_back(state: State, table: CallNodes, carry: Carry) -> None:
     carry = jax.tree.map(np.asarray, carry)
     learned = table._replace(factors=carry.factors, log_noise=carry.log_noise)
     for mode, here, rows, place in learned.places(state):

@@ -17,7 +17,7 @@ from spidertensor.spider.vectorized_nodes import Entries, Slots
 FEWEST_ROWS = 256  # of a table of nodes: otherwise a young stream would recompile at every doubling
 
 
-class Table(NamedTuple):
+class CallNodes(NamedTuple):
     """The nodes of a call: their rows in each table of the state, the entries' rows here, and their data."""
 
     rows: list[NDArray[np.integer]]
@@ -46,7 +46,7 @@ class Table(NamedTuple):
         return Entries(ids, value[at], bags)
 
 
-def gathered(state: State, network: Network, batch: Batch, places: int, slots: Sequence[int]) -> Table:
+def gathered(state: State, network: Network, batch: Batch, places: int, slots: Sequence[int]) -> CallNodes:
     """The table of the entries' nodes. Its size depends on the number of places for entries and on the number
     of nodes: it seldom changes.
 
@@ -76,7 +76,7 @@ def gathered(state: State, network: Network, batch: Batch, places: int, slots: S
     shape = size, max(factor.mean.shape[1] for factor in factors)
     log_noise = Gaussian(np.zeros(size, dtype), np.ones(size, dtype)) if state.posterior.log_noise else None
     blank = Gaussian(np.zeros(shape, dtype), np.ones(shape, dtype))
-    table = Table(rows, ids, tuple(bags), blank, log_noise)
+    table = CallNodes(rows, ids, tuple(bags), blank, log_noise)
     for part, here, rows_of, place in table.places(state):
         here.mean[place], here.var[place] = part.mean[rows_of], part.var[rows_of]
     return table

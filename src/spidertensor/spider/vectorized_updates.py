@@ -76,7 +76,7 @@ class Carry(NamedTuple):
     sums: Pair  # (25,): NOISE, VALUES, SQUARES, LEVEL
 
 
-class Learned(NamedTuple):
+class LearnedBatch(NamedTuple):
     """Results of a batch besides the state."""
 
     reported: jax.Array  # (4, places) mean, var, noise, log evidence; (5, places) with clipped values, if any
@@ -90,7 +90,7 @@ class Learned(NamedTuple):
 
 def _joint(
     settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, watching
-) -> tuple[Carry, Learned]:
+) -> tuple[Carry, LearnedBatch]:
     """Learn all entries at once, linearised at the posterior before the batch. With curvature it has one."""
     evidence, (ids, value, _) = settings.likelihood.jax_evidence, entries
     there = jnp.arange(len(value)) < taken
@@ -161,7 +161,7 @@ def _joint(
     reported = [mean, var, jnp.broadcast_to(reported_noise, mean.shape), log_z, y]
     reported = reported[: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)
-    return carry, Learned(jnp.stack(reported), good, rejected, sums.high[VALUES][2])
+    return carry, LearnedBatch(jnp.stack(reported), good, rejected, sums.high[VALUES][2])
 
 
 class _Solved(NamedTuple):
@@ -253,14 +253,14 @@ def _bent(
 @jax.default_matmul_precision("highest")  # a GPU's default of 10 bits is too little for 1 - shrink
 def learn(
     settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, due, watching
-) -> tuple[Carry, Learned]:
+) -> tuple[Carry, LearnedBatch]:
     """Learn batches in order. While `watching`, entries are only predicted.
 
     entries: (batches, places, ...)
     taken, due (batches,): how many places hold entries, and whether to refine the prior after the batch
     """
 
-    def batch(carry: Carry, of: tuple[Entries, jax.Array, jax.Array]) -> tuple[Carry, Learned]:
+    def batch(carry: Carry, of: tuple[Entries, jax.Array, jax.Array]) -> tuple[Carry, LearnedBatch]:
         entries, taken, due = of
         carry, out = _joint(settings, numbers, carry, entries, taken, watching)
         # Always computed, then selected: a branch would make a GPU wait for the host at every batch.

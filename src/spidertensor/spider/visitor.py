@@ -18,14 +18,14 @@ from spidertensor.spider import posterior
 from spidertensor.spider.network import Network
 from spidertensor.spider.parts import History, Part
 from spidertensor.spider.posterior import Prior, State
-from spidertensor.spider.site_plan import Plan
+from spidertensor.spider.site_plan import SitePlan
 from spidertensor.spider.site_store import SiteStore
 from spidertensor.spider.sites import give_back, keep, take_back
 
 LARGE_TABLE = 2**21  # touched elements of a part, from which on cavities are kept in half the memory
 
 
-class Model(NamedTuple):
+class MemberModel(NamedTuple):
     """One member of a committee.
 
     once:      it takes part in the first pass only, as one with a memory must
@@ -80,7 +80,7 @@ class Visitor:
     folder: where a file of sites may lie, if they are too large for memory
     """
 
-    def __init__(self, model: Model, history: History, plan: Plan, folder: str | None) -> None:
+    def __init__(self, model: MemberModel, history: History, plan: SitePlan, folder: str | None) -> None:
         network = self._network = model.network
         self._prior, self._method, self._history, self._plan = model.prior, model.method, history, plan
         tables = range(len(network.table_modes))
