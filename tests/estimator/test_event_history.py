@@ -36,7 +36,7 @@ LATER = LATER[LATER.song.isin(SONGS)]
 
 
 def mean_rank(model: SpiderClassifier) -> float:
-    """Of later events among all songs."""
+    """Where later events rank among all songs, on average."""
     users = sorted(LATER.user.unique())
     every = pd.DataFrame({"user": np.repeat(users, len(SONGS)), "song": SONGS * len(users)})
     score = model.predict_proba(every)[:, 1].reshape(len(users), -1)
@@ -97,7 +97,7 @@ def test_the_seed_decides_everything(fitted, monkeypatch):
 
 
 def test_a_stream_goes_on_where_a_history_ends(tmp_path):
-    """Of a saved model and of the one that was saved, the same to the bit."""
+    """A loaded model and the one that was saved stay the same, to the bit."""
     model = SpiderClassifier(**FEW, passes=3).fit(X)
     model.save(tmp_path / "model")
     loaded = SpiderClassifier.load(tmp_path / "model")

@@ -294,7 +294,7 @@ def test_the_order_of_the_rows_is_no_matter_if_they_have_a_time(modes, passes):
 
 
 def test_late_rows_are_all_named_before_anything_is_kept():
-    """Of a history that comes in chunks, which cannot be sorted before recent nodes are read off."""
+    """A history that comes in chunks cannot be sorted before recent nodes are read off."""
     when = np.arange(N)
     when[[700, 1100]] = 3
     modes = {"user": [Recent("movie", 5)], "movie": []}

@@ -101,7 +101,7 @@ def test_in_a_file_or_in_parts_as_in_memory(monkeypatch, tmp_path):
 
 
 def test_nodes_lose_the_values_that_are_left_out(tmp_path):
-    """Of their own, and of a cross; what stays is found under its old name."""
+    """Values of a node and of a cross; what stays is found under its old name."""
     columns, y = table()
     columns["city"] = [f"c{each % 13}" for each in columns["user"]]
     cells = columns["city"]

@@ -102,7 +102,7 @@ class EventHistory(History):
 
 
 def _sum(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of two arrays, the shorter one filled up with zeros."""
+    """The sum of two arrays, the shorter one filled up with zeros."""
     total = np.zeros(max(len(one), len(other)))
     total[: len(one)] += one
     total[: len(other)] += other

@@ -36,7 +36,7 @@ class SitePlan(NamedTuple):
         return self.often == OFTEN[-1]
 
     def n_bytes(self, row_elements: Sequence[int], weights: int) -> int:
-        """Of the sites, if a row of each table has so many elements, and the network so many weights."""
+        """How large the sites are, if rows of the tables and the network have these numbers of elements."""
         elements = sum(n * each for n, each in zip(self.rows, row_elements, strict=True))
         return round(ELEMENT_BYTES * (elements + self.n_parts * weights))
 
