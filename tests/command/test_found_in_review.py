@@ -31,7 +31,13 @@ def test_a_server_knows_its_keys_and_its_journal_after_spider_fit(
         server.http.post("/v1/checkpoint")
         server.learn(rows(5, seed=1), Idempotency_Key="two")
         server.stop(9)  # the second is in the journal alone
-    assert spider("fit", "more.csv", "--model", "m.spider", "--add", "--value", "rating")[0] == 0
+    add = ("fit", "more.csv", "--model", "m.spider", "--add", "--value", "rating")
+    code, _, error = spider(*add)
+    assert code == 2
+    assert "start and stop spider serve" in error
+    with serving(tmp_path, "--model", "m.spider") as server:
+        server.stop()
+    assert spider(*add)[0] == 0
     with serving(tmp_path, "--model", "m.spider") as server:
         assert server.get("/v1/model")["entries"] == 40 + 60 + 5
         assert server.learn(rows(40), Idempotency_Key="one")["repeated"]
@@ -54,17 +60,18 @@ def test_a_follower_goes_on_when_the_model_becomes_one_that_is_not_served(tmp_pa
 
 def test_answers_are_not_deleted_because_they_cannot_be_opened_now(tmp_path):
     path = tmp_path / "m.answers"
-    answers = Answers(path, "id")
-    answers.add("key", Answer(b"digest", b"body"))
+    answer = Answer(1, b"digest", b"body")
+    answers = Answers(path, "id", 1)
+    answers.add("key", answer)
     answers.write()
     answers._file.close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("pragma locking_mode = exclusive")
     other.execute("begin exclusive")
     with pytest.raises(sqlite3.OperationalError):
-        Answers(path, "id")
+        Answers(path, "id", 1).open()
     other.close()
-    assert Answers(path, "id").find("key") == Answer(b"digest", b"body")
+    assert Answers(path, "id", 1).find("key") == answer
 
 
 def test_a_few_new_integers_are_not_taken_for_another_order_of_the_columns():
