@@ -7,8 +7,8 @@ ifneq ($(wildcard ../shared/data),)
 export SPIDER_DATA ?= $(abspath ../shared/data)
 endif
 
-# Three test processes for two cores: those that test brokers and the service mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+# Four test processes for two cores: those that test brokers, the service and Ray mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 .PHONY: demo quick test lint bench docs clean
 
