@@ -171,3 +171,26 @@ def test_what_is_refused_at_the_start(spider, fails, folder, broker, topic):
     Path("m.rejects.jsonl").write_text("my notes\n")
     assert "not a file of rejected rows" in fails(*serve, "--from", url)
     assert spidertensor.load("m.spider").position_["row"] == 30
+
+
+@pytest.mark.parametrize("kind", ["fields", "json"])
+def test_labels_in_a_stream(tmp_path, broker, topic, kind):
+    """The journal holds 0 and 1, which must not be taken for labels when it is read again."""
+    rows = [{"user": k % 5, "app": f"a{k % 3}", "side": "sell" if k % 2 else "buy"} for k in range(60)]
+    bad = {"user": 1, "app": "a1", "side": "1"}
+    sent = [*rows[:50], bad, *rows[50:]]
+    broker.put(topic, [json.dumps(row).encode() for row in sent] if kind == "json" else sent)
+    options = (
+        "--model", "m.spider", "--modes", "user,app", "--value", "side", "--binary", "--labels", "buy,sell",
+        "--committee", "1", "--from", broker.url(topic), "--format", kind, "--checkpoint-every", "never",
+    )  # fmt: skip
+    asked = [{"user": user, "app": "a1"} for user in range(5)]
+    with serving(tmp_path, *options) as server:
+        until(server, entries=60)
+        before = server.predict(asked)
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, *options) as server:
+        assert until(server, entries=60)["labels"] == ["buy", "sell"]
+        assert server.predict(asked) == before
+    [(row, reason)] = rejected(tmp_path / "m.rejects.jsonl")
+    assert (row, reason) == (51, "side '1' is not 'buy' or 'sell'")

@@ -52,10 +52,11 @@ def test_a_follower_goes_on_when_the_model_becomes_one_that_is_not_served(tmp_pa
     SpiderClassifier(**SMALL).fit(X, [n % 2 for n in range(20)]).save(path, {"value": "v"})
     following = Following(path)
     before = following.learner.estimator
-    SpiderClassifier(**SMALL).fit(X, ["no", "yes"] * 10).save(path, {"value": "v"})
+    bins = {"value": "v", "bins": [{"rule": "width:1"}, None]}
+    SpiderClassifier(**SMALL).fit(X, [n % 2 for n in range(20)]).save(path, bins)
     following.tick()
     assert following.learner.estimator is before
-    assert "has labels other than 0 and 1" in following.trouble["checkpoint"]
+    assert "has binned modes" in following.trouble["checkpoint"]
 
 
 def test_answers_are_not_deleted_because_they_cannot_be_opened_now(tmp_path):

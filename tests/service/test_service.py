@@ -472,8 +472,12 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
     half = SpiderRegressor(committee=1).partial_fit(Columns([[1, 1], [2, 2]], ("a\ud83d", "b")), [1.0, 2.0])
     half.save(tmp_path / "half.spider", {"value": "v"})
     cases = [
-        (("--model", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
-        (("--follow", "labelled.spider"), "has labels other than 0 and 1, which cannot be served"),
+        (("--model", "m.spider", *RATINGS, "--labels", "no,yes"), "--labels is for --binary"),
+        (
+            ("--model", "labelled.spider", "--binary", "--labels", "yes,no"),
+            "has labels 'no,yes', the command says 'yes,no'",
+        ),
+        (("--follow", "labelled.spider", "--binary", "--labels", "no,yes"), "--follow takes modes, value"),
         (("--model", "binned.spider"), "has binned modes, which cannot be served"),
         (("--follow", "binned.spider"), "has binned modes, which cannot be served"),
         (("--model", "m.spider"), "a new one needs --modes and --value"),

@@ -270,10 +270,11 @@ def evaluate(
         loaded, about = own_file()
     else:
         written = {"format": format, "columns": columns, "delimiter": delimiter, "encoding": encoding}
-        if schema is None or catalogue.described is None:
+        described = None if schema is None else catalogue.described
+        if described is None:
             _check_no_columns(data, modes=modes)
         _check_no_columns(data, attributes=attributes, value=value, time=time, decimal=decimal, **written)
-        loaded = catalogue.load(data) if schema is None else catalogue.described(data, schema)
+        loaded = catalogue.load(data) if schema is None or described is None else described(data, schema)
         if loaded.schema is not None:
             about = {"attributes": FittedColumns(loaded.schema).kinds}
     tested = plan.test if plan.protocol == Protocol.HELD_OUT and loaded.tests else None

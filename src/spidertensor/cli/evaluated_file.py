@@ -42,7 +42,7 @@ def load(
     from spidertensor.estimator import SpiderRegressor
     from spidertensor.estimator.columns import FittedColumns
     from spidertensor.evaluation.own_file import load_file
-    from spidertensor.learner.labels import label_text
+    from spidertensor.learner.labels import label_texts
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
 
@@ -61,7 +61,7 @@ def load(
         raise CommandError("ranking needs two modes: one that has events, and one to rank")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
     likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
-    labels = None if classes is None else (label_text(classes[0]), label_text(classes[1]))
+    labels = label_texts(classes)
 
     def reject(chunk: Chunk, bad: list[BadRow]) -> None:
         rejected.take(bad, remedy=remedy_of_chunk(chunk, bad, names, value, binary=binary, labels=labels))

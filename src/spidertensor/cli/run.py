@@ -101,7 +101,7 @@ class Run:
             "all_text": texts and [texts[mode] for mode in learner.with_ids],
             "missing": self.missing, "bins": [learner.bins[mode] for mode in learner.with_ids],
             "attributes": learner.attributes,
-            "labels": classes and (labels.label_text(classes[0]), labels.label_text(classes[1])),
+            "labels": labels.label_texts(classes),
         }  # fmt: skip
 
     def looking_ahead(self) -> Iterator[Chunk]:
@@ -232,7 +232,7 @@ class Run:
     def _reject(self, chunk: Chunk, rejected: BadRows) -> None:
         estimator, classes = self.learner.estimator, self.learner.classes
         binary = estimator.likelihood_.binary and not estimator.learns_events
-        texts = classes and (labels.label_text(classes[0]), labels.label_text(classes[1]))
+        texts = labels.label_texts(classes)
         ids, value = self.learner.id_columns, self.learner.value
         found = remedy_of_chunk(chunk, chunk.bad, ids, value, binary=binary, labels=texts)
         rejected.take(chunk.bad, chunk.place, found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, event_options, files, options, output, streams
+from spidertensor.cli import bad_rows, event_options, files, model_options, options, output, streams
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 
@@ -81,6 +81,7 @@ def serve(
     kind: options.Kinds = None,
     attributes: options.AttributeFiles = None,
     binary: Binary = False,
+    labels: model_options.Labels = None,
     events: event_options.Events = False,
     over: event_options.Over = None,
     negatives: event_options.Negatives = None,
@@ -155,6 +156,8 @@ def serve(
         raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
     if counts:
         given["likelihood"] = "count"
+    if labels is not None and not binary:
+        raise CommandError("--labels is for --binary")
     try:
         from spidertensor.service.app import Limits
         from spidertensor.service.forecasts import Keeping
@@ -172,7 +175,7 @@ def serve(
             raise CommandError("--attributes is for --model")
         _demo(settings, given)
     elif follow is not None:
-        if modes or value or binary or given or attributes:
+        if modes or value or binary or labels or given or attributes:
             raise CommandError("--follow takes modes, value, attributes and settings from the model")
         from spidertensor.service.following import Following
 
@@ -182,7 +185,7 @@ def serve(
         files.check_apart({"--model": model, "--rejects": rejects})
         files.check_writable(model)
         with files.locked(model):
-            served = _opened(model, names, value, binary, schema, given, rejects)
+            served = _opened(model, names, value, binary, labels, schema, given, rejects)
             served.forecasts.keeping = Keeping(max_forecasts, options.seconds(max_remember))
             try:
                 _describe(served, attributes)
@@ -236,21 +239,25 @@ def _opened(
     modes: list[str] | None,
     value: str | None,
     binary: bool,
+    labels: str | None,
     schema: Schema | None,
     given: dict[str, Any],
     rejects: Path,
 ) -> JournaledLearner:
+    from spidertensor.cli import text_labels
     from spidertensor.cli.same_settings import check_no_new_columns, check_same
+    from spidertensor.estimator.labels import are_zero_one
     from spidertensor.service.from_stream import Rejects
     from spidertensor.service.opening import NewModel, opened
 
-    events = "negatives_over" in given
+    events, classes = "negatives_over" in given, text_labels.parsed(labels)
     if modes is not None:
         given = event_options.with_mode_numbers(given, modes)
     kind = "SpiderClassifier" if binary or events else "SpiderRegressor"
     new = None
     if modes is not None and (value is not None or events):
-        new = NewModel(kind, modes, value, given, None if schema is None else schema.to_json())
+        own = None if classes is None or are_zero_one(classes) else list(classes)
+        new = NewModel(kind, modes, value, given, None if schema is None else schema.to_json(), own)
     if new is None and not path.exists() and not path.with_name(f"{path.name}.journal").exists():
         raise CommandError(f"{path}: no such model; a new one needs --modes and --value, or --events")
     columns = () if schema is None else schema.inputs
@@ -262,7 +269,9 @@ def _opened(
     try:
         if modes is None:
             given = event_options.with_mode_numbers(given, served.learner.modes)
-        check_same(served.learner, modes, value, binary=binary, paper=False, schema=schema, **given)
+        check_same(
+            served.learner, modes, value, binary=binary, paper=False, classes=classes, schema=schema, **given
+        )
         check_no_new_columns(served.learner, schema)
     except CommandError:
         served.close()
@@ -321,6 +330,7 @@ def _consumed(
     """Open the stream at the model's position. letters: the stream for bad messages"""
     from spidertensor import sources
     from spidertensor.learner import position
+    from spidertensor.learner.labels import label_texts
     from spidertensor.learner.opening import standing
     from spidertensor.service.consumer import ConsumedStream
     from spidertensor.service.from_stream import DeadLetters
@@ -343,6 +353,7 @@ def _consumed(
         del about["bad"]  # the model continues its own count
     how = {
         "likelihood": learner.estimator.likelihood_, "position": start["stream"],
+        "labels": label_texts(learner.classes),
         "all_text": found.all_text and [found.all_text[mode] for mode in learner.with_ids],
         "attributes": learner.attributes,
     }  # fmt: skip

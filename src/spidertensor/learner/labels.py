@@ -21,5 +21,10 @@ def label_text(label: Label) -> str:
     return str(label).lower() if isinstance(label, bool) else str(label)
 
 
+def label_texts(classes: Classes | None) -> tuple[str, str] | None:
+    """How the labels are written in a source; None if they are 0 and 1, which are numbers."""
+    return None if classes is None else (label_text(classes[0]), label_text(classes[1]))
+
+
 def joined_labels(classes: Classes | None) -> str:
     return ",".join(map(label_text, classes or ZERO_ONE))

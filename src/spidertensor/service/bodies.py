@@ -21,7 +21,7 @@ from spidertensor.service.arrow_stream import read_arrow
 from spidertensor.service.cells import cells_of
 from spidertensor.service.errors import MAX_VALUE_CHARS, ServiceError
 from spidertensor.service.exact_json import exact, lossy
-from spidertensor.sources.columns import Wrong, is_text, to_ids, to_numbers
+from spidertensor.sources.columns import Wrong, is_text, to_ids, to_labels, to_numbers
 from spidertensor.spider.likelihoods import Likelihood
 
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -37,6 +37,7 @@ class BodyFields(NamedTuple):
     value:      None for predictions, which need none, and for events, which are all 1
     attributes: columns that a body may have
     forecasts:  rows may have ids of forecasts, in the column FORECAST
+    labels:     the texts for the values 0 and 1, if the values are labels
     """
 
     modes: Sequence[str]
@@ -46,6 +47,7 @@ class BodyFields(NamedTuple):
     events: bool = False
     attributes: Sequence[str] = ()
     forecasts: bool = False
+    labels: tuple[str, str] | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -98,7 +100,10 @@ def entries(body: bytes, media_type: str, wanted: BodyFields) -> Entries:
         wrong = _faults(of_ids, "id", name, column, rows) | wrong
     values = np.ones(len(rows) if wanted.events else 0)
     if wanted.value is not None:
-        values, of_values = _numbers(raw[-1], wanted.likelihood)
+        if wanted.labels is None:
+            values, of_values = _numbers(raw[-1], wanted.likelihood)
+        else:
+            values, of_values = to_labels(raw[-1], wanted.labels)
         wrong = _faults(of_values, "value", wanted.value, raw[-1], rows) | wrong
     given = {}
     for name, column in others.items():

@@ -194,6 +194,7 @@ def unpacked(body: bytes, wanted: BodyFields) -> tuple[Entries, JournaledMessage
     about, rows = _about(body)
     bad = [(BadRow(row, reason, raw), where) for row, reason, raw, where in about["bad"]]
     texts = about.get("texts", False)
+    wanted = wanted._replace(labels=None)  # these values are numbers already
     return entries(rows, JSON, wanted), JournaledMessages(about["place"], about["rows"], bad, texts)
 
 

@@ -32,6 +32,7 @@ class NewModel(NamedTuple):
     value: str | None  # None for events
     settings: dict[str, Any]
     schema: list[dict[str, Any]] | None = None  # Schema.to_json, if it has attributes
+    labels: list[bool | int | str] | None = None  # the positive one last, if they are not 0 and 1
 
     def made(self, path: Path) -> Learner:
         settings: dict[str, Any] = {
@@ -39,7 +40,9 @@ class NewModel(NamedTuple):
         }
         if self.schema is not None:
             settings["modes"] = Schema.from_json(self.schema)
-        learner = Learner(KINDS[self.kind](**settings), path, self.modes, self.value, memory=MEMORY_ENTRIES)
+        classes = None if self.labels is None else (self.labels[0], self.labels[1])
+        estimator = KINDS[self.kind](**settings)
+        learner = Learner(estimator, path, self.modes, self.value, classes=classes, memory=MEMORY_ENTRIES)
         _check_names(learner)
         return learner
 
@@ -90,12 +93,9 @@ def served_learner(estimator: Estimator, path: Path, value: str | None = None) -
         remedy = "fit a model with bin names as ids, and bin the numbers before sending them"
         raise LearnerError(f"{path}: has binned modes, which cannot be served", kind="bins", remedy=remedy)
     learner = reopened(estimator, path, value, memory=MEMORY_ENTRIES)
-    if learner.classes not in (None, ZERO_ONE):
-        remedy = "fit a model with the labels 0 and 1"
-        reason = f"{path}: has labels other than 0 and 1, which cannot be served"
-        raise LearnerError(reason, kind="own labels", remedy=remedy)
     _check_names(learner)
-    learner.classes = None  # False and True are the numbers 0 and 1
+    if learner.classes == ZERO_ONE:  # False and True are the numbers 0 and 1
+        learner.classes = None
     return learner
 
 

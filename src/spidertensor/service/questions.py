@@ -88,7 +88,8 @@ def _predicted(
     names = None if estimator._schema is None else tuple(learner.id_columns)
     ids, likelihood = Columns(found.columns, names, found.given), estimator.likelihood_
     with warned() as warnings:
-        forecast, of_floors = (None, None) if remember is None else learner.forecast(ids)
+        remembered = None if remember is None else learner.forecast(ids)
+        forecast = None if remembered is None else remembered[0]
         if forecast is not None:
             columns = {likelihood.mean_name: forecast.mean}
             columns |= {"std": forecast.std} if likelihood.intervals else {}
@@ -101,7 +102,7 @@ def _predicted(
             asked = ids if forecast is None else forecast
             columns["low"], columns["high"] = estimator.predict_interval(asked, *interval)
         # last, so that nothing is kept if an error is raised
-        tokens = {} if remember is None or forecast is None else {"forecast": remember(forecast, of_floors)}
+        tokens = {} if remember is None or remembered is None else {"forecast": remember(*remembered)}
     of_ids = estimator.seen(ids)[:, learner.with_ids].tolist()
     seen = [dict(zip(learner.id_columns, each, strict=True)) for each in of_ids]
     lists = {name: column.tolist() for name, column in columns.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from spidertensor.learner.labels import label_texts
 from spidertensor.learner.learner import Learner
 from spidertensor.service.bodies import BodyFields
 from spidertensor.service.forecasts import Forecasts
@@ -73,4 +74,5 @@ def wanted_to_learn(learner: Learner, max_rows: int = UNLIMITED) -> BodyFields:
         estimator.learns_events,
         learner.attributes,
         forecasts=True,
+        labels=label_texts(learner.classes),
     )

@@ -193,6 +193,7 @@ def described(served: Served) -> dict[str, Any]:
     kinds = [estimator.id_kinds_[mode] if fitted else () for mode in served.learner.with_ids]
     snapshot["id_kinds"] = dict(zip(snapshot["modes"], kinds, strict=True))
     snapshot["attributes"] = served.learner.kinds
+    snapshot["labels"] = served.learner.classes
     snapshot["log_evidence"] = estimator.log_evidence_ if fitted else None
     snapshot["settings"] = estimator.settings_ if fitted else None
     snapshot["position"] = served.learned

@@ -41,7 +41,10 @@ _FILES = (movielens, acc_dblp, anime)
 INFOS = {info.name: info for file in _FILES for info in file.INFOS} | demo.INFOS
 NAMES = tuple(INFOS)
 _OF_MOVIELENS = {"user": ("age", "gender", "occupation"), "movie": ("year", "title", "genres")}
-ATTRIBUTES = dict.fromkeys(("movielens-100k", "movielens-1m"), _OF_MOVIELENS)  # what `attributes` knows
+# What `attributes` knows, by mode
+ATTRIBUTES: dict[str, dict[str, tuple[str, ...]]] = dict.fromkeys(
+    ("movielens-100k", "movielens-1m"), _OF_MOVIELENS
+)
 
 
 def describe(name: str) -> Info:
