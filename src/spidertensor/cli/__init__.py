@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # One file each, in the order of `spider --help`.
 COMMANDS = (
     "fit", "predict", "recommend", "similar", "explain", "rollback", "info", "serve", "forget", "evaluate",
-    "sample", "demo", "warmup", "docs",
+    "tune", "sample", "demo", "warmup", "docs",
 )  # fmt: skip
 
 app = program.empty_app("spider")
