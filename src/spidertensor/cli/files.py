@@ -100,12 +100,13 @@ def locked(path: Path) -> Iterator[None]:
 def check_no_journal(model: Path) -> None:
     """Raise an error if a killed server has left entries for this model, or ids to forget, in its journal."""
     journal = model.with_name(f"{model.name}.journal")
-    if not journal.exists():
+    is_acknowledged = journal.with_name(f"{journal.name}-end").exists()  # although damage may hide it
+    if not (journal.exists() or is_acknowledged):
         return
     held = "entries"
     try:
         with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            if not file.execute("select 1 from requests limit 1").fetchone():
+            if not (file.execute("select 1 from requests limit 1").fetchone() or is_acknowledged):
                 return
     except (sqlite3.Error, ValueError):
         held = "something"

@@ -71,6 +71,12 @@ From = Annotated[
 Format = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="Message format of --from: json, csv, tsv or fields.")
 ]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss", help="Start although requests are missing in a damaged journal, without these."
+    ),
+]
 Demo = Annotated[bool, typer.Option("--demo", help="Serve a demo that learns a year of flights.")]
 
 
@@ -110,6 +116,7 @@ def serve(
     max_queue: MaxQueue = 1000,
     max_forecasts: MaxForecasts = 1_000_000,
     max_remember: MaxRemember = "168h",
+    accept_loss: AcceptLoss = False,
 ) -> None:
     """Serve a model that learns and answers over HTTP.
 
@@ -185,7 +192,9 @@ def serve(
         files.check_apart({"--model": model, "--rejects": rejects})
         files.check_writable(model)
         with files.locked(model):
-            served = _opened(model, names, value, binary, labels, schema, given, rejects)
+            served = _opened(
+                model, names, value, binary, labels, schema, given, rejects, accept_loss=accept_loss
+            )
             served.forecasts.keeping = Keeping(max_forecasts, options.seconds(max_remember))
             try:
                 _describe(served, attributes)
@@ -243,6 +252,8 @@ def _opened(
     schema: Schema | None,
     given: dict[str, Any],
     rejects: Path,
+    *,
+    accept_loss: bool,
 ) -> JournaledLearner:
     from spidertensor.cli import text_labels
     from spidertensor.cli.same_settings import check_no_new_columns, check_same
@@ -263,7 +274,11 @@ def _opened(
     columns = () if schema is None else schema.inputs
     if modes is not None and (len({*modes, value}) != len(modes) + 1 or value in columns):
         raise CommandError("a column is named twice in --modes and --value")
-    served = opened(path, new, value)
+
+    def note(reason: str) -> None:
+        output.note(f"note: {reason}; its files are renamed to {path.name}.journal.lost")
+
+    served = opened(path, new, value, note if accept_loss else None)
     # Even without --from, because the journal may contain messages of a stream.
     served.rejects = Rejects(lambda stream, after: _rejects(rejects, stream, after))
     try:

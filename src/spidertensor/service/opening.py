@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from spidertensor.learner.learner import Learner
 from spidertensor.learner.opening import check_value, reopened
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.exact_json import sendable
-from spidertensor.service.journal import Journal, JournalError
+from spidertensor.service.journal import RESTORE, Journal, JournalError, acknowledged_end, set_aside
 from spidertensor.service.journaled import JournaledLearner
 
 MEMORY_ENTRIES = 5000  # how far back the scores of a server look
@@ -47,13 +48,20 @@ class NewModel(NamedTuple):
         return learner
 
 
-def opened(path: Path, new: NewModel | None, value: str | None = None) -> JournaledLearner:
+def opened(
+    path: Path,
+    new: NewModel | None,
+    value: str | None = None,
+    on_loss: Callable[[str], None] | None = None,
+) -> JournaledLearner:
     """Open the model in a file, or make a new one, with any journal left by a killed process.
 
-    value: the name of the value column, if the model file does not have it
+    value:   the name of the value column, if the model file does not have it
+    on_loss: called with what is wrong with the journal, to go on without the requests that are lost; without
+             it that is an error
     """
     place = path.with_name(f"{path.name}.journal")
-    left = Journal.opened(place) if place.exists() else None
+    left = Journal.opened(place, on_loss) if place.exists() else None
     span = left.span() if left else None
     if path.exists():
         learner = served_learner(load(path), path, value)
@@ -67,16 +75,27 @@ def opened(path: Path, new: NewModel | None, value: str | None = None) -> Journa
             seed = new.settings.get("random_state", secrets.randbits(31))
             new, identity = new._replace(settings=new.settings | {"random_state": seed}), None
         else:
+            if on_loss is None and (short := _missing(place, span, None, 0)):
+                raise _unusable(place, short)
             raise JournalError(f"{path}: no such model", kind="no model")
         learner, sequence = new.made(path), 0
-    if left is not None and span is None:
-        left.remove()
-        left = None
-    if left is not None and span is not None:
-        _check_fits(left, span, identity, sequence, path)
-        if span[1] > sequence:
-            return JournaledLearner(learner, left, sequence)
-        left.remove()  # killed after the model was saved, before its journal was removed
+    problem = "" if left is None or span is None else _misfit(left, span, identity, sequence, path)
+    short = "" if problem else _missing(place, span, identity, sequence)
+    if problem or short:
+        if on_loss is None:
+            if left is not None:
+                left.close_unchanged()
+            raise _unusable(place, problem or short)
+        on_loss(f"{place}: {problem or short}")
+        if left is not None and span is not None and short:
+            left.salvage()
+        else:
+            set_aside(place, left)
+            left = None
+    if left is not None and span is not None and span[1] > sequence:
+        return JournaledLearner(learner, left, sequence)
+    if left is not None:
+        left.remove()  # empty, or killed after the model was saved, before its journal was removed
     made_of = new or NewModel(type(learner.estimator).__name__, learner.modes, learner.value, {})
     about = made_of._asdict() | {"id": identity or secrets.token_hex(16)}
     named = identity is not None or not path.exists()
@@ -116,13 +135,27 @@ def _place(stored: Any) -> tuple[str | None, int]:
     return None, 0
 
 
-def _check_fits(journal: Journal, span: tuple[int, int], identity: Any, sequence: int, path: Path) -> None:
+def _unusable(place: Path, reason: str) -> JournalError:
+    return JournalError(f"{place}: {reason}", kind="journal", remedy=RESTORE)
+
+
+def _misfit(journal: Journal, span: tuple[int, int], identity: str | None, sequence: int, path: Path) -> str:
+    """Why the requests of a journal cannot follow those of the model file; empty if they can."""
     first, last = span
     if journal.about["id"] != identity:
-        problem = f"has {last - first + 1} requests that {path}, written by another process, does not have"
-    elif first > sequence + 1:
-        problem = f"starts after request {first - 1}, but {path} is at request {sequence}: an older file?"
-    else:
-        return
-    remedy = "restore the model that belongs to it, or move the journal away to continue without its requests"
-    raise JournalError(f"{journal.path}: {problem}", kind="journal", remedy=remedy)
+        return f"has {last - first + 1} requests that {path}, written by another process, does not have"
+    if first > sequence + 1:
+        return f"starts after request {first - 1}, but {path} is at request {sequence}: an older file?"
+    return ""
+
+
+def _missing(place: Path, span: tuple[int, int] | None, identity: str | None, sequence: int) -> str:
+    """What was acknowledged, and is neither in the journal nor in the model; empty if nothing."""
+    try:
+        end = acknowledged_end(place)
+    except JournalError as error:
+        return error.reason
+    if end is None or (end.journal == identity and end.sequence <= max(sequence, span[1] if span else 0)):
+        return ""
+    where = f"ends at request {span[1]}" if span else "has no requests" if place.exists() else "is gone"
+    return f"{where}, but all up to request {end.sequence} were acknowledged"
