@@ -139,3 +139,57 @@ def test_questions_about_unknown_ids_are_one_clear_error():
         model.similar("films", 1)
     with pytest.raises(EntryError):
         model.explain((1, 2, 3))
+
+
+def test_the_table_of_nodes_is_the_posterior_of_the_committee():
+    X, y = tastes(2000)
+    model = SpiderRegressor(**SIZES, scaling=(2.0, 3.0)).partial_fit(X, y)
+    table = model.nodes(1)
+    assert list(table) == ["id", "bias", "std", "known", "noise"]
+    assert list(table["id"]) == model.factors()[1].ids
+    weights = [each.weight for each in model.members_]
+    units = [3.0 * float(state.stream.scale) for state in model._fitted().state.members]
+    biases = [unit * model.factors(m)[1].mean[:, 0] for m, unit in enumerate(units)]
+    squares = [unit**2 * model.factors(m)[1].var[:, 0] + biases[m] ** 2 for m, unit in enumerate(units)]
+    mean = np.average(biases, axis=0, weights=weights)
+    assert table["bias"] == pytest.approx(mean, rel=1e-5)
+    assert table["std"] ** 2 == pytest.approx(
+        np.average(squares, axis=0, weights=weights) - mean**2, rel=1e-3
+    )
+    better = np.array([each % 2 for each in table["id"]], bool)
+    assert table["bias"][better].min() > table["bias"][~better].max()
+
+
+def test_a_node_that_was_only_described_is_not_known_and_noisy_ones_stand_out():
+    X, y = tastes(8000)
+    y = y + np.where(X[:, 1] == 4, 1.5, 0) * np.random.default_rng(1).normal(size=len(y))
+    model = SpiderRegressor(**{**SIZES, "committee": 1}, modes={"user": [], "film": [Many("genre")]})
+    genres = [[f"genre {film % 3}"] for film in X[:, 1]]
+    model.partial_fit(pa.table({"user": X[:, 0], "film": X[:, 1], "genre": genres}), y)
+    model.set_attributes("film", {"film": [100], "genre": [["genre 1"]]})
+    table = model.nodes("film")
+    known = dict(zip(table["id"], table["known"], strict=True))
+    assert known.pop(100) == 0
+    assert min(known.values()) > 0.5
+    noise = dict(zip(table["id"], table["noise"], strict=True))
+    assert max(noise, key=noise.__getitem__) == 4
+    assert noise[4] > 2 * noise[5]
+
+
+def test_no_noise_of_nodes_for_labels():
+    X, y = tastes(500)
+    model = SpiderClassifier(**SIZES).partial_fit(X, y > 1)
+    assert list(model.nodes(0)) == ["id", "bias", "std", "known"]
+
+
+def test_a_notebook_shows_what_was_learned_and_names_as_text():
+    assert SpiderRegressor(rank=3)._repr_html_() == "<code>SpiderRegressor(rank=3)</code>"
+    X, y = tastes(1500)
+    film = pa.table({"<user>": X[:, 0], "film": X[:, 1], "g": [f"g{film % 3}" for film in X[:, 1]]})
+    modes = {"<user>": [], "film": ["g"]}
+    model = SpiderRegressor(**SIZES, modes=modes, passes=2).fit(film, y)
+    shown = model._repr_html_()
+    assert "&lt;user&gt;" in shown
+    assert "<user>" not in shown
+    for text in ("1,500", "film: g (value)", "2 passes", "random entries held back"):
+        assert text in shown

@@ -15,11 +15,6 @@ from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
 
-Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
-Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
-Counts = Annotated[
-    bool, typer.Option("--counts", help="Values are counts (0, 1, ...); predict rates, never below 0.")
-]
 Model = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The model file. Defaults to SOURCE with the extension .spider."),
@@ -103,11 +98,11 @@ GROUPS = {
 def fit(
     source: options.SourceName,
     modes: options.Modes = None,
-    value: Value = None,
+    value: model_options.Value = None,
     kind: options.Kinds = None,
     attributes: options.AttributeFiles = None,
-    binary: Binary = False,
-    counts: Counts = False,
+    binary: model_options.Binary = False,
+    counts: model_options.Counts = False,
     labels: model_options.Labels = None,
     events: event_options.Events = False,
     over: event_options.Over = None,

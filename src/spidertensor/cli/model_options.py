@@ -10,6 +10,11 @@ from spidertensor.cli import options
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.options import Engine
 
+Value = Annotated[str | None, typer.Option(metavar="NAME", help="The value column.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predict probabilities.")]
+Counts = Annotated[
+    bool, typer.Option("--counts", help="Values are counts (0, 1, ...); predict rates, never below 0.")
+]
 Labels = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spidertensor.cli import bad_rows, evaluated_file, files, fit, model_options, options, output, program
+from spidertensor.cli import bad_rows, evaluated_file, files, model_options, options, output, program
 from spidertensor.cli.bad_rows import BadRows, OnBad
 from spidertensor.cli.errors import CommandError
 from spidertensor.cli.evaluate_run import Timing
@@ -21,11 +21,11 @@ def tune(
     context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="FILE", help="A file, as for spider fit.")],
     modes: options.Modes = None,
-    value: fit.Value = None,
+    value: model_options.Value = None,
     kind: options.Kinds = None,
     attributes: options.AttributeFiles = None,
-    binary: fit.Binary = False,
-    counts: fit.Counts = False,
+    binary: model_options.Binary = False,
+    counts: model_options.Counts = False,
     labels: model_options.Labels = None,
     time: Annotated[
         str | None,

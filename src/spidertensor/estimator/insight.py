@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
+
+from numpy.typing import NDArray
 
 from spidertensor.estimator import one_entry
 from spidertensor.estimator.explain import Explanation, explanation
+from spidertensor.estimator.in_notebook import html
 from spidertensor.estimator.known import Known
+from spidertensor.estimator.node_table import node_table
 from spidertensor.estimator.similar import Similar, similar_nodes
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import EntryError
@@ -32,6 +37,23 @@ class Insight(Known):
             reason = f"{node!r:.80} was never learned in mode {mode!r:.80}"
             raise EntryError(reason, value=node, remedy="ask for an id that the model knows, or describe it")
         return similar_nodes(fitted, number, row, n)
+
+    @locked
+    def nodes(self, mode: str | int) -> dict[str, NDArray[Any]]:
+        """What is known of each node of a mode, as columns: `pandas.DataFrame(model.nodes("movie"))`.
+
+        id
+        bias:  what it adds to every prediction, beside its attributes; in units of f for labels and counts
+        std:   how uncertain the model is of the bias
+        known: share of the prior variance of the bias that entries have taken away: 0 nothing, 1 all
+        noise: how many times as far as usual its values scatter; for values, with node_noise only
+        """
+        fitted, number = self._fitted(), self._mode(mode)
+        return node_table(fitted, number, fitted.nodes[number].ids)
+
+    @locked
+    def _repr_html_(self) -> str:
+        return html(self) if self._learned is not None else f"<code>{escape(repr(self))}</code>"
 
     @locked
     def explain(self: Any, entry: Any) -> Explanation:

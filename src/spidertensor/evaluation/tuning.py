@@ -27,7 +27,6 @@ ERRORS = 2.0  # how many standard errors a gain must have
 LADDERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("rank", (4, 2)),
     ("rank", (16, 32)),
-    ("committee", (6,)),
     ("memory", (1000.0, 300.0)),
     ("hidden", ((100, 100),)),
     ("clip", (None,)),
