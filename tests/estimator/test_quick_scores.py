@@ -68,6 +68,25 @@ def test_without_the_uncertainty_of_weights_the_bounds_are_tight(kind, explore, 
     np.testing.assert_allclose((low + high) / 2, score, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", NETWORKS)
+def test_quick_predictions_are_those_of_predict(settings):
+    learned = fitted(SpiderClassifier, **settings, committee=6)
+    method, nodes = learned.model.method, numbers(learned)
+    nodes[1] = np.append(nodes[1], 10**6)  # as unseen as -1
+    nodes[2] = np.append(nodes[2], 0)
+    index = np.stack(np.broadcast_arrays(*nodes), axis=1)
+    assert method.quick is not None
+    found, exact = method.quick(learned.state, nodes), method.predict(learned.state, index)
+    np.testing.assert_allclose(found.mean, exact.mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.var, exact.var, rtol=1e-4)
+    assert np.array_equal(found.noise, exact.noise)
+
+
+def test_quick_predictions_need_known_units_and_formulas():
+    assert fitted(SpiderRegressor, 50).model.method.quick is None
+    assert fitted(SpiderClassifier, 50, activation="tanh").model.method.quick is None
+
+
 def test_where_there_are_bounds():
     """Else all candidates are scored by `predict`."""
     for activation in ACTIVATIONS:

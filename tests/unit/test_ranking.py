@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spidertensor.evaluation import floors, last_out, ranking_metrics
+from spidertensor.evaluation.fitted_events import in_passes
 from spidertensor.evaluation.last_out import numbers_by_arrival, prequential_ranks, rank_held, split_last
 from spidertensor.evaluation.popularity import popularity
 from spidertensor.method import Batch, Method, Prediction
@@ -221,6 +222,17 @@ def test_last_out_scores_popularity_as_a_slow_count_does():
     assert full["mrr"] == sampled["mrr"]  # all candidates are fewer than 99
     assert full["members"] is None
     assert full.keys() == sampled.keys()
+
+
+@pytest.mark.parametrize("settings", [{"passes": 1}, {"passes": 2}], ids=str)
+def test_quick_predictions_give_the_same_ranks(settings):
+    small = {"rank": 2, "hidden": (8,), "committee": 2, "negatives": 2}
+    method = in_passes(1, small | settings, in_time=True)
+    stream, methods = random_events(), (method, replace(method, quick=None))
+    quick, slow = (list(last_out.last_out(each, stream, over=1, n_nodes=35)) for each in methods)
+    for one, other in zip(quick, slow, strict=True):
+        for name in ("hr_10", "ndcg_10", "recall_20", "mrr", "coverage_10"):
+            assert one[name] == other[name]
 
 
 def test_nodes_are_numbered_as_they_come():

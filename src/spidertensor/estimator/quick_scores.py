@@ -111,8 +111,8 @@ def _moments(numbers: Numbers) -> Callable[[Member, State], tuple[Floats, Floats
     """A function for the mean of a member's f, its error, and bounds of the variance of f."""
 
     def moments(member: Member, state: State) -> tuple[Floats, Floats, Floats, Floats]:
-        f, low, high = quick_moments(state, member.network, member.prior, numbers)
-        square, low, high = float(state.stream.scale) ** 2, low.astype(np.float64), high.astype(np.float64)
+        f, var = quick_moments(state, member.network, member.prior, numbers)
+        square, (low, high) = float(state.stream.scale) ** 2, var.astype(np.float64)
         return *_in_units(state, f), square * (1 - ERROR) * low, square * (1 + ERROR) * high
 
     return moments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,4 +43,12 @@ def in_passes(over: int, settings: Mapping[str, Any], *, in_time: bool) -> Metho
             warnings.simplefilter("ignore")  # of nodes that were never learned, which are no candidates
             return state.predict_parts(index)
 
-    return Method(init, update, predict, unit="all")
+    def quick(state: SpiderClassifier, numbers: Sequence[NDArray[np.int64]]) -> Prediction:
+        fitted = state._fitted()
+        if fitted.model.method.quick is None:
+            index = np.stack(np.broadcast_arrays(*numbers), axis=1)
+            return predict(state, index)
+        own = [nodes.find(number) for nodes, number in zip(fitted.nodes, numbers, strict=True)]
+        return fitted.model.method.quick(fitted.state, own)
+
+    return Method(init, update, predict, unit="all", quick=quick)

@@ -37,6 +37,8 @@ from numpy.typing import NDArray
 from spidertensor.evaluation import ranking_metrics
 from spidertensor.evaluation.protocols import SKIPPED_SHARE, NotLearned, Row, one_pass, progress
 from spidertensor.method import Batch, Method
+from spidertensor.spider.committee import cores, in_threads
+from spidertensor.spider.quick_means import one_blas_thread
 
 N_SAMPLED = 99  # candidates of a sampled rank
 BLOCK_PREDICTIONS = 2**20  # made at once: about 50 MB
@@ -134,13 +136,24 @@ def rank_held(
 def method_scorer(method: Method, state: Any, over: int, nodes: NDArray[np.int64]) -> Scorer:
     """Score nodes by mean / sqrt(1 + var), which increases with their probability."""
 
+    def quick_scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
+        assert method.quick is not None
+
+        def of(event: int) -> NDArray[np.float64]:
+            numbers = [nodes if mode == over else node for mode, node in enumerate(events[event, :, None])]
+            mean, var, _ = method.quick(state, numbers)
+            return mean / np.sqrt(1 + var)
+
+        with one_blas_thread():
+            return np.array(in_threads(of, len(events), cores()))
+
     def scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
         index = np.repeat(events, len(nodes), axis=0)
         index[:, over] = np.tile(nodes, len(events))
         mean, var, _ = method.predict(state, index)
         return (mean / np.sqrt(1 + var)).reshape(len(events), len(nodes))
 
-    return scores
+    return scores if method.quick is None else quick_scores
 
 
 def last_out(
@@ -168,7 +181,12 @@ def last_out(
         lost = lost.plus(step.update)
     assert step is not None  # a pass over no entries raises
     began = perf_counter()
-    scorer = method_scorer(method, step.state, over, np.arange(n_nodes))
+    n_learned = int(learned.index[:, over].max(initial=-1)) + 1
+    of_learned = method_scorer(method, step.state, over, np.arange(n_learned))
+
+    def scorer(events: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.pad(of_learned(events), ((0, 0), (0, n_nodes - n_learned)), constant_values=-np.inf)
+
     ranked = rank_held(scorer, split, over, n_nodes, seed=seed, n_modes=n_modes)
     seconds = perf_counter() - began
     done = progress(step, lost, n_scored=len(split.held), skipped=0)

@@ -183,6 +183,12 @@ def committee(
         )
         return mixed(likelihood, forecasts.weights, forecasts.parts), forecasts
 
+    def quick(state: CommitteeState, numbers: Sequence[NDArray[np.int64]]) -> Prediction:
+        parts = [
+            each.quick(of, numbers) for each, of in zip(members, state.members, strict=True) if each.quick
+        ]
+        return mixed(likelihood, state.weights[:, None], np.array(parts))
+
     def quantile(state: CommitteeState, probability: Any) -> Any:
         residuals = histogram(state, "auto")
         assert residuals is not None  # there is a quantile only where there are intervals
@@ -194,7 +200,8 @@ def committee(
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
     calibrated = quantile if likelihood.intervals else None
-    own: dict[str, Any] = {"ready": ready, "forecast": forecast, "update_by": update_by}
+    are_quick = quick if all(member.quick for member in members) else None
+    own: dict[str, Any] = {"quick": are_quick, "ready": ready, "forecast": forecast, "update_by": update_by}
     return CommitteeMethod(init, update, predict, unit, calibrated, **own)
 
 

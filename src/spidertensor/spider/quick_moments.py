@@ -1,11 +1,11 @@
-"""Means of f and bounds of its variance, for many nodes at once: matrix products, and compiled loops between.
+"""Means of f and its variance, for many nodes at once: matrix products, and compiled loops between.
 
-The variance is that of `predict` except for the part from a hidden layer's weights: the sum over its outputs
-i of delta_i² sum_j V_ij h_j² (mathematics.md section 3). That would take another matrix product per layer,
-and is small after many entries. It lies between the same sums with the least and the greatest V_ij over i,
-which need no such product.
+A hidden layer's weights add to the variance the sum over its outputs i of delta_i² sum_j V_ij h_j²
+(mathematics.md section 3). That takes another matrix product per layer, and is small after many entries. It
+lies between the same sums with the least and the greatest V_ij over i, which need no such product: good
+enough for a shortlist.
 
-Takes a little more than half the time of `predict`. The order of summation differs, as in quick_means.py.
+The order of summation differs from the engines', as in quick_means.py.
 """
 
 from __future__ import annotations
@@ -28,67 +28,73 @@ def has_quick_moments(network: Network) -> bool:
 
 
 def quick_moments(
-    state: State, network: Network, prior: Prior, numbers: Sequence[NDArray[np.int64]]
-) -> tuple[Floats, Floats, Floats]:
-    """(n,) mean of f, and (n,) lower and upper bounds of its variance. Units and numbers: see quick_means."""
+    state: State, network: Network, prior: Prior, numbers: Sequence[NDArray[np.int64]], *, exact: bool = False
+) -> tuple[Floats, Floats]:
+    """(n,) mean of f and (2, n) lower and upper bounds of its variance. Units and numbers: see quick_means.
+
+    exact: the variance itself in place of both bounds, for a third more time
+    """
     modes = list(zip(state.posterior.factors, numbers, strict=True))
     mean = [factor_rows(factor.mean, number, 0) for factor, number in modes]
-    var = [
-        factor_rows(factor.var, number, factor_prior_var(network, prior, mode))
-        for mode, (factor, number) in enumerate(modes)
-    ]
-    deep = slice(network.deep_start, None)
-    f, (low, high), slopes = _deep(state, network, [each[:, deep] for each in mean])
-    of_factors = sum(_dot(np.square(slope), each[:, deep]) for slope, each in zip(slopes, var, strict=True))
-    if network.bias:
-        f = f + sum(each[:, 0] for each in mean)
-        of_factors = of_factors + sum(each[:, 0] for each in var)
+    start, pairs = network.deep_start, slice(int(network.bias), network.deep_start)
+    f, var, back = _deep(state, network, [each[:, start:] for each in mean], exact=exact)
     if network.multilinear:
-        columns = slice(int(network.bias), network.deep_start)
-        parts = [each[:, columns] for each in mean]
-        f = f + multilinear(parts, network)
-        for mode, each in enumerate(var):
-            slope = sum(part for other, part in enumerate(parts) if other != mode)
-            of_factors = of_factors + _dot(np.square(slope), each[:, columns])
-    return f, low + of_factors, high + of_factors
+        f = f + multilinear([each[:, pairs] for each in mean], network)
+    n = max(map(len, numbers))
+    f, of_factors = np.array(np.broadcast_to(f, n)), np.zeros(n, f.dtype)
+    total = sum(each[:, :start] for each in mean) if len(mean) > 2 else None
+    first = 0
+    for mode, (factor, number) in enumerate(modes):
+        prior_var = factor_prior_var(network, prior, mode)
+        others = mean[1 - mode] if total is None else total - mean[mode][:, :start]
+        rows = mean[mode], factor_rows(factor.var, number, prior_var), others
+        _add_factors(*map(np.ascontiguousarray, (*rows, back)), pairs.start, start, first, f, of_factors)
+        first += network.ranks[mode]
+    return f, var + of_factors
 
 
-def _deep(state: State, network: Network, mean: list[Floats]) -> tuple[Floats, Floats, list[Floats]]:
-    """The deep part of f (n,); (2, n) bounds of what its weights add to the variance; and the gradient of f
-    with respect to each mode's factors. Letters: mathematics.md section 3.
+def _deep(
+    state: State, network: Network, mean: list[Floats], *, exact: bool
+) -> tuple[Floats, Floats, Floats]:
+    """The deep part of f (n,); what its weights add to the variance, (1, n) if `exact`, else (2, n) bounds of
+    it; and the gradient of f with respect to the factors of all modes. Letters: mathematics.md section 3.
 
     mean: factor means, (n, rank) per mode, or (1, rank) if all entries have the same node
     """
     cuts = np.cumsum(network.ranks)[:-1]
     W, V = zip(*(_scaled(weight) for weight in state.posterior.weights), strict=True)
-    ends = [np.stack([each.min(axis=0), each.max(axis=0)]) for each in V]  # (2, inputs + 1) of each layer
+    if not exact:  # the least and the greatest of all outputs
+        V = [np.stack([each.min(axis=0), each.max(axis=0)]) for each in V]
     h = mean
-    units, bounds = [], [_sum(*_affine([np.square(each) for each in mean], ends[0], cuts))]
-    for weight, end in zip(W[:-1], ends[1:], strict=True):
+    units, sums = [], [_affine([np.square(each) for each in mean], V[0], cuts)]
+    for weight, spread in zip(W[:-1], V[1:], strict=True):
         a, constant = _affine(h, weight, cuts)
-        bound = np.empty((len(a), 2), a.dtype)
-        _relu(a, constant, end, bound)
+        if exact:
+            square = np.empty_like(a)
+            _relu(a, constant, square)
+            sums.append(_affine([square], spread, cuts))
+        else:
+            both = np.empty((len(a), 2), a.dtype)
+            _relu_and_sums(a, constant, spread, both)
+            sums.append((both, np.zeros(2, a.dtype)))
         h = [a]
         units.append(a)
-        bounds.append(bound)
-    f = _sum(*_affine(h, W[-1], cuts))[:, 0]
-    var, back = bounds.pop().T, W[-1][:, :-1]
-    for unit, bound, weight in zip(units[::-1], bounds[::-1], W[-2::-1], strict=True):
-        delta, steep = np.empty_like(unit), np.empty(len(unit), unit.dtype)
-        _through_relu(back, unit, delta, steep)
-        var = var + steep * bound.T
+    f = np.add(*_affine(h, W[-1], cuts))[:, 0]
+    var, back = np.add(*sums.pop()).T, W[-1][:, :-1]
+    for unit, (products, constant), weight in zip(units[::-1], sums[::-1], W[-2::-1], strict=True):
+        delta = np.empty_like(unit)
+        added = np.empty((len(unit), 1 if exact else 2), unit.dtype)
+        through = _through_relu if exact else _through_relu_in_bounds
+        through(back, unit, products, constant, delta, added)
+        var = var + added.T
         back = delta @ weight[:, :-1]
-    return f, var, np.split(back, cuts, axis=1)
+    return f, var, back
 
 
 def _scaled(weight: Gaussian) -> tuple[Floats, Floats]:
     """Mean and variance of s times the weights, s = 1/sqrt(inputs + 1)."""
     columns = weight.mean.dtype.type(weight.mean.shape[1])
     return weight.mean / np.sqrt(columns), weight.var / columns
-
-
-def _sum(products: Floats, constant: Floats) -> Floats:
-    return products + constant
 
 
 def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -108,17 +114,42 @@ def _affine(inputs: list[Floats], weight: Floats, cuts: NDArray[np.int64]) -> tu
     return products[0], constant
 
 
-def _dot(squares: Floats, var: Floats) -> Floats:
-    """(n,) sum over the columns of squares * var; either may have one row for all entries."""
-    if len(var) == 1:
-        return squares @ var[0]
-    return var @ squares[0] if len(squares) == 1 else np.einsum("ne,ne->n", squares, var)
+@kernel(**COMPILE)
+def _add_factors(mean, var, others, back, pairs, deep, first, f, added):
+    """Add a mode's biases to f (n,), and to added (n,) what the variances of its factors are in that of f.
+
+    mean, var, others, back: one row for each entry or one for all. others: sums of the other modes' factors
+    pairs, deep, first: columns where the pairs and the deep part of a factor begin, and those of `back`
+    """
+    for n in range(len(f)):
+        i, j = min(n, mean.shape[0] - 1), min(n, var.shape[0] - 1)
+        other, slope, total = min(n, others.shape[0] - 1), min(n, back.shape[0] - 1), f.dtype.type(0)
+        if pairs:
+            f[n] += mean[i, 0]
+            total += var[j, 0]
+        for e in range(pairs, deep):
+            total += var[j, e] * others[other, e] * others[other, e]
+        for e in range(var.shape[1] - deep):
+            total += var[j, deep + e] * back[slope, first + e] * back[slope, first + e]
+        added[n] += total
 
 
 @kernel(**COMPILE)
-def _relu(a, constant, ends, bound):
-    """a (n, units) becomes h = relu(a + constant). Fills bound (n, 2): sums of ends * h², plus the last
-    column of ends."""
+def _relu(a, constant, square):
+    """a (n, units) becomes h = relu(a + constant). Fills square (n, units): h²."""
+    zero = a.dtype.type(0)
+    for n in range(a.shape[0]):
+        for i in range(a.shape[1]):
+            h = a[n, i] + constant[i]
+            h = h if h > 0 else zero
+            a[n, i] = h
+            square[n, i] = h * h
+
+
+@kernel(**COMPILE)
+def _relu_and_sums(a, constant, ends, sums):
+    """a (n, units) becomes h = relu(a + constant). Fills sums (n, 2): of ends * h², plus the last column of
+    ends."""
     units, zero = a.shape[1], a.dtype.type(0)
     for n in range(a.shape[0]):
         low, high = zero, zero
@@ -128,13 +159,26 @@ def _relu(a, constant, ends, bound):
             a[n, i] = h
             low += ends[0, i] * (h * h)
             high += ends[1, i] * (h * h)
-        bound[n, 0], bound[n, 1] = low + ends[0, units], high + ends[1, units]
+        sums[n, 0], sums[n, 1] = low + ends[0, units], high + ends[1, units]
 
 
 @kernel(**COMPILE)
-def _through_relu(back, h, delta, steep):
-    """Fills delta (n, units): back where h > 0, else 0; and steep (n,): the sum of delta². back may have one
-    row for all entries."""
+def _through_relu(back, h, products, constant, delta, added):
+    """Fills delta (n, units): back where h > 0, else 0; and added (n, 1): the sum of delta² times the sums.
+    back may have one row for all entries. products (n, units), constant (units,): the sums, in two parts"""
+    zero = h.dtype.type(0)
+    for n in range(h.shape[0]):
+        row, total = min(n, back.shape[0] - 1), zero
+        for i in range(h.shape[1]):
+            slope = back[row, i] if h[n, i] > 0 else zero
+            total += slope * slope * (products[n, i] + constant[i])
+            delta[n, i] = slope
+        added[n, 0] = total
+
+
+@kernel(**COMPILE)
+def _through_relu_in_bounds(back, h, products, constant, delta, added):
+    """The same with two sums, a lower and an upper one, for all units of an entry: added (n, 2)."""
     zero = h.dtype.type(0)
     for n in range(h.shape[0]):
         row, total = min(n, back.shape[0] - 1), zero
@@ -142,4 +186,5 @@ def _through_relu(back, h, delta, steep):
             slope = back[row, i] if h[n, i] > 0 else zero
             total += slope * slope
             delta[n, i] = slope
-        steep[n] = total
+        added[n, 0] = total * (products[n, 0] + constant[0])
+        added[n, 1] = total * (products[n, 1] + constant[1])

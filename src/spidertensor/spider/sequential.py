@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from spidertensor.spider.likelihoods.kernel import (
 )
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
+from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
 from spidertensor.spider.sequential_memory import (
     WHOLE,
@@ -388,4 +389,12 @@ def sequential(
         run(False, state, 0, index, np.empty(0), None if bags is None else plain(bags), out)
         return Prediction(*out[:3])
 
-    return SequentialMethod(init, update, predict, record=record)
+    def quick(state: State, numbers: Sequence[NDArray[np.int64]]) -> Prediction:
+        nodes = state.counts.nodes.tolist()
+        seen = [np.where(number < n, number, -1) for number, n in zip(numbers, nodes, strict=True)]
+        mean, var = quick_moments(state, network, prior, seen, exact=True)
+        return Prediction(mean.astype(np.float64), var[0].astype(np.float64), np.zeros(len(mean)))
+
+    # of values that are not 0 or 1, units and noise would come in too
+    is_quick = likelihood.binary and not network.tables and has_quick_moments(network)
+    return SequentialMethod(init, update, predict, quick=quick if is_quick else None, record=record)
