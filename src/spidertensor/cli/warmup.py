@@ -52,7 +52,9 @@ def _learn_and_predict() -> None:
     member = sequential(network, GAUSSIAN)
     model = committee([member], GAUSSIAN)
     PROBIT.mixture(np.ones((1, 1)), np.ones((1, 3, 1)))
-    quick_moments(member.init(0), network, Prior(), list(index.T))
+    learned, _ = member.update(member.init(0), Batch(index, np.ones(1)))
+    for exact in (False, True):
+        quick_moments(learned, network, Prior(), list(index.T), exact=exact)
     touched(index[0], np.full(1, -1, np.int32), *np.empty((2, 2), np.int64))
     for method in (model, floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
         state, _ = method.update(method.init(0), Batch(index, np.ones(1)))

@@ -40,7 +40,7 @@ def quick_moments(
     f, var, back = _deep(state, network, [each[:, start:] for each in mean], exact=exact)
     if network.multilinear:
         f = f + multilinear([each[:, pairs] for each in mean], network)
-    n = max(map(len, numbers))
+    n = np.broadcast_shapes(*(number.shape for number in numbers))[0]  # 0 if there are no candidates
     f, of_factors = np.array(np.broadcast_to(f, n)), np.zeros(n, f.dtype)
     total = sum(each[:, :start] for each in mean) if len(mean) > 2 else None
     first = 0
