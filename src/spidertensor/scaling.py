@@ -16,6 +16,7 @@ from spidertensor.method import Prediction
 LARGEST = 1e100  # of a shift or a scale: its square, a variance, must fit in a float64
 FARTHEST = 1e6  # scales from the shift: larger values would ruin what was learned
 FARTHEST_CLIPPED = 1e12  # the same for methods that clip: squares must stay finite
+LEAST_SHARE = 2e3 / FARTHEST_CLIPPED  # of a scale in the first values: thousandfold values are not too far
 WILD = 20.0  # standard deviations from the median: such values are ignored for the scale
 
 
@@ -25,9 +26,15 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, first: NDArray[np.float64]) -> Scaling:
-        """Mean and standard deviation of the first values without outliers; scale 1 if they are all equal."""
+        """Mean and standard deviation of the first values without outliers; scale 1 if they are all equal.
+
+        A scale that is tiny beside the values is taken larger, because later values may differ by far more.
+        """
         first = first[~wild(first)]
-        return cls(float(first.mean()), spread(first) or 1.0)
+        scale = spread(first)
+        return cls(
+            float(first.mean()), max(scale, LEAST_SHARE * float(np.abs(first).max())) if scale else 1.0
+        )
 
     def scaled(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scale values for a method."""

@@ -327,6 +327,30 @@ def test_a_bad_row_is_named_and_nothing_of_its_request_is_learned(server, row, k
     assert server.entries() == before
 
 
+def test_refusals_of_most_rows_are_an_alarm_until_they_are_not(tmp_path, warm_kernels):
+    with serving(tmp_path, "--model", "m.spider", *RATINGS) as server:
+        server.learn(rows(2))
+        far = [each | {"rating": 1e20} for each in rows(30)]
+
+        def alarms() -> dict[str, str]:
+            return {each["kind"]: each["text"] for each in server.get("/v1/model")["alarms"]}
+
+        def until(wanted: bool) -> dict[str, str]:
+            end = time.monotonic() + PATIENCE
+            while ("refused" in alarms()) != wanted:
+                assert time.monotonic() < end, alarms()
+                time.sleep(0.1)
+            return alarms()
+
+        server.learn(far, expect=422)
+        assert "94% of the latest rows to learn were refused: value 1e+20 is more" in until(True)["refused"]
+        server.learn(rows(60))
+        until(False)
+        assert server.learn(far[:20] + rows(1) + far[:20], path="/v1/learn?on_bad=skip")["learned"] == 1
+        assert server.learn([*far, *far], path="/v1/learn?on_bad=skip")["learned"] == 0
+        until(True)
+
+
 def test_bad_rows_can_be_skipped_and_are_listed(server):
     before = server.entries()
     mixed = [{"user": 1}, *rows(2), {"user": 1, "movie": "m1", "rating": 1e300}, 7, *rows(1)]

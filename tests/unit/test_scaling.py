@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from spidertensor.scaling import LARGEST, Scaling, spread, too_large, wild
+from spidertensor.scaling import FARTHEST_CLIPPED, LARGEST, Scaling, spread, too_large, wild
 
 
 def test_there_and_back():
@@ -51,3 +51,13 @@ def test_too_large_looks_as_far_as_n_other_values_reach():
     value = np.array([1, -9 * LARGEST, 2, 9 * LARGEST, 3, 9 * LARGEST])
     for n, rows in ((1, []), (2, [1]), (3, [1, 3]), (4, [1, 3, 5])):
         assert np.flatnonzero(too_large(value, n)).tolist() == rows
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e9])
+def test_a_scale_of_rounding_errors_leaves_room_for_later_values(size):
+    """Thousandfold values can be learned; a scale that is not tiny beside the values is theirs."""
+    first = size * np.array([1, 1 + 1e-13])
+    later = np.array([-1000, 0, 3, 1000]) * size
+    assert np.abs(Scaling.of(first).scaled(later)).max() < FARTHEST_CLIPPED
+    first = size * np.array([1, 1 + 1e-8])
+    assert Scaling.of(first).scale == pytest.approx(size * 5e-9, rel=1e-6)

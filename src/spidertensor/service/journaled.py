@@ -46,6 +46,8 @@ from spidertensor.service.requests import (
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.surprises import Surprises
 
+RECENT_ROWS = 1000  # of which at most half may be refused without an alarm
+MIN_ROWS = 20  # fewer say little
 LETTERS_WAIT_S = 1.0  # how long a checkpoint, and with it the whole server, waits for dead letters
 
 
@@ -78,6 +80,7 @@ class JournaledLearner:
         self.saved_entries = learner.entries
         self.saved_stream: Any = None
         self.rejects: Rejects | None = None
+        self._recent = self._refused = 0.0  # rows to learn lately
         if state is not None:
             try:
                 learner.scores.restore(state, learner.estimator)
@@ -182,7 +185,12 @@ class JournaledLearner:
     def _learn_cut(self, cut: Sequence[Request]) -> list[Outcome]:
         """Learn requests in one call. The effect depends only on them and on the model."""
         cut = [self._with_types(request) for request in cut]
-        outcomes = self._learned_together(cut) if cut[0].mode is None else [self._described(cut[0])]
+        before = self.learner.entries
+        if cut[0].mode is None:
+            outcomes = self._learned_together(cut)
+            self._note_refused(cut, outcomes, self.learner.entries - before)
+        else:
+            outcomes = [self._described(cut[0])]
         first, self.learned = self.learned + 1, self.learned + len(cut)
         for sequence, (request, outcome) in enumerate(zip(cut, outcomes, strict=True), first):
             if request.key is not None and isinstance(outcome, bytes):
@@ -190,6 +198,21 @@ class JournaledLearner:
             if request.messages is not None:
                 self._has_read(request.messages, request.entries, outcome)
         return outcomes
+
+    def _note_refused(self, cut: Sequence[Request], outcomes: list[Outcome], learned: int) -> None:
+        """Raise an alarm if most of the recent rows were refused. Who sends them may not read the answers."""
+        rows = sum(each.entries.n_rows for each in cut)
+        rows += sum(len(each.messages.bad) for each in cut if each.messages is not None)
+        self._recent += rows
+        self._refused += rows - learned
+        if self._recent >= MIN_ROWS and 2 * self._refused > self._recent:
+            errors = [each.body()["error"]["message"] for each in outcomes if isinstance(each, ServiceError)]
+            share = f"{self._refused / self._recent:.0%} of the latest rows to learn were refused"
+            self.trouble["refused"] = ": ".join([share, *errors[:1]])
+        else:
+            self.trouble.pop("refused", None)
+        if self._recent > RECENT_ROWS:
+            self._recent, self._refused = self._recent / 2, self._refused / 2
 
     def _with_types(self, request: Request) -> Request:
         """Only now is it certain what the columns are: a request before may have decided it."""

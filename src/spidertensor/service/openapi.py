@@ -98,7 +98,7 @@ _SNAPSHOT = {
     ),
     "alarms": _about(
         _list(_object({"kind": _TEXT, "text": _TEXT, "since": _NUMBER})),
-        "kinds: floor and forecast floor (worse than a floor), clipped, coverage, forecasts (their coverage, or their file), no data, checkpoint, journal, stream",
+        "kinds: floor and forecast floor (worse than a floor), clipped, coverage, forecasts (their coverage, or their file), no data, refused (most of the latest rows to learn), checkpoint, journal, stream",
     ),
 }  # fmt: skip
 _CURVES = {name: _list(_SNAPSHOT[name]) for name in CURVES}

@@ -23,7 +23,7 @@ class Served(Protocol):
     checkpointed: the last request that its file has; None if read-only
     saved_at:     when the file was written, on the monotonic clock
     saved_stream: the position in a stream at the last checkpoint
-    trouble:      "journal" or "checkpoint" -> why it cannot be written or read
+    trouble:      "journal" or "checkpoint" -> why it cannot be written or read; "refused": rows to learn
     rejects:      where messages of a stream that cannot be learned are recorded
     surprises:    None if read-only, since there are no scores
     forecasts:    those that clients asked to remember; None if read-only

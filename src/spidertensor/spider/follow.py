@@ -29,7 +29,7 @@ FAR_CLIPS = 2.5  # bound of a residual in a window's mean, as a multiple of the 
 SAME_SCALE = 3.0  # a spread within this factor of 1 counts as unchanged
 WILD = 20.0  # a value at least this large, in the model's units, is an outlier: cut in noise and spread
 STILL_FAR = 4.0  # mean square of a watched window below which the change has not lasted
-SMALLEST = 1e-13  # a spread below this share of the values' size is rounding
+SMALLEST = 2e-9  # a spread below this share of the values' size, or of the first scale, is rounding
 LARGEST = 1e100  # bound of a scale: its square, a variance, must stay finite
 FOLLOWS = 0.06  # share of the values' variance that predictions must explain: more than chance in a window
 RUNNING_ENTRIES = 10_000  # over which the moments of the values run
@@ -98,11 +98,8 @@ def follow(state: State, network: Network, prior: Prior) -> None:
     if same_scale and squares < STILL_FAR * n:
         return  # the change has not lasted
     scale = float(stream.scale) * spread
-    if (
-        scale <= SMALLEST * abs(float(stream.shift + stream.scale * mean))
-        or not 1 / LARGEST < scale < LARGEST
-    ):
-        return  # the values are constant, or the scale is out of range
+    if not SMALLEST * max(1.0, abs(float(stream.shift + stream.scale * mean))) < scale < LARGEST:
+        return  # the values are constant, or the scale is too large
     unit = 1.0 if same_scale else spread
     left = var / unit**2 + f_var - 2 * cov / unit  # unexplained variance, in the new units
     if left < (1 - FOLLOWS) * var / unit**2:
