@@ -10,8 +10,7 @@ import numpy as np
 
 from naive import as_float64
 from spidertensor.method import Bags, Batch
-from spidertensor.spider import posterior
-from spidertensor.spider.likelihoods import likelihood_by_name
+from spidertensor.spider import likelihoods, posterior
 from spidertensor.spider.network import Network, Table
 from spidertensor.spider.posterior import Gamma, Gaussian, Prior
 from spidertensor.spider.sequential import sequential
@@ -49,6 +48,10 @@ class Case(NamedTuple):
         )
 
     @property
+    def its_likelihood(self) -> likelihoods.Likelihood:
+        return getattr(likelihoods, self.likelihood.upper())
+
+    @property
     def pair_scale(self) -> float:
         K = len(self.ranks)
         return np.sqrt(2 / (K * (K - 1))) if K > 2 and not self.product else 1.0
@@ -56,7 +59,7 @@ class Case(NamedTuple):
     def method(self, refine_every: int = NEVER, prior: Prior = PRIOR):
         return sequential(
             self.network,
-            likelihood_by_name(self.likelihood),
+            self.its_likelihood,
             prior,
             curvature=self.curvature,
             noise_memory=self.noise_memory,
@@ -142,6 +145,7 @@ BAG_CASES = [
          tables=(*_TABLES, Table(2, 0.375)), without_id=(2,)),
     Case((3, 2), (7,), "relu", "probit", False, True, 3, memory=5.0, tables=_TABLES, without_id=(0,)),
     Case((2, 3), (), "tanh", "count", bias=True, multilinear=2, noise_memory=50.0, tables=_TABLES),
+    Case((2, 3), (), "tanh", "ordinal", bias=True, multilinear=2, noise_memory=50.0, tables=_TABLES),
 ]  # fmt: skip
 
 
@@ -176,6 +180,8 @@ def stream(case: Case, n: int, seed: int = 1) -> Batch:
         )
     if case.likelihood == "count":
         return Batch(index, rng.poisson(2 * np.exp(value)).astype(float), bags)
+    if case.likelihood == "ordinal":
+        return Batch(index, np.clip(np.round(3 + value), 1, 5), bags)
     return Batch(index, (value > 0).astype(float) if case.likelihood == "probit" else value, bags)
 
 
@@ -210,8 +216,8 @@ def listed(bags: Bags | None) -> list[list[tuple[int, int, float]]] | None:
 def start(case: Case, dtype=np.float64, seed: int = 3) -> posterior.State:
     """A state somewhere in the middle of learning, with half of the nodes it is going to have."""
     rng = np.random.default_rng(seed)
-    level_var = likelihood_by_name(case.likelihood).level_var
-    state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise, level_var=level_var)
+    own = {"level_var": case.its_likelihood.level_var, "levels": case.its_likelihood.levels}
+    state = posterior.init(case.network, PRIOR, seed, node_noise=case.node_noise, **own)
     state = posterior.grow(state, case.network, PRIOR, nodes_of(case) // 2)
     for mean, _ in state.posterior.factors:
         mean += (0.5 * rng.normal(size=mean.shape)).astype(np.float32)
@@ -243,6 +249,7 @@ def to_oracle(state: posterior.State) -> dict:
             "mean": float(state.stream.mean),
             "var": float(state.stream.var),
         },
+        "levels": dict(zip(state.stream.levels.tolist(), state.stream.level_counts.tolist(), strict=True)),
         "window": [],
         "watching": bool(state.stream.watching),
         "followed": state.stream.followed.tolist(),
@@ -296,7 +303,7 @@ def assert_same_state(case: Case, state: posterior.State, wanted: dict, rtol: fl
         head, _, tail = name_.partition(" ")
         pair = [each[head][tail] if tail else each[head] for each in (got, wanted)]
         np.testing.assert_allclose(*pair, err_msg=name_, **close)
-    for count in ("refused", "clipped", "followed"):
+    for count in ("refused", "clipped", "followed", "levels"):
         assert got[count] == wanted[count], count
     np.testing.assert_allclose(got["log_evidence"], wanted["log_evidence"], rtol=rtol, atol=atol)
     assert got["entries"] == wanted["entries"]

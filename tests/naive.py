@@ -1,4 +1,4 @@
-"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17, 19 and 20 in plain float64 NumPy.
+"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17, 19, 20 and 26 in plain float64 NumPy.
 
 A line per formula. Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -24,6 +24,7 @@ and a state is a dict
     shift, scale                  the model sees (value - shift) / scale
     values    {"n", "mean", "var"}  running moments of the values, as the model sees them; of counts, mean and
                                     variance of the level
+    levels    {level: times seen + 1} of ordinal values
     window    entries since the last window ended, [(y, f, z2), ...];  watching
     fresh     the state before any entry, with rows for all nodes
     entries, rejected, refused, clipped, log_evidence, followed
@@ -40,7 +41,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 from scipy.integrate import quad_vec
-from scipy.special import erfcx, expit, gammaln, log_ndtr, logit, ndtr, psi
+from scipy.special import erfcx, expit, gammaln, log_ndtr, logit, ndtr, ndtri, psi
 from scipy.stats import norm
 
 # --- activations: act, act', act'' ----------------------------------------------------------------
@@ -222,10 +223,35 @@ def evidence(model, y, alpha, beta, noise):
         log_z, mean, var, _ = tilted(y, alpha, beta, noise)
         da = (mean - alpha) / beta
         return log_z, da, (da**2 - (beta - var) / beta**2) / 2
+    if model["likelihood"] == "ordinal":
+        log_z, mean, var = truncated(y, alpha, np.sqrt(beta + noise))
+        da = (mean - alpha) / (beta + noise)
+        return log_z, da, (da**2 - (beta + noise - var) / (beta + noise) ** 2) / 2
     z = 2 * y - 1
     t = z * alpha / np.sqrt(1 + beta)
     R = np.sqrt(2 / np.pi) / erfcx(-t / np.sqrt(2))  # phi(t) / Phi(t)
     return log_ndtr(t), z * R / np.sqrt(1 + beta), -R * t / (2 * (1 + beta))
+
+
+def truncated(cuts, mean, sd):
+    """Section 26: log chance, mean and variance of N(mean, sd²) between two cut points"""
+    low, high = (np.array(cuts) - mean) / sd
+    sign = 1 if low + high <= 0 else -1  # the left tail has digits
+    low, high = (low, high) if sign > 0 else (-high, -low)
+    log_chance = log_ndtr(high) + np.log1p(-np.exp(log_ndtr(low) - log_ndtr(high)))
+    ends = [(-1, low), (1, high)] if np.isfinite([low, high]).all() else [(1, high)]
+    first, second = (
+        sum(side * at**power * np.exp(norm.logpdf(at) - log_chance) for side, at in ends) for power in (0, 1)
+    )
+    return log_chance, mean - sign * sd * first, sd**2 * (1 - second - first**2)
+
+
+def cut_points(state, value):
+    """Section 26: those around a level, from how often each level was seen, plus 1"""
+    levels, times = zip(*sorted(state["levels"].items()), strict=True)
+    below, above = sum(times[: levels.index(value)]), sum(times[levels.index(value) + 1 :])
+    total = sum(times)
+    return ndtri(below / total), -ndtri(above / total)
 
 
 def tilted(y, alpha, beta, noise):
@@ -320,7 +346,11 @@ def noise_var(model, state, index, nodes):
         return np.clip(noise, 1e-4, 1e2)
     if model["node_noise"]:
         noise = noise * np.exp(sum(log_noise_of(state, index, nodes)))
-    return noise if model["clip"] is None else max(noise, 1e-6 * state["values"]["var"])
+    return (
+        noise
+        if model["clip"] is None or model["likelihood"] == "ordinal"
+        else max(noise, 1e-6 * state["values"]["var"])
+    )
 
 
 def hats(alpha):
@@ -331,7 +361,7 @@ def hats(alpha):
 
 def level_factor(model, state, alpha):
     """Section 23: the factor of the noise for values of this level; 1 without node_noise"""
-    if not model["node_noise"] or model["likelihood"] != "gaussian":
+    if not model["node_noise"] or model["likelihood"] not in ("gaussian", "ordinal"):
         return 1.0
     return np.exp(sum(w * state["level_noise"][0][j] for j, w in hats(alpha).items()))
 
@@ -367,6 +397,9 @@ def learn_entry(model, state, index, value, bag=()):
         level = state["values"]["mean"], state["values"]["var"]
         alpha, beta_ = alpha + level[0], beta_ + level[1]
     reported = reported_noise(model, state, noise, alpha)
+    if model["likelihood"] == "ordinal":
+        y, noise = cut_points(state, value), reported
+        state["levels"][value] += 1
     with np.errstate(invalid="ignore", over="ignore"):
         log_z_, da, db = evidence(model, y, alpha, beta_, reported)
     out = shift + scale * alpha, scale**2 * beta_, scale**2 * reported, log_z_ - np.log(scale)
@@ -379,7 +412,7 @@ def learn_entry(model, state, index, value, bag=()):
     # Section 11: everything but log Z with the clipped residual
     robust = model["clip"] is not None and model["likelihood"] == "gaussian"
     bound = model["clip"] * np.sqrt(beta_ + noise) if robust else np.inf
-    y_c = alpha + np.clip(y - alpha, -bound, bound) if abs(y - alpha) > bound else y
+    y_c = alpha + np.clip(y - alpha, -bound, bound) if robust and abs(y - alpha) > bound else y
 
     if model["likelihood"] == "count" and model["clip"] is not None:
         M = np.exp(alpha + min(beta_, 4) / 2)
@@ -405,6 +438,10 @@ def learn_entry(model, state, index, value, bag=()):
         learn_noise(model, state, index, nodes, y_noise, alpha, beta_, reported)
     if model["likelihood"] == "count":
         learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
+    if model["likelihood"] == "ordinal":
+        _, mean, var = truncated(y, alpha, np.sqrt(beta_ + reported))
+        off = np.sqrt((mean - alpha) ** 2 + var)  # as far as z = f + noise is from alpha, given its level
+        learn_noise(model, state, index, nodes, alpha + off, alpha, beta_, reported)
     return out
 
 

@@ -16,7 +16,7 @@ from naive import as_float64
 from spidertensor.evaluation.methods import METHODS, spider
 from spidertensor.evaluation.popularity import popularity
 from spidertensor.method import Batch, Method
-from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, PROBIT
+from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, LIKELIHOODS, ORDINAL, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
@@ -57,6 +57,10 @@ def cases() -> dict[str, Case]:
             )
         build = partial(sequential, HYBRID, likelihood, curvature=True, refine_every=BATCH)
         found[f"sequential-{likelihood.name}"] = Case(build, likelihood, traits=Traits(equal_starts=False))
+    build = partial(spider, 2, 3, ORDINAL, BATCH)
+    found["spider-ordinal"] = Case(build, ORDINAL, traits=TRAITS["spider"])
+    build = partial(sequential, HYBRID, ORDINAL, curvature=True, refine_every=BATCH)
+    found["sequential-ordinal"] = Case(build, ORDINAL, traits=Traits(equal_starts=False))
     found["popularity"] = Case(partial(popularity, 3), PROBIT, unit="batch", traits=Traits(random=False))
     return found
 

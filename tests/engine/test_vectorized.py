@@ -75,7 +75,7 @@ def one_thread():
 def build(case: Case, refine_every: int = 16, **settings):
     return vectorized(
         case.network,
-        likelihood_by_name(case.likelihood),
+        case.its_likelihood,
         PRIOR,
         curvature=case.curvature,
         noise_memory=case.noise_memory,

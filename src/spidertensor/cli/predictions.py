@@ -93,11 +93,11 @@ class Predictions:
 
     def _new(self, update: Update) -> dict[str, Any]:
         if update.below is None:
-            return {self.likelihood.mean_name: self.likelihood.expected(update.mean, update.var)}
+            return {self.likelihood.mean_name: self.likelihood.expected(*update[:3])}
         below = update.below
         if self.kind == "jsonl":  # JSON has no NaN, which marks refused entries
             below = np.array([None if math.isnan(each) else each for each in below.tolist()], object)
-        mean, std = self.likelihood.expected(*update[:2]), self.likelihood.std(*update[:3])
+        mean, std = self.likelihood.expected(*update[:3]), self.likelihood.std(*update[:3])
         return {"mean": mean, "std": std, "below": below}
 
     def _check_goes_on(self, size: int) -> None:

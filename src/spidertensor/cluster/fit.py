@@ -131,7 +131,9 @@ def _check(model: Spider, workers: int, address: str | None) -> None:
             )
         if workers > most:
             raise ValueError(f"models with attributes can use one worker per member: at most {most}")
-    if workers > most and model.likelihood_.level_var:
+    if address is not None and model.likelihood_.ordinal:
+        raise ValueError("ordinal models do not work on a cluster: leave it out, so that workers are threads")
+    if workers > most and (model.likelihood_.level_var or model.likelihood_.ordinal):
         raise ValueError(f"{model.likelihood_.name} models can use one worker per member: at most {most}")
 
 

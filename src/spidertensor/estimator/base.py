@@ -228,6 +228,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         fitted = self._fitted()
         if fitted.model.rule is not None:
             raise ValueError("events have no forecasts: their negatives are drawn when they are learned")
+        if fitted.model.likelihood.levels:
+            raise ValueError("ordinal models make no forecasts: use predict, or likelihood='gaussian'")
         return forecast_by(fitted, fitted.model.method.forecast(fitted.state, *self._asked(X))[1])
 
     @locked
@@ -402,7 +404,10 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
         attributes = self._start_columns(columns, nodes, history=history)
-        model = model_of(params, self._likelihood, n_modes, attributes=attributes_of(attributes))
+        likelihood = self._likelihood.of_values(value)
+        if likelihood.levels:
+            params["levels"] = list(likelihood.levels)
+        model = model_of(params, likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
         if attributes is not None:
             check_possible(attributes, params, model.rule)
@@ -427,7 +432,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         """
         groups = {group: getattr(self, group) for group in self._inside}
         params = flat(self.get_params(deep=False) | groups, self._inside)
-        return checked({name: value for name, value in params.items() if name != "modes"})
+        left_out = {"modes"} if params.get("levels") is not None else {"modes", "levels"}
+        return checked({name: value for name, value in params.items() if name not in left_out})
 
     @classmethod
     def _flat_names(cls) -> set[str]:

@@ -119,7 +119,7 @@ def explanation(
         parts.append(Part(kind, name, effect, scale * std))
     latent, std = _mixed(fitted.state.weights, wholes)
     predicted = fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index, bags))
-    expected = fitted.model.likelihood.expected(predicted.mean, predicted.var).item()
+    expected = fitted.likelihood.expected(*predicted).item()
     return Explanation(parts, shift + scale * latent, scale * std, expected)
 
 

@@ -64,9 +64,10 @@ def check_learned(
     state: CommitteeState, model: Model, params: dict[str, Any], n_nodes: list[int], scaling: Scaling
 ) -> None:
     """CheckpointError if this model, with these numbers of nodes, could not have learned the state."""
+    follows = params.get("clip") is not None and not model.likelihood.ordinal
     for m, member in enumerate(state.members):
         _check_state(member, member_seed(params["random_state"], m), n_nodes)
-        _check_stream(member.stream, follows=params.get("clip") is not None)
+        _check_stream(member.stream, follows=follows)
         if model.likelihood.counts:
             _check_counts(member)
         _check_reach(member, model.members[m], scaling)

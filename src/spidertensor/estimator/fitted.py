@@ -31,6 +31,8 @@ from spidertensor.spider.bags import concatenated
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.events import Rule
 from spidertensor.spider.forecasts import histogram
+from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.ordinal import Ordinal
 from spidertensor.spider.posterior import State
 
 
@@ -57,6 +59,11 @@ class Fitted(NamedTuple):
     def leading(self) -> int:
         """Index of the member with the largest weight."""
         return int(self.state.weights.argmax())
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood with all that was learned about it."""
+        return self.model.likelihood.at(self.state)
 
     @property
     def leader(self) -> State:
@@ -360,7 +367,9 @@ def intervals(
     fitted: Fitted, predicted: Prediction, coverage: float, calibration: str = "auto"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Low and high ends of calibrated prediction intervals, in user units."""
-    likelihood, residuals = fitted.model.likelihood, histogram(fitted.state, calibration)
+    likelihood, residuals = fitted.likelihood, histogram(fitted.state, calibration)
+    if isinstance(likelihood, Ordinal):
+        return likelihood.interval(predicted, checked_coverage(coverage))
     if residuals is None:
         raise ValueError(
             f"a {likelihood.name} model predicts a {likelihood.mean_name}, which has no interval"

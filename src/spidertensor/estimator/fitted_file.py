@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
-from spidertensor.estimator import event_rule, labels, noise_file
+from spidertensor.estimator import event_rule, labels, levels_file, noise_file
 from spidertensor.estimator.columns import FittedColumns
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.file_checks import check, check_learned, check_sizes
@@ -153,6 +153,8 @@ def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> 
         "committee": {"members": members},
     }
     sections[noise_file.SECTION] = {}
+    if fitted.model.likelihood.levels:
+        sections[levels_file.SECTION] = {}
     if fitted.classes is not None and not labels.are_zero_one(fitted.classes):
         sections["classes"] = list(fitted.classes)
     if fitted.columns is not None:
@@ -200,6 +202,7 @@ def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
         state = state._replace(draws=events.trimmed(state.draws, fitted.model.rule, nodes))
     arrays = checkpoint.flatten(state._replace(forecasts=(), rest=()), "committee")
     arrays = noise_file.to_file(arrays, len(state.members), len(fitted.nodes))
+    arrays = levels_file.to_file(arrays, len(state.members))
     for name, scores in (("forecasts", state.forecasts), ("rest", state.rest)):
         arrays |= checkpoint.flatten(scores, f"calibration/{name}")
     if fitted.pairs is not None:
@@ -324,10 +327,9 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
                 modes.setdefault(mode, {})[part] = array
             case ["model", "state", _, *_] if alone:
                 pass
-            case ["committee" | "columns" | "calibration" | noise_file.SECTION, _, *_] | [
-                "model",
-                "seen_pairs",
-            ]:
+            case ["committee" | "columns" | "calibration" | noise_file.SECTION, _, *_]:
+                pass
+            case ["model", "seen_pairs"] | [levels_file.SECTION, _]:
                 pass
             case _:
                 raise CheckpointError(f"unknown array {name!r:.80}")
@@ -373,7 +375,7 @@ def _state(
             member.network,
             member.prior,
             0,
-            node_noise=model.likelihood.normal and (params | member.own).get("node_noise", False),
+            node_noise=model.likelihood.normal_noise and (params | member.own).get("node_noise", False),
         )
         for member in model.members
     )
@@ -386,6 +388,7 @@ def _state(
         arrays = arrays | added
     else:
         arrays = noise_file.from_file(arrays, len(members), model.members[0].network.n_modes)
+        arrays = levels_file.from_file(arrays, len(members), model.likelihood.levels)
     if "committee" not in file.sections:  # its counts are those of its one member
         counts = {name: arrays[f"committee/members/0/counts/{name}"] for name in CommitteeCounts._fields}
         empty = empty._replace(counts=CommitteeCounts(**counts))

@@ -179,22 +179,22 @@ def _verdict(fitted: Fitted, judge: Batch) -> Verdict:
         for member, state in zip(fitted.model.members, fitted.state.members, strict=True)
     ]
     by = judged if fitted.model.rule is None else judged_events
-    return by(fitted.model.likelihood, predictions, judge.value)
+    return by(fitted.likelihood, predictions, judge.value)
 
 
 def _error(fitted: Fitted, judge: Batch, verdict: Verdict) -> float:
-    likelihood = fitted.model.likelihood
+    likelihood = fitted.likelihood
     if fitted.model.rule is not None:  # the log loss of events and negatives, as the score of the first pass
         return -float(likelihood.log_evidence(judge.value, *verdict.mixture).mean())
     if likelihood.metric != "rmse":
         return -verdict.log_score
-    expected = likelihood.expected(verdict.mixture.mean, verdict.mixture.var)
+    expected = likelihood.expected(*verdict.mixture)
     return float(np.sqrt(np.mean((judge.value - expected) ** 2))) * fitted.scaling.scale
 
 
 def _concluded(fitted: Fitted, judge: Batch, asked: Batch) -> tuple[Fitted, Update]:
     """The model after the judge has had its say, and was learned too. asked: see `_asked`"""
-    verdict, likelihood = _verdict(fitted, asked), fitted.model.likelihood
+    verdict, likelihood = _verdict(fitted, asked), fitted.likelihood
     for member, factor in zip(fitted.state.members, verdict.noise, strict=True):
         member.posterior.noise.rate[()] *= factor
     state, update = fitted.model.method.update(fitted.state, judge)

@@ -20,6 +20,7 @@ from spidertensor.spider.engine import ENGINES, build
 from spidertensor.spider.event_bags import AttributesOfNodes, EventBags
 from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.ordinal import MOST_LEVELS
 from spidertensor.spider.network import Network, Table
 
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network
@@ -107,6 +108,10 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
         check_rule(name, value)
     if params.get("likelihood") == "count" and params["scaling"] is not None:
         raise ValueError("counts are not scaled: leave out scaling with likelihood='count'")
+    if params.get("likelihood") == "ordinal" and params["scaling"] is not None:
+        raise ValueError("levels are not scaled: leave out scaling with likelihood='ordinal'")
+    if params.get("levels") is not None and params.get("likelihood") != "ordinal":
+        raise ValueError("levels are those of ordinal values: pass likelihood='ordinal' with them")
     if params["known_at"] is not None and params["time"] in (None, params["known_at"]):
         raise ValueError("known_at needs time, another column, which says when an entry is predicted")
     if isinstance(params["committee"], list):
@@ -207,7 +212,11 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda x: x is None or is_number(x), "a number of standard deviations, or None"),
     "node_noise": (lambda x: isinstance(x, bool), "True or False"),
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
-    "likelihood": (lambda x: x in ("gaussian", "count"), '"gaussian" or "count"'),
+    "likelihood": (lambda x: x in ("gaussian", "count", "ordinal"), '"gaussian", "count" or "ordinal"'),
+    "levels": (
+        lambda x: x is None or (is_list(x, is_number) and 1 < len(set(x)) == len(x) <= MOST_LEVELS),
+        f"2 to {MOST_LEVELS} different numbers, or None",
+    ),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
     "negatives": (
         lambda x: x is None or (is_whole(x) and 1 <= x <= MOST_NEGATIVES),

@@ -1,4 +1,4 @@
-"""SpiderRegressor: continuous values and counts."""
+"""SpiderRegressor: continuous values, counts and ordered levels."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.estimator.inputs import refuse
 from spidertensor.estimator.old_names import takes_old_names
 from spidertensor.estimator.one_entry import EntryPrediction
-from spidertensor.estimator.parameters import check_rule
+from spidertensor.estimator.parameters import check_rule, plain
 from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
 from spidertensor.spider.likelihoods import Likelihood, likelihood_by_name
+from spidertensor.spider.likelihoods.ordinal import Ordinal, ordinal
 from spidertensor.spider.posterior import State
 from spidertensor.spider.robust import KNOT_STEP, LOWEST_KNOT
 
@@ -31,7 +32,7 @@ from spidertensor.spider.robust import KNOT_STEP, LOWEST_KNOT
 @takes_old_names
 @dataclass(eq=False, repr=False, kw_only=True)
 class SpiderRegressor(ScikitLearnRegressor, Spider):
-    """Streaming Bayesian deep tensor factorization of continuous values or counts.
+    """Streaming Bayesian deep tensor factorization of continuous values, counts or ordered levels.
 
     Each row of X has one id per mode (int, str, bytes, float, bool, or a tuple of these); y is the value.
     `partial_fit`, `learn` and `learn_one` learn each entry once, in order; `fit` learns a whole history as
@@ -76,7 +77,12 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   intervals are right for predictions made as early as these
     likelihood:   "gaussian" for continuous values; "count" for non-negative whole numbers, with a negative
                   binomial whose log rate is learned. With counts, predictions are rates, intervals have
-                  whole ends, scaling must be None, node_noise has no effect, and clip limits large counts
+                  whole ends, scaling must be None, node_noise has no effect, and clip limits large counts.
+                  "ordinal" for levels such as stars, grades and survey answers: `predict` is their mean,
+                  `predict_proba` the probability of each, and intervals have levels as ends. Like counts,
+                  and clip has no effect
+    levels:       of ordinal values: all that there are, such as (1, 2, 3, 4, 5). None: those in the first
+                  call that learns
     scaling:      (shift, scale) of the values; by default the mean and standard deviation of all values of
                   `fit`, or of the first `batch_size` values of the first other call, which should therefore
                   have more than a few entries
@@ -86,6 +92,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     scaling: tuple[float, float] | None = None
     likelihood: str = "gaussian"
+    levels: tuple[float, ...] | None = None
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
@@ -107,15 +114,19 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @property
     def _likelihood(self) -> Likelihood:
         if self._learned is not None:
-            return self._learned.model.likelihood
+            return self._learned.likelihood
         check_rule("likelihood", self.likelihood)
+        if self.likelihood == "ordinal":
+            levels = plain(() if self.levels is None else self.levels)
+            check_rule("levels", levels or None)
+            return ordinal(tuple(sorted(map(float, levels))))
         return likelihood_by_name(self.likelihood)
 
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predicted mean of the value at each row of X; with return_std also its standard deviation."""
         predicted, likelihood = self._predict(X), self._likelihood
-        mean = likelihood.expected(predicted.mean, predicted.var)
+        mean = likelihood.expected(*predicted)
         return (mean, likelihood.std(*predicted)) if return_std else mean
 
     @locked
@@ -130,7 +141,26 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         likelihood = self._likelihood
         if likelihood.normal:  # same result, ten times faster
             return EntryPrediction(mean, math.sqrt(var + noise))
-        return EntryPrediction(float(likelihood.expected(mean, var)), float(likelihood.std(mean, var, noise)))
+        return EntryPrediction(
+            float(likelihood.expected(mean, var, noise)), float(likelihood.std(mean, var, noise))
+        )
+
+    @property
+    @locked
+    def levels_(self) -> NDArray[np.float64]:
+        """All levels of ordinal values, ascending."""
+        return np.array(self._ordinal().levels)
+
+    @locked
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """(n, levels) probability of each of `levels_` at each row of X, for ordinal values."""
+        return self._ordinal().probabilities(*self._predict(X))
+
+    def _ordinal(self) -> Ordinal:
+        likelihood = self._fitted().likelihood
+        if not isinstance(likelihood, Ordinal):
+            raise ValueError(f"a {likelihood.name} model has no levels: fit with likelihood='ordinal'")
+        return likelihood
 
     @locked
     def predict_interval(
@@ -140,7 +170,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
         An observation falls inside with probability `coverage`. The ends are calibrated on the prediction
         errors of recent entries, so the interval need not be symmetric around the mean. For counts the ends
-        are whole numbers inside the interval, so the coverage is at least the one asked for.
+        are whole numbers inside the interval, so the coverage is at least the one asked for. For ordinal
+        values it is the levels from low to high, by their probabilities: it is not calibrated.
 
         X:           also a Forecast
         calibration: on which errors: of predictions just before an entry was learned ("next"), of forecasts

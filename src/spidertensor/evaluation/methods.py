@@ -16,7 +16,7 @@ from spidertensor.evaluation import floors, styles
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
 from spidertensor.evaluation.styles import Style
 from spidertensor.method import Method, Unit
-from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
+from spidertensor.spider.likelihoods import OF_ENGINES, Likelihood, check
 
 
 class Entry(NamedTuple):
@@ -83,7 +83,7 @@ def spider(
     from spidertensor.estimator.groups import paths
     from spidertensor.estimator.parameters import model_of
 
-    check(likelihood, LIKELIHOODS.values(), "SPIDER")
+    check(likelihood, OF_ENGINES, "SPIDER")
     kind = SpiderClassifier if likelihood.binary else SpiderRegressor
     known = kind._flat_names()
     settings = {name: value for name, value in settings.items() if name in known}

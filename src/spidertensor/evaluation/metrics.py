@@ -211,11 +211,11 @@ class Metric(NamedTuple):
 
 
 def _rmse(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    return rmse(value, likelihood.expected(prediction.mean, prediction.var))
+    return rmse(value, likelihood.expected(*prediction))
 
 
 def _mae(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    return mae(value, likelihood.expected(prediction.mean, prediction.var))
+    return mae(value, likelihood.expected(*prediction))
 
 
 def _auc(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
@@ -224,11 +224,11 @@ def _auc(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float
 
 
 def _log_loss(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    return log_loss(value, likelihood.expected(prediction.mean, prediction.var))
+    return log_loss(value, likelihood.expected(*prediction))
 
 
 def _calibration_error(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
-    return calibration_error(value, likelihood.expected(prediction.mean, prediction.var))
+    return calibration_error(value, likelihood.expected(*prediction))
 
 
 def _coverage(level: float, value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
@@ -285,7 +285,7 @@ def _intervals(value: Floats, prediction: Prediction, likelihood: Likelihood) ->
 
 
 def _probabilities(value: Floats, prediction: Prediction, likelihood: Likelihood) -> tuple[Floats, Floats]:
-    return reliability_curve(value, likelihood.expected(prediction.mean, prediction.var))[:2]
+    return reliability_curve(value, likelihood.expected(*prediction))[:2]
 
 
 # by the metric of the likelihood, as in rows

@@ -298,7 +298,7 @@ def _by_quarter(
 ) -> list[float] | None:
     if intervals is None or len(prediction.mean) < 4:
         return None
-    order = np.argsort(likelihood.expected(prediction.mean, prediction.var), kind="stable")
+    order = np.argsort(likelihood.expected(*prediction), kind="stable")
     inside = intervals(0.9)
     return [float(inside[quarter].mean()) for quarter in np.array_split(order, 4)]
 

@@ -106,7 +106,7 @@ class RunningFloors:
     def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
         if not self.by_squares:
             return -update.log_evidence / self._per_event
-        return (value - self._likelihood.expected(update.mean, update.var)) ** 2
+        return (value - self._likelihood.expected(*update[:3])) ** 2
 
     def state(self, model: Estimator) -> FloorsState:
         """The state for `restore`. model: the estimator that the floors accompany"""

@@ -172,7 +172,7 @@ def answer(
             message = f"{rows} learned without the forecast named, which is not known, or no longer"
             remedy = "remember forecasts for as long as values may take"
             notes = [*notes, {"kind": "forecast", "message": message, "remedy": remedy}]
-    columns = {likelihood.mean_name: likelihood.expected(*predicted[:2]).tolist()}
+    columns = {likelihood.mean_name: likelihood.expected(*predicted[:3]).tolist()}
     if likelihood.intervals:
         columns["std"] = likelihood.std(*predicted).tolist()
     reply = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}

@@ -26,7 +26,7 @@ class Surprises:
     def add(self, learned: Learned, entries: int) -> None:
         """Keep the surprising ones. entries: scored so far, including these"""
         value, predicted = learned.values, Prediction(*learned.numbered.update[:3])
-        mean, std = self._likelihood.expected(*predicted[:2]), self._likelihood.std(*predicted)
+        mean, std = self._likelihood.expected(*predicted[:3]), self._likelihood.std(*predicted)
         if self._by_squares:
             z = self._likelihood.residual(value, predicted, entries)
             strange = np.abs(z) > SURPRISING_STDS

@@ -73,7 +73,7 @@ def update_of_forecasts(
     """
     n, first, given = len(value), int(state.counts.entries), ~np.isnan(forecasts.weights[0])
     before, log_evidence, good = np.empty((len(parts), n)), np.empty(n), np.empty(n, bool)
-    log_p = _log_evidence(likelihood, value, parts, forecasts, given)
+    log_p = _log_evidence(likelihood.at(state), value, parts, forecasts, given)
     weights = np.ascontiguousarray(forecasts.weights)
     stack(state.weights, state.counts, log_p, weights, before, log_evidence, good)
     now = mixed(likelihood, before, parts)

@@ -89,6 +89,8 @@ class StreamState(NamedTuple):
     window: NDArray[np.float64]  # (7,) entries, sum of squares, moments of y and f (follow.py)
     watching: NDArray[np.int64]  # 0 no, 1 yes, 2 the window is full: decide
     followed: NDArray[np.int64]  # (3,) times the level moved, the scale changed, the model started afresh
+    levels: NDArray[np.float64] = np.empty(0)  # of ordinal values (likelihoods/ordinal.py), ascending
+    level_counts: NDArray[np.float64] = np.empty(0)  # how often each was seen, plus 1
 
 
 class State(NamedTuple):
@@ -129,11 +131,17 @@ class Prior:
 
 
 def init(
-    network: Network, prior: Prior, seed: int, *, node_noise: bool = False, level_var: float = 0.0
+    network: Network,
+    prior: Prior,
+    seed: int,
+    *,
+    node_noise: bool = False,
+    level_var: float = 0.0,
+    levels: tuple[float, ...] = (),
 ) -> State:
     """The state before any entry: no nodes yet, weights at random means, sites at the slab (trap 1).
 
-    level_var: Likelihood.level_var
+    level_var, levels: those of the Likelihood
     """
     weights, sites = [], []
     slab = np.sqrt(prior.slab_var)
@@ -184,6 +192,8 @@ def init(
             window=np.zeros(7),
             watching=np.zeros((), np.int64),
             followed=np.zeros(3, np.int64),
+            levels=np.array(levels, np.float64),
+            level_counts=np.ones(len(levels)),
         ),
         np.array(seed, np.int64),
     )

@@ -15,16 +15,18 @@ from spidertensor.spider import posterior
 from spidertensor.spider.bags import plain
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, WILD, follow, full_window, note_value
-from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
+from spidertensor.spider.likelihoods import OF_ENGINES, Likelihood, check
 from spidertensor.spider.likelihoods.count import learn_level
 from spidertensor.spider.likelihoods.gaussian import forgetting, misfit
 from spidertensor.spider.likelihoods.kernel import (
+    ORDINAL,
     clipped,
     evidence,
     evidence_to_learn,
     learn_noise,
     shared_noise,
 )
+from spidertensor.spider.likelihoods.ordinal import expected_value
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
@@ -152,6 +154,8 @@ def _entries(
             least = max(LEAST_NOISE * stream.var[()], 1 / HUGE) if settings.follows else 0.0
             noise_var = max(noise_var, least)
             reported_noise = max(noise_var * by_level, least)  # section 23: not in the step of the mean
+            if likelihood == ORDINAL:
+                noise_var = reported_noise
         else:
             noise_var = shared_noise(likelihood, noise)
             reported_noise = noise_var
@@ -170,8 +174,10 @@ def _entries(
         y_true = y
         if clips:
             y = clipped(likelihood, y, alpha, beta, noise_var, settings.clip)
-        log_z, da, db, narrowing, score = evidence_to_learn(likelihood, y, alpha, beta, noise_var, level)
-        if y != y_true or reported_noise != noise_var:
+        log_z, da, db, narrowing, score = evidence_to_learn(
+            likelihood, y, alpha, beta, noise_var, level, stream
+        )
+        if (clips and y != y_true) or reported_noise != noise_var:
             log_z = evidence(likelihood, y_true, alpha, beta, reported_noise)[0]
         out[3, n] = log_z - log_scale
         good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # false for NaN
@@ -205,6 +211,8 @@ def _entries(
             if settings.normal:
                 # the noise learns unclipped values unless they are wild: clipped ones would let it collapse
                 y_noise = y_true if abs(y_true) < WILD else y
+                if likelihood == ORDINAL:
+                    y_noise = expected_value(alpha, beta + reported_noise, db)
                 lam = settings.forgetting
                 off = misfit(y_noise, alpha, beta, reported_noise, settings.paper_noise)
                 noise.shape[()] = lam * noise.shape[()] + 0.5
@@ -302,8 +310,8 @@ def sequential(
     if refine_every < 1:
         raise ValueError(f"refine_every must be at least 1 entry, got {refine_every}")
     ranks = np.array(network.ranks, np.int64)
-    code = check(likelihood, LIKELIHOODS.values(), "the sequential engine").code
-    node_noise = bool(node_noise) and likelihood.normal  # others have no noise per node
+    code = check(likelihood, OF_ENGINES, "the sequential engine").code
+    node_noise = bool(node_noise) and likelihood.normal_noise  # others have no noise per node
     check_robust(clip, node_noise, memory, noise_memory)
     settings = Settings(
         likelihood=code,
@@ -314,7 +322,7 @@ def sequential(
         forgetting=forgetting(noise_memory),
         paper_noise=noise_memory is None,
         refine_every=int(refine_every),
-        normal=likelihood.normal,
+        normal=likelihood.normal_noise,
         has_level=likelihood.level_var > 0,
         clip=float(clip) if clip is not None and likelihood.clips else math.inf,
         follows=clip is not None and likelihood.normal,
@@ -342,7 +350,8 @@ def sequential(
     ]
 
     def init(seed: int) -> State:
-        return posterior.init(network, prior, seed, node_noise=node_noise, level_var=likelihood.level_var)
+        own = {"level_var": likelihood.level_var, "levels": likelihood.levels}
+        return posterior.init(network, prior, seed, node_noise=node_noise, **own)
 
     known: Any = None, None  # the last state and its record, which takes 100 us to make
 

@@ -35,7 +35,7 @@ class Settings(NamedTuple):
     forgetting: float
     paper_noise: bool
     refine_every: int
-    normal: bool  # values are f plus normal noise
+    normal: bool  # Likelihood.normal_noise
     has_level: bool  # all entries share a level of f
     clip: float  # largest residual that is learned, in predictive standard deviations; inf: no clipping
     follows: bool  # follow the level and scale of the values

@@ -21,7 +21,7 @@ from spidertensor.spider import posterior
 from spidertensor.spider.bags import plain
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.follow import DECIDE, LEAST_NOISE, WATCH, follow, full_window, note_in_window
-from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood, check
+from spidertensor.spider.likelihoods import OF_ENGINES, Likelihood, check
 from spidertensor.spider.likelihoods.gaussian import forgetting
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import LEVEL_NOISE_VAR, Prior, State, StreamState
@@ -195,6 +195,7 @@ def _sums(state: State) -> tuple[NDArray[np.float64], ...]:
         stream.squares,
         stream.level_noise,
         stream.level_noise_var,
+        stream.level_counts,
     )
 
 
@@ -277,8 +278,8 @@ def vectorized(
         raise ValueError(f"this engine learns at most {LARGEST_BATCH} entries at once, got {places}")
     if isinstance(network, CustomSizes):
         check_function(network)
-    check(likelihood, LIKELIHOODS.values(), "the vectorized engine")
-    check_robust(clip, node_noise and likelihood.normal, memory, noise_memory)
+    check(likelihood, OF_ENGINES, "the vectorized engine")
+    check_robust(clip, node_noise and likelihood.normal_noise, memory, noise_memory)
     settings = Settings(
         network=network,
         likelihood=likelihood,
@@ -287,7 +288,7 @@ def vectorized(
         # other likelihoods have no normal noise to clip by or to split among nodes
         robust=clip is not None and likelihood.normal,
         clips=clip is not None and likelihood.clips,
-        node_noise=bool(node_noise) and likelihood.normal,
+        node_noise=bool(node_noise) and likelihood.normal_noise,
     )
     numbers = Numbers(
         slab_var=prior.slab_var,
@@ -301,9 +302,8 @@ def vectorized(
     )
 
     def init(seed: int) -> State:
-        return posterior.init(
-            network, prior, seed, node_noise=settings.node_noise, level_var=likelihood.level_var
-        )
+        own = {"level_var": likelihood.level_var, "levels": likelihood.levels}
+        return posterior.init(network, prior, seed, node_noise=settings.node_noise, **own)
 
     widest = [1] * len(network.tables)
 

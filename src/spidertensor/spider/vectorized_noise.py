@@ -33,6 +33,7 @@ LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry always mo
 # Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (for counts, of
 # the level); entries and mean of squares (section 12); noise by level, mean and var.
 NOISE, VALUES, SQUARES, LEVEL = slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 7 + 2 * LEVEL_KNOTS)
+LEVEL_COUNTS = slice(LEVEL.stop, None)  # of ordinal values: section 26
 
 count = partial(jnp.sum, dtype=jnp.int32)
 
@@ -125,6 +126,15 @@ def level_of(settings: Settings, sums: Pair) -> tuple[Any, Any]:
     return tuple(sums.high[VALUES][1:]) if settings.likelihood.level_var else (0, 0)
 
 
+def counted(settings: Settings, sums: Pair, there, value) -> Pair:
+    """The running sums with the levels of the entries counted (section 26)."""
+    levels = jnp.asarray(settings.likelihood.levels, sums.high.dtype)
+    if not levels.size:
+        return sums
+    new = jnp.sum(there[:, None] & (value[:, None] == levels), axis=0, dtype=sums.high.dtype)
+    return add(sums, jnp.zeros_like(sums.high).at[LEVEL_COUNTS].set(new))
+
+
 def moved_log_noise(settings: Settings, log_widening, old: Normal, times, information, score) -> Normal:
     """Section 12: log_noise of nodes after `times` entries with this summed information and score.
 
@@ -173,6 +183,7 @@ def sums_after(settings: Settings, log_forgetting, sums: Pair, good, y, misfit, 
     new = jnp.stack([kept, kept * jnp.where(good, misfit, 0)])
     change = jnp.expm1(log_forgetting * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
     values = jnp.zeros_like(high[VALUES])
+    added = jnp.concatenate([added, jnp.zeros(len(high) - SQUARES.start - len(added), added.dtype)])
     if settings.robust:
         values = _values_change(high[VALUES], good, jnp.clip(y, -WILD, WILD))
     return add(sums, jnp.concatenate([change, values, added]))

@@ -35,6 +35,7 @@ from spidertensor.spider.vectorized_nodes import (
     summed,
 )
 from spidertensor.spider.vectorized_noise import (
+    LEVEL_COUNTS,
     SQUARES,
     VALUES,
     Numbers,
@@ -42,6 +43,7 @@ from spidertensor.spider.vectorized_noise import (
     Settings,
     clipped,
     count,
+    counted,
     for_noise,
     level_change,
     level_of,
@@ -73,7 +75,7 @@ class Carry(NamedTuple):
     weights: Normal  # (P,): all layers
     sites: Sites
     log_noise: Normal | None  # (rows,): log of the nodes' noise factors, if any
-    sums: Pair  # (25,): NOISE, VALUES, SQUARES, LEVEL
+    sums: Pair  # (25 or more,): NOISE, VALUES, SQUARES, LEVEL, LEVEL_COUNTS
 
 
 class LearnedBatch(NamedTuple):
@@ -105,10 +107,14 @@ def _joint(
         cov, beta = cov + added_cov, beta + added_beta
     level, level_var = level_of(settings, carry.sums)  # shared by all entries
     alpha, beta, cov = alpha + level, beta + level_var, cov + level_var
+    if settings.likelihood.levels:
+        level = carry.sums.high[LEVEL_COUNTS]
 
     # what each entry alone says about f; with noise below `n eps beta` B would be all rounding error
     log_noise = log_noise_of(settings, carry.log_noise, ids)
     noise_var, reported_noise, own = noise_of(settings, carry.sums, log_noise, alpha)
+    if settings.likelihood.ordinal:
+        noise_var = reported_noise
     least = len(value) * jnp.finfo(cov.dtype).eps * beta
     used, reported_used = jnp.maximum(noise_var, least), jnp.maximum(reported_noise, least)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
@@ -140,6 +146,10 @@ def _joint(
         # f given the other entries of the batch, and the unclipped residual from there
         precise = jnp.where(moves, own_precision, 1)
         left, of_f = solved.S_res / precise + y_noise - y, jnp.maximum(1 / precise - used, 0)
+    else:  # of ordinal values: as far as f + noise is from alpha on average, given the level
+        left = jnp.sqrt(jnp.maximum((s2 := beta + used) * (1 + 2 * s2 * db), 0))
+        misfit, of_f = left**2 + beta, beta
+    if settings.likelihood.normal_noise:
         kept = reported_used / (of_f + reported_used)
         if settings.noise_fades:  # gaussian.misfit: f after the batch
             misfit = (kept * left) ** 2 + kept * of_f
@@ -158,6 +168,7 @@ def _joint(
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
         sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
+    sums = counted(settings, sums, there, value)
     reported = [mean, var, jnp.broadcast_to(reported_noise, mean.shape), log_z, y]
     reported = reported[: 5 if settings.clips else 4]
     carry = Carry(factors, weights, carry.sites, stored, sums)

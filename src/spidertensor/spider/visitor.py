@@ -97,6 +97,7 @@ class Visitor:
         for element in elements:
             take_back(*element)
         noise = [each.copy() for each in state.posterior.noise]
+        level_counts = state.stream.level_counts.copy()
         if again:
             self._give_back_shares(state, part)
             self._give_back_log_noise(state, part)
@@ -106,6 +107,8 @@ class Visitor:
             self.sites.clear()
             return state, update
         self._keep(part, elements)
+        if again:  # each entry counts once
+            state.stream.level_counts[:] = level_counts
         if again and self._plan.all_by_share:  # whose cavities have seen the entry, so errors look too small
             for now, before in zip(state.posterior.noise, noise, strict=True):
                 now[...] = before

@@ -81,6 +81,9 @@ def stream(likelihood: Likelihood, n: int = ENTRIES, seed: int = 0, n_modes: int
     )
     if likelihood.counts:
         return Batch(index, rng.poisson(np.exp(value)).astype(float))
+    if likelihood.ordinal:
+        place = np.clip(np.round(len(likelihood.levels) / 2 + value), 0, len(likelihood.levels) - 1)
+        return Batch(index, np.array(likelihood.levels)[place.astype(int)])
     return Batch(index, (value > 0).astype(float) if likelihood.binary else value)
 
 

@@ -21,7 +21,7 @@ def only_the_nodes_of_the_batch_move(case: Case) -> None:
         return
     before = copy.deepcopy([posterior.trim(each) for each in members_of(state)])
     rows = np.array([np.arange(1, case.n_modes + 1), np.arange(4, 4 - 2 * case.n_modes, -2)])
-    batch = Batch(rows % case.nodes, np.array([1.0, 0.0]))
+    batch = Batch(rows % case.nodes, np.array(case.likelihood.levels[:2] or [1.0, 0.0]))
     state, _ = method.update(state, batch)
     for now, then in zip(members_of(state), before, strict=True):
         for mode, (new, old) in enumerate(

@@ -17,11 +17,16 @@ from collections.abc import Iterable
 from spidertensor.spider.likelihoods.base import Likelihood
 from spidertensor.spider.likelihoods.count import COUNT
 from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
+from spidertensor.spider.likelihoods.ordinal import ORDINAL
 from spidertensor.spider.likelihoods.probit import PROBIT
 
-__all__ = ["COUNT", "GAUSSIAN", "LIKELIHOODS", "PROBIT", "Likelihood", "check", "likelihood_by_name"]
+__all__ = [
+    "COUNT", "GAUSSIAN", "LIKELIHOODS", "OF_ENGINES", "ORDINAL", "PROBIT", "Likelihood", "check",
+    "likelihood_by_name",
+]  # fmt: skip
 
 LIKELIHOODS: dict[str, Likelihood] = {each.name: each for each in (GAUSSIAN, PROBIT, COUNT)}
+OF_ENGINES = (*LIKELIHOODS.values(), ORDINAL)  # stands for `ordinal` with any levels
 
 
 def likelihood_by_name(name: str) -> Likelihood:
@@ -40,7 +45,7 @@ def check(likelihood: Likelihood, handled: Iterable[Likelihood], who: str) -> Li
             "likelihoods.likelihood_by_name finds it by name"
         )
     handled = list(handled)
-    if not any(likelihood is each for each in handled):
+    if not any(likelihood.code == each.code for each in handled):
         names = " and ".join(each.name for each in handled)
         raise ValueError(f"{who} does not support the {likelihood.name} likelihood, only {names}")
     return likelihood

@@ -42,12 +42,13 @@ class Likelihood(ABC):
     remedy:  what to do about other values, if anything
     scaled:  values are shifted and scaled before they are learned
     intervals: a prediction is a distribution of values with calibrated intervals, not a probability
-    normal:  a value is f plus normal noise, which can differ by node; level and scale of the values can be
-             followed (follow.py)
+    normal_noise: f plus normal noise makes the value; the noise can differ by node
+    normal:  a value is f plus normal noise; its level and scale can be followed (follow.py)
     binary:  values are 0 or 1, learned by a classifier
     counts:  values are numbers of events
     clips:   values too far from their predictions can be clipped before they are learned
     level_var: prior variance of a level of f that all entries share (count.py); 0: no level
+    ordinal: values are ordered levels (ordinal.py): `levels` are all that there are, once they are known
     ranked_by_mean: a greater mean of f always means a greater mean of an observation
     metric:  main score, by its name in evaluation.metrics; `metrics`: the other scores
     mean_name, std_name: column names for the mean of an observation and its spread
@@ -56,21 +57,32 @@ class Likelihood(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
-    allowed: ClassVar[str]
+    allowed: str
     remedy: ClassVar[str] = ""
     scaled: ClassVar[bool]
     intervals: ClassVar[bool]
+    normal_noise: ClassVar[bool] = False
     normal: ClassVar[bool] = False
     binary: ClassVar[bool] = False
     counts: ClassVar[bool] = False
     clips: ClassVar[bool] = False
     level_var: ClassVar[float] = 0.0
+    ordinal: ClassVar[bool] = False
+    levels: tuple[float, ...] = ()
     ranked_by_mean: ClassVar[bool] = False
     metric: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     mean_name: ClassVar[str] = "mean"
     std_name: ClassVar[str] = "std"
     mix: ClassVar[Any] = staticmethod(moments)
+
+    def at(self, state: Any) -> Likelihood:
+        """The likelihood with what a committee's state has learned about it."""
+        return self
+
+    def of_values(self, value: Floats) -> Likelihood:
+        """The likelihood of a model whose first call has these values."""
+        return self
 
     @abstractmethod
     def allows(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -95,8 +107,8 @@ class Likelihood(ABC):
         """Noise of a Prediction, for a noise posterior Gamma(shape, rate)."""
 
     @abstractmethod
-    def expected(self, mean: ArrayLike, var: ArrayLike) -> NDArray[np.float64]:
-        """(n,) mean of an observation for f ~ N(mean, var)."""
+    def expected(self, mean: ArrayLike, var: ArrayLike, noise: ArrayLike = 0.0) -> NDArray[np.float64]:
+        """(n,) mean of an observation for f ~ N(mean, var). Only that of levels depends on the noise."""
 
     def std(self, mean: ArrayLike, var: ArrayLike, noise: ArrayLike) -> NDArray[np.float64]:
         """(n,) standard deviation of an observation; for 0/1 values that of f."""
@@ -143,7 +155,8 @@ class Likelihood(ABC):
 
     @abstractmethod
     def jax_evidence(self, y: Any, alpha: Any, beta: Any, noise: Any, level: Any) -> Evidence:
-        """What the values y say about f; `level`: mean of the level that all entries share."""
+        """What the values y say about f; level: mean of the level that all entries share, or counts of the
+        `levels`."""
 
     @abstractmethod
     def jax_noise_var(self, shape: Any, rate: Any) -> Any:
@@ -166,6 +179,6 @@ class Likelihood(ABC):
     def __repr__(self) -> str:
         return f"<likelihood {self.name}>"
 
-    def __reduce__(self) -> str:
+    def __reduce__(self) -> Any:
         """The object's global name: copying or unpickling gives the same object."""
         return self.name.upper()

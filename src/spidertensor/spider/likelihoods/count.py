@@ -72,7 +72,7 @@ class Count(Likelihood):
     def noise_var(self, shape, rate):
         return float(np.clip(np.asarray(rate) / np.asarray(shape), LEAST_NOISE, LARGEST_NOISE))
 
-    def expected(self, mean, var):
+    def expected(self, mean, var, noise=0.0):
         log_rate = np.asarray(mean, np.float64) + np.minimum(np.asarray(var, np.float64), WIDEST) / 2
         return np.exp(np.clip(log_rate, -LARGEST_LOG, LARGEST_LOG))
 

@@ -17,7 +17,7 @@ _LOG_2PI = math.log(2 * math.pi)
 class Gaussian(Likelihood):
     name, code = "gaussian", CODE
     allowed, scaled, intervals = "finite", True, True
-    normal, clips, ranked_by_mean = True, True, True
+    normal_noise, normal, clips, ranked_by_mean = True, True, True, True
     metric = "rmse"
     metrics = (
         "mae", "log_density", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
@@ -41,7 +41,7 @@ class Gaussian(Likelihood):
     def noise_var(self, shape, rate):
         return float(np.asarray(rate)) / float(np.asarray(shape))  # E[1/tau], taken as b/a
 
-    def expected(self, mean, var):
+    def expected(self, mean, var, noise=0.0):
         return np.asarray(mean, np.float64)
 
     def from_moments(self, n, total, squares, origin):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from spidertensor.spider.compiled import COMPILE, PART, kernel
-from spidertensor.spider.likelihoods import count, gaussian, negative_binomial, probit
+from spidertensor.spider.likelihoods import count, gaussian, negative_binomial, ordinal, probit
 from spidertensor.spider.likelihoods.quadrature import by_quadrature
 
-GAUSSIAN, PROBIT, COUNT = gaussian.CODE, probit.CODE, negative_binomial.CODE
+GAUSSIAN, PROBIT, COUNT, ORDINAL = gaussian.CODE, probit.CODE, negative_binomial.CODE, ordinal.CODE
 _gaussian, _probit, _count = gaussian.evidence, probit.evidence, count.count_evidence
 _clipped, _largest_learned = gaussian.clipped, count.largest_learned
 _noise_of_counts, _learn_count_noise = count.noise_of_counts, count.learn_noise
+_level_evidence = ordinal.level_evidence
 
 
 @kernel(**COMPILE)
@@ -38,11 +39,13 @@ def learns_from_scores(likelihood):
 
 
 @kernel(**PART)
-def evidence_to_learn(likelihood, y, alpha, beta, noise, level):
+def evidence_to_learn(likelihood, y, alpha, beta, noise, level, stream):
     """`evidence` as it is learned, and d log_z / dlog noise if the noise learns from it, else 0.
 
     level: mean of the level of f that all entries share, if any
     """
+    if likelihood == ORDINAL:
+        return *_level_evidence(stream, y, alpha, beta, noise), 0.0
     if likelihood == COUNT:
         return _count(y, alpha, beta, noise, level)
     log_z, da, db, c = evidence(likelihood, y, alpha, beta, noise)

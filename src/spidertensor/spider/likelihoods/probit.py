@@ -34,12 +34,12 @@ def mix(weights, parts, out):
             one += weights[m, w] * (less if t < 0 else 1 - less)
             zero += weights[m, w] * (1 - less if t < 0 else less)
         # By the smaller of the two, which has all its digits; below _SMALLEST it has none.
-        t = _quantile(max(min(one, zero), _SMALLEST))
+        t = normal_quantile(max(min(one, zero), _SMALLEST))
         out[0, i] = (t if one < zero else -t) * math.sqrt(1 + out[1, i])
 
 
 @kernel(**PART | {"fastmath": False})
-def _quantile(p):
+def normal_quantile(p):
     """t with Phi(t) = p, for p <= 1/2."""
     x = math.sqrt(-2 * math.log(p))
     # Abramowitz and Stegun 26.2.23, error below 4.5e-4; each Halley step cubes the error
@@ -71,7 +71,7 @@ class Probit(Likelihood):
     def noise_var(self, shape, rate):
         return 0.0
 
-    def expected(self, mean, var):
+    def expected(self, mean, var, noise=0.0):
         return ndtr(_t(mean, var))
 
     def from_moments(self, n, total, squares, origin):
