@@ -352,7 +352,7 @@ def test_sections_of_later_versions(file):
     content = pack(header(*records, sections=later), bytes(72))
     message = (
         r"newer version .*'journal'.*this one reads calibration, classes, columns, committee, history, "
-        "model, noise, position"
+        "levels, model, noise, position"
     )
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=message):

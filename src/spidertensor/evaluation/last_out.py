@@ -136,12 +136,13 @@ def rank_held(
 def method_scorer(method: Method, state: Any, over: int, nodes: NDArray[np.int64]) -> Scorer:
     """Score nodes by mean / sqrt(1 + var), which increases with their probability."""
 
-    def quick_scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
-        assert method.quick is not None
+    quick = method.quick
 
+    def quick_scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
         def of(event: int) -> NDArray[np.float64]:
             numbers = [nodes if mode == over else node for mode, node in enumerate(events[event, :, None])]
-            mean, var, _ = method.quick(state, numbers)
+            assert quick is not None
+            mean, var, _ = quick(state, numbers)
             return mean / np.sqrt(1 + var)
 
         with one_blas_thread():
@@ -153,7 +154,7 @@ def method_scorer(method: Method, state: Any, over: int, nodes: NDArray[np.int64
         mean, var, _ = method.predict(state, index)
         return (mean / np.sqrt(1 + var)).reshape(len(events), len(nodes))
 
-    return scores if method.quick is None else quick_scores
+    return scores if quick is None else quick_scores
 
 
 def last_out(
