@@ -505,3 +505,13 @@ def test_damaged_arrays_load_or_raise_value_error(data):
     except ValueError:
         return
     np.testing.assert_array_equal(loaded.find(loaded.ids), np.arange(len(loaded)))
+
+
+def test_some_ids_are_those_of_the_list_of_all():
+    index, bounded = NodeIndex(), BoundedIndex(4)
+    for each in (index, bounded):
+        each.find_or_add(["a", 2**70, 3, 0.5, ("b", 1), "a", True])
+        ids, numbers = each.ids, np.array([3, 0, 3, 1])
+        assert each.ids_at(numbers) == [ids[number] for number in numbers]
+        assert each.ids_at(np.arange(len(each))) == ids
+        assert each.ids_at(numbers[:0]) == []

@@ -21,7 +21,8 @@ class Candidates:
     """The nodes to rank.
 
     over:    their mode
-    ids:     their raw ids, each once
+    ids:     their raw ids, each once; or None for nodes, whose ids are listed only if asked for
+    nodes:   the known nodes of that mode
     numbers: by mode, the node of each candidate, -1 for an unseen id: for mode `over` and for modes that
              depend on it, as the category of a product does
     given:   by name, columns with an attribute of each candidate
@@ -30,23 +31,40 @@ class Candidates:
     def __init__(
         self,
         over: int,
-        ids: Sequence[Any],
+        nodes: NodeIndex,
+        ids: Sequence[Any] | None,
         numbers: dict[int, NDArray[np.int64]],
         given: dict[str, list[Any]] | None = None,
     ) -> None:
-        self.over, self.ids, self.numbers, self.given = over, ids, numbers, given or {}
+        self.over, self.numbers, self.given = over, numbers, given or {}
+        self._nodes, self._ids = nodes, ids
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.numbers[self.over])
+
+    @property
+    def ids(self) -> Sequence[Any]:
+        return self.ids_at(np.arange(len(self))) if self._ids is None else self._ids
+
+    def ids_at(self, places: NDArray[np.int64]) -> list[Any]:
+        """The ids at these positions."""
+        if self._ids is None:
+            return self._nodes.ids_at(self.numbers[self.over][places])
+        return [self._ids[place] for place in places.tolist()]
 
     @cached_property
     def _places(self) -> dict[Any, int]:
         return {key: place for place, key in enumerate(keys_of(self.ids))}
 
-    def places(self, ids: Sequence[Any]) -> NDArray[np.int64]:
-        """Sorted positions of these ids among the candidates; other ids are ignored."""
-        found = {self._places.get(key, -1) for key in keys_of(ids)} if ids else set()
-        return np.array(sorted(found - {-1}), np.int64)
+    def places(self, ids: Sequence[Any], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sorted positions of these ids and of the nodes with these numbers; others are ignored."""
+        if self._ids is None:  # then all are known nodes
+            numbers = np.concatenate([numbers, self._nodes.numbers(ids, add=False)])
+            found = set()
+        else:
+            found = {self._places.get(key, -1) for key in keys_of(ids)} if ids else set()
+        of_numbers = np.isin(self.numbers[self.over], numbers[numbers >= 0]).nonzero()[0]
+        return np.union1d(of_numbers, np.array(sorted(found - {-1}), np.int64))
 
 
 def candidates_of(
@@ -62,15 +80,15 @@ def candidates_of(
     """
     given = {name: _listed(column) for name, column in (attributes or {}).items()}
     if table is None:
-        ids, numbers = nodes[over].ids, {over: np.arange(len(nodes[over]))}
-    else:
-        ids, numbers = _listed_once(table, over, nodes, mode_of, given)
+        known = np.arange(len(nodes[over]))
+        return Candidates(over, nodes[over], None, {over: known[known != nodes[over].number_of(MISSING_ID)]})
+    ids, numbers = _listed_once(table, over, nodes, mode_of, given)
     missing = [place for place, raw in enumerate(ids) if type(raw) is tuple and raw == MISSING_ID]
     for place in missing:
         ids = [*ids[:place], *ids[place + 1 :]]
         numbers = {mode: np.delete(each, place) for mode, each in numbers.items()}
         given = {name: [*each[:place], *each[place + 1 :]] for name, each in given.items()}
-    return Candidates(over, ids, numbers, given)
+    return Candidates(over, nodes[over], ids, numbers, given)
 
 
 def _listed_once(

@@ -71,6 +71,10 @@ class BoundedIndex(NodeIndex):
         """Commit the latest call: it can no longer be undone."""
         self._new = []
 
+    def ids_at(self, numbers: NDArray[np.int64]) -> list[Any]:
+        ids = self.ids
+        return [ids[number] for number in numbers.tolist()]
+
     def without(self, numbers: set[int]) -> BoundedIndex:
         kept = [number for number in range(len(self)) if number not in numbers]
         moved = dict(zip(kept, range(len(kept)), strict=True))

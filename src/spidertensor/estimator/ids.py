@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, repeat
+from itertools import compress, pairwise, repeat
 from math import isfinite, isnan
 from typing import Any
 
@@ -122,6 +122,14 @@ class NodeIndex:
     def ids(self) -> list[Any]:
         """The raw ids in order of their numbers."""
         return list(map(id_of_key, self._numbers))
+
+    def ids_at(self, numbers: NDArray[np.int64]) -> list[Any]:
+        """The raw ids of some nodes, without making a list of all."""
+        chosen = np.zeros(len(self), np.uint8)
+        chosen[numbers] = 1
+        found = map(id_of_key, compress(self._numbers, chosen.tobytes()))
+        raw_of = dict(zip(np.flatnonzero(chosen).tolist(), found, strict=True))
+        return [raw_of[number] for number in numbers.tolist()]
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -141,16 +141,13 @@ class _Bags:
         return self._columns.bags(self._columns.check(table, n), index, learn=False)
 
 
-def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> list[Any]:
-    """The ids of mode `over` already seen with the given ids, if the model remembers seen pairs."""
+def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> Ints:
+    """The nodes of mode `over` already seen with the given ids, if the model remembers seen pairs."""
     whose, rule = fitted.params.get("remember_seen", False), fitted.model.rule
     if fitted.pairs is None or rule is None or over not in rule.over or whose not in given:
-        return []
+        return np.empty(0, np.int64)
     number = int(fitted.nodes[whose].find([given[whose]])[0])
-    if number < 0:
-        return []
-    ids = fitted.nodes[over].ids
-    return [ids[each] for each in fitted.pairs.with_first(number).tolist()]
+    return fitted.pairs.with_first(number) if number >= 0 else np.empty(0, np.int64)
 
 
 class _Best:
@@ -242,8 +239,8 @@ def _recommendations(
     columns = [fitted.likelihood.expected(*in_units), np.sqrt(in_units.var)]
     if interval is not None:
         columns += intervals(fitted, Prediction(*in_units), *interval)
-    rows = zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
-    return [Recommendation(candidates.ids[place], *row) for place, *row in rows]
+    rows = zip(candidates.ids_at(best), *(column.tolist() for column in columns), strict=True)
+    return [Recommendation(*row) for row in rows]
 
 
 def _blocks(places: Ints) -> Iterator[Ints]:

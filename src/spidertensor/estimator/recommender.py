@@ -101,11 +101,9 @@ class Recommender(Known, Noting):
         rows = rows if columns else [{}]  # the candidates cover all modes
         found = []
         for number, ids in enumerate(rows):
-            left_out = [*excluded.of(ids), *seen_with(fitted, mode, ids)]
+            left_out = ranked.places(excluded.of(ids), seen_with(fitted, mode, ids))
             situation = {name: column[number] for name, column in situations.items()}
-            found.append(
-                best_nodes(fitted, ranked, ids, ranked.places(left_out), situation=situation, **options)
-            )
+            found.append(best_nodes(fitted, ranked, ids, left_out, situation=situation, **options))
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
         return found

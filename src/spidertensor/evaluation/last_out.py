@@ -136,25 +136,26 @@ def rank_held(
 def method_scorer(method: Method, state: Any, over: int, nodes: NDArray[np.int64]) -> Scorer:
     """Score nodes by mean / sqrt(1 + var), which increases with their probability."""
 
-    quick = method.quick
-
-    def quick_scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
-        def of(event: int) -> NDArray[np.float64]:
-            numbers = [nodes if mode == over else node for mode, node in enumerate(events[event, :, None])]
-            assert quick is not None
-            mean, var, _ = quick(state, numbers)
-            return mean / np.sqrt(1 + var)
-
-        with one_blas_thread():
-            return np.array(in_threads(of, len(events), cores()))
-
     def scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
         index = np.repeat(events, len(nodes), axis=0)
         index[:, over] = np.tile(nodes, len(events))
         mean, var, _ = method.predict(state, index)
         return (mean / np.sqrt(1 + var)).reshape(len(events), len(nodes))
 
-    return scores if quick is None else quick_scores
+    if method.quick is None:
+        return scores
+    quick = method.quick
+
+    def quick_scores(events: NDArray[np.int64]) -> NDArray[np.float64]:
+        def of(event: int) -> NDArray[np.float64]:
+            numbers = [nodes if mode == over else node for mode, node in enumerate(events[event, :, None])]
+            mean, var, _ = quick(state, numbers)
+            return mean / np.sqrt(1 + var)
+
+        with one_blas_thread():
+            return np.array(in_threads(of, len(events), cores()))
+
+    return quick_scores
 
 
 def last_out(
