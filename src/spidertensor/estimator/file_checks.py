@@ -152,7 +152,7 @@ def _check_reach(state: State, member: Member, scaling: Scaling) -> None:
     log_scale = math.log(float(state.stream.scale)) + math.log(scaling.scale)
     log_var = max(log_noise, math.log(LARGEST_VAR)) + 2 * log_scale
     shift = scaling.shift + scaling.scale * float(state.stream.shift)
-    possible = log_var < LARGEST_LOG and min(log_scale, log_noise / 2) > -LARGEST_LOG / 4
+    possible = log_var < LARGEST_LOG and min(log_scale, log_noise) > -LARGEST_LOG / 2
     check(possible and abs(shift) < math.exp(LARGEST_LOG), "predictions in user units could overflow")
 
 

@@ -24,7 +24,7 @@ from spidertensor.estimator.parameters import NO_ATTRIBUTES, Attributes, Model, 
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Prediction
-from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, Scaling
+from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, LARGEST, Scaling
 from spidertensor.spider import calibration as calibrations
 from spidertensor.spider import events, posterior
 from spidertensor.spider.bags import concatenated
@@ -91,16 +91,17 @@ def scaled_values(value: NDArray[np.float64], fitted: Fitted) -> NDArray[np.floa
     """The values in the method's units; EntryError if one is too far from the shift.
 
     The limit is in units of the leading member's current scale. It is far larger for a model that clips,
-    which can adapt if the scale of the values changes.
+    which can adapt if the scale of the values changes; but a scale above LARGEST cannot be loaded.
     """
     scaled, (centre, farthest) = fitted.scaling.scaled(value), accepted(fitted)
     far = np.abs(scaled - centre) > farthest
     if far.any():
         limit, now = _limit(fitted), units(fitted)
+        most = f"{limit:g} times the scale {now.scale:g}" if limit * now.scale < LARGEST else f"{LARGEST:g}"
         refuse(
             value,
             far,
-            f"is more than {limit:g} times the scale {now.scale:g} away from {now.shift:g}",
+            f"is more than {most} away from {now.shift:g}",
             kind="too far",
             remedy="leave it out, clip it, or pass a fitting scaling=(shift, scale)",
         )
@@ -112,7 +113,7 @@ def accepted(fitted: Fitted) -> tuple[float, float]:
     if not fitted.model.likelihood.scaled:
         return 0.0, math.inf
     stream = fitted.leader.stream
-    return float(stream.shift), _limit(fitted) * float(stream.scale)
+    return float(stream.shift), min(_limit(fitted) * float(stream.scale), LARGEST / fitted.scaling.scale)
 
 
 def _limit(fitted: Fitted) -> float:
