@@ -39,7 +39,7 @@ def learned():
 
 def test_probabilities_are_nearly_the_truth(learned):
     X, y, truth = stars(4000, seed=1)
-    chance = learned.predict_proba(X)
+    chance = learned.predict_levels(X)
     np.testing.assert_array_equal(learned.levels_, STARS)
     np.testing.assert_allclose(chance.sum(axis=1), 1, rtol=1e-12)
     assert 0 < log_score(truth, y) - log_score(chance, y) < 0.03
@@ -52,7 +52,7 @@ def test_probabilities_are_nearly_the_truth(learned):
 
 def test_intervals_are_the_fewest_neighbouring_levels(learned):
     X, y, _ = stars(2000, seed=2)
-    chance = learned.predict_proba(X)
+    chance = learned.predict_levels(X)
     for coverage in (0.3, 0.8, 0.95):
         low, high = learned.predict_interval(X, coverage)
         inside = (low[:, None] <= STARS) & (high[:, None] >= STARS)
@@ -79,7 +79,7 @@ def test_a_model_per_entry_equals_one_per_call_and_files_and_pickles_go_on(tmp_p
     for row, value in zip(rows[200:], y[200:], strict=True):
         evidence.append(np.array([parts.learn_one(row, value).log_evidence]))
     np.testing.assert_array_equal(np.concatenate(evidence), update.log_evidence)
-    np.testing.assert_array_equal(parts.predict_proba(rows), whole.predict_proba(rows))
+    np.testing.assert_array_equal(parts.predict_levels(rows), whole.predict_levels(rows))
     assert parts.predict_one(rows[0]).mean == pytest.approx(whole.predict(rows[:1])[0], rel=1e-12)
     assert checkpoint.load(tmp_path / "model").version == 3
     parts.save(tmp_path / "model")
@@ -139,7 +139,7 @@ def test_what_needs_levels_says_so():
         SpiderRegressor(**SMALL).fit(np.zeros((150, 2), int), np.arange(150))
     plain = SpiderRegressor(rank=0, committee=1).fit([(0, 0), (1, 1)], [1.0, 2.0])
     with pytest.raises(ValueError, match="a gaussian model has no levels"):
-        plain.predict_proba([(0, 0)])
+        plain.predict_levels([(0, 0)])
     model = SpiderRegressor(**SMALL).fit([(0, 0), (1, 1)], [1.0, 2.0])
     with pytest.raises(ValueError, match="ordinal models make no forecasts"):
         model.forecast([(0, 0)])

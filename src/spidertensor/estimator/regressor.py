@@ -79,7 +79,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   binomial whose log rate is learned. With counts, predictions are rates, intervals have
                   whole ends, scaling must be None, node_noise has no effect, and clip limits large counts.
                   "ordinal" for levels such as stars, grades and survey answers: `predict` is their mean,
-                  `predict_proba` the probability of each, and intervals have levels as ends. Like counts,
+                  `predict_levels` the probability of each, and intervals have levels as ends. Like counts,
                   and clip has no effect
     levels:       of ordinal values: all that there are, such as (1, 2, 3, 4, 5). None: those in the first
                   call that learns
@@ -152,7 +152,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         return np.array(self._ordinal().levels)
 
     @locked
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_levels(self, X: Any) -> NDArray[np.float64]:
         """(n, levels) probability of each of `levels_` at each row of X, for ordinal values."""
         return self._ordinal().probabilities(*self._predict(X))
 
