@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -39,14 +40,17 @@ def readers(model, X) -> dict:
         "forecast": (X[:50],),
         "recommend": ({0: 3}, 1), "recommend_many": ({0: [3, 4]}, 1), "similar": (0, 3), "explain": (X[0],),
         "_parse_ids": (0, ["3"]), "inclusion": (0,), "weights": (0,), "factors": (0,),
-        "attribute_factors": (0,),
+        "attribute_factors": (0,), "nodes": (0,),
         "score": (X[:4], [0, 1] * 2),
     }  # fmt: skip
     own = {"predict_proba": (X[:50],)} if hasattr(model, "predict_proba") else {"predict_interval": (X[:50],)}
 
-    def rate() -> None:
-        with contextlib.suppress(ValueError):  # it is no model of events
-            model.predict_rate(X[:50])
+    def suppressed(read) -> Callable[[], None]:
+        def call() -> None:
+            with contextlib.suppress(ValueError):  # it is no model of events, or of levels
+                read()
+
+        return call
 
     calls = {
         name: lambda name=name, args=args: getattr(model, name)(*args)
@@ -57,7 +61,11 @@ def readers(model, X) -> dict:
     public = [name for name in dir(type(model)) if not name.startswith("_") and name not in apart]
     attributes = [name for name in public if isinstance(getattr(type(model), name), property)]
     calls |= {name: lambda name=name: getattr(model, name) for name in attributes}
-    calls |= {"predict_rate": rate} if hasattr(model, "predict_rate") else {}
+    if hasattr(model, "predict_rate"):
+        calls["predict_rate"] = suppressed(lambda: model.predict_rate(X[:50]))
+    else:
+        calls["predict_levels"] = suppressed(lambda: model.predict_levels(X[:50]))
+        calls["levels_"] = suppressed(lambda: model.levels_)
     left = {name for name in public if "request" not in name} - calls.keys() - set(vars(clone(model)))
     assert left == {
         "fit", "partial_fit", "learn", "learn_one", "forget", "save", "load", "paper", "set_attributes",
