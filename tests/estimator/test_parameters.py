@@ -260,7 +260,7 @@ def test_files_are_flat_and_load_as_groups(kind, tmp_path):
     model = kind(**SMALL).set_params(**paths(changes(kind))).fit(*entries_for(kind))
     model.save(path)
     params = checkpoint.load(path).sections["model"]["params"]
-    assert params.keys() == kind._flat_names() - {"levels"}  # only ordinal models have these
+    assert params.keys() == kind._flat_names() - {"levels"}  # only ordinal values have them
     assert not {"prior", "inference"} & params.keys()
     assert {name: params[name] for name in changes(kind)} == changes(kind)
     assert list(params) == sorted(params)

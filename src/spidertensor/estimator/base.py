@@ -406,7 +406,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         attributes = self._start_columns(columns, nodes, history=history)
         likelihood = self._likelihood.of_values(value)
         if likelihood.levels:
-            params["levels"] = list(likelihood.levels)
+            params = dict(sorted((params | {"levels": list(likelihood.levels)}).items()))
         model = model_of(params, likelihood, n_modes, attributes=attributes_of(attributes))
         check_alone(params)
         if attributes is not None:
