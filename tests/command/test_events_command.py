@@ -182,7 +182,7 @@ def test_modes_are_told_by_their_names(folder, spider, fails):
     said = fails("fit", "plays.csv", "--model", "plays.spider", "--resume", "--events", "--over", "user")
     assert "has negatives_over ['song'], the command says ['user']" in said
     said = fails("fit", "plays.csv", "--model", "plays.spider", "--add", "--negatives", "4")
-    assert "--negatives and --remember-seen need --events" in said
+    assert "--over and --negatives need --events" in said
 
 
 def test_what_the_scores_of_events_are_means_of(folder, spider):
@@ -242,3 +242,17 @@ def test_a_server_learns_events(tmp_path, warm_kernels):
     ).fit(plays())
     own.save(tmp_path / "own.spider")
     assert same(arrays(tmp_path / "m.spider"), arrays(tmp_path / "own.spider"))
+
+
+def test_what_was_rated_is_left_out_of_recommendations(folder, spider):
+    rated = {user: [(user + k) % 7 for k in range(3)] for user in range(5)}
+    rows = [f"{user},{song},{song / 7}" for user, songs in rated.items() for song in songs]
+    (folder / "stars.csv").write_text("user,song,stars\n" + "\n".join(rows) + "\n")
+    spider(
+        "fit", "stars.csv", "--modes", "user,song", "--value", "stars", "--remember-seen", "user", *OF_MODEL
+    )
+    (folder / "more.csv").write_text("user,song,stars\n3,1,1\n")
+    spider("fit", "more.csv", "--model", "stars.spider", "--add", "--remember-seen", "user")
+    shown = spider("recommend", "stars.spider", "--given", "user=3", "--over", "song", "-n", "9", "--json")[1]
+    left = sorted(set(range(7)) - {1, *rated[3]})
+    assert sorted(each["id"] for each in json.loads(shown)["nodes"]) == left

@@ -35,7 +35,8 @@ RememberSeen = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="With --events: never recommend what a node of this mode (such as user) already had.",
+        help="Never recommend what a node of this mode (such as user) already had; "
+        "user,movie if there are more modes than two.",
     ),
 ]
 
@@ -43,17 +44,18 @@ RememberSeen = Annotated[
 def settings(
     events: bool, over: str | None, negatives: int | None, remember_seen: str | None, *, new: bool
 ) -> dict[str, Any]:
-    """Options as parameters of SpiderClassifier. new: whether the model does not exist yet"""
+    """Options as parameters of the estimator. new: whether the model does not exist yet"""
+    seen = None if remember_seen is None else tuple(options.words(remember_seen))
     given = {
         "negatives": negatives,
         "negatives_over": None if over is None else tuple(options.words(over)),
-        "remember_seen": remember_seen,
+        "remember_seen": seen[0] if seen is not None and len(seen) == 1 else seen,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if not events:
-        if given:
-            raise CommandError("--over, --negatives and --remember-seen need --events")
-        return {}
+        if given.keys() - {"remember_seen"}:
+            raise CommandError("--over and --negatives need --events")
+        return given
     if new and over is None:
         raise CommandError("--events needs --over, the mode to draw nodes from, such as --over product")
     from spidertensor.estimator.event_rule import NEGATIVES  # imported late: slow

@@ -46,6 +46,9 @@ def check_same(
         "modes": modes, "value": value, "binary": binary or None,
         "labels": classes and labels.joined_labels(classes), "bin": rules,
     }  # fmt: skip
+    seen = facts.get("remember_seen", False)
+    if isinstance(seen, tuple) and isinstance(settings.get("remember_seen"), int):
+        facts["remember_seen"] = seen[0]  # of two modes, naming one names the other
     for name, wanted in {**options, **settings}.items():
         if (wanted is not None or name in given) and _listed(facts.get(name)) != _listed(wanted):
             has = event_options.with_mode_names({name: facts.get(name)}, learner.modes)[name]

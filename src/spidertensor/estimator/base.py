@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
-from spidertensor.estimator import eviction, fitted_file, inputs, one_entry, times
+from spidertensor.estimator import event_rule, eviction, fitted_file, inputs, one_entry, times
 from spidertensor.estimator.attributes import HasAttributes
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import (
@@ -446,7 +446,10 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
     def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
         """The parameters with modes given by number."""
-        return params
+        with_id = list(range(n_modes))
+        if self._schema is not None:
+            with_id = [number for number, mode in enumerate(self._schema.modes) if mode.has_id]
+        return event_rule.resolved(params, names, n_modes, with_id)
 
     def _first_scaling(self, value: NDArray[np.float64], n: int, *, warns: bool = True) -> Scaling:
         """The scaling for the first n values to decide."""

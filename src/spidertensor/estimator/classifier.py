@@ -46,13 +46,14 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
     negatives_power: draw a node with probability proportional to its number of events to this power;
                      0: uniformly
     remember_seen:   do not recommend a node again to those it was seen with. True with two modes, else the
-                     name or number of the mode recommended to, such as the user. Takes 8 bytes per pair
+                     name or number of the mode recommended to, such as the user. Takes 8 bytes per pair.
+                     For labels see SpiderRegressor
     """
 
     negatives: int | None = None
     negatives_over: str | int | tuple[str | int, ...] | None = None
     negatives_power: float = 0.0
-    remember_seen: bool | str | int = False
+    remember_seen: bool | str | int | tuple[str | int, str | int] = False
 
     _likelihood = PROBIT
     _stored_as = "SpiderClassifier"
@@ -98,7 +99,7 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
 
     def _rule_of(self, names: Sequence[str]) -> Rule | None:
         """How negatives are drawn, for modes with these names; None if the entries are not events."""
-        return event_rule.rule_of(event_rule.resolved(self._flat_params(), names, len(names)))
+        return event_rule.rule_of(self._resolved(self._flat_params(), names, len(names)))
 
     @property
     @locked
@@ -144,9 +145,6 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
             share = draw_shares(popularity.times[: int(draws.seen[0])], rule.power)[self._index(X)[:, mode]]
         with np.errstate(divide="ignore"):
             return expit(log_ndtr(t) - log_ndtr(-t) + np.log(rule.negatives * share))
-
-    def _resolved(self, params: dict[str, Any], names: Sequence[str] | None, n_modes: int) -> dict[str, Any]:
-        return event_rule.resolved(params, names, n_modes)
 
     def _classes(self) -> Classes:
         return self._fitted().classes or labels.ZERO_ONE

@@ -16,6 +16,7 @@ from spidertensor import checkpoint
 from spidertensor.estimator.columns import Checked, FittedColumns, Recent, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.columns.undo import Undo
+from spidertensor.estimator.event_rule import seen_modes
 from spidertensor.estimator.eviction import BoundedIndex, Segment, segments
 from spidertensor.estimator.ids import NodeIndex, to_index
 from spidertensor.estimator.inputs import Column, Columns, refuse
@@ -321,23 +322,21 @@ def attributes_of(columns: FittedColumns | None) -> Attributes:
 
 @contextmanager
 def remembering(fitted: Fitted, index: NDArray[np.int64]) -> Iterator[None]:
-    """Context for learning events: remembers the pairs of those learned, even if interrupted."""
+    """Context for learning: remembers the pairs of the entries or events learned, even if interrupted."""
     draws = fitted.state.draws
-    if not draws:
-        yield
-        return
-    before = int(draws.events)
+    learned = draws.events if draws else fitted.state.counts.entries  # counts in place
+    before = int(learned)
     try:
         yield
     finally:
-        remember(fitted, index[: int(draws.events) - before])
+        remember(fitted, index[: int(learned) - before])
 
 
 def remember(fitted: Fitted, learned: NDArray[np.int64]) -> None:
-    """Remember the pairs of learned events, if the model does so."""
-    pairs, rule = fitted.pairs, fitted.model.rule
-    if pairs is not None and rule is not None:
-        pairs.add(learned[:, fitted.params["remember_seen"]], learned[:, rule.over[0]])
+    """Remember the pairs of learned entries, if the model does so."""
+    modes = seen_modes(fitted.params, fitted.model.rule)
+    if fitted.pairs is not None and modes is not None:
+        fitted.pairs.add(learned[:, modes[0]], learned[:, modes[1]])
 
 
 def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
@@ -352,9 +351,9 @@ def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
     draws, pairs, rule = fitted.state.draws, fitted.pairs, fitted.model.rule
     if rule and draws:
         draws = events.without(draws, rule, mode, keep)
-    whose = fitted.params.get("remember_seen")
-    if pairs is not None and rule and mode in (whose, *rule.over):
-        pairs = pairs.without(keep, of_first=mode == whose)
+    seen = seen_modes(fitted.params, rule)
+    if pairs is not None and seen is not None and mode in seen:
+        pairs = pairs.without(keep, of_first=mode == seen[0])
     state = fitted.state._replace(members=members, draws=draws)
     return fitted._replace(state=state, nodes=nodes, pairs=pairs)
 

@@ -228,13 +228,14 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     if (names := config["names"]) is not None:
         good = is_list(names, lambda name: isinstance(name, str)) and len(set(names)) == len(names)
         check(good and len(names) == len(nodes), "there is not one name for each mode")
-    if "negatives" in params:
-        whole = params["remember_seen"] is False or is_whole(params["remember_seen"])
-        same = event_rule.resolved(params, names, modes) == params
-        check(whole and same, "the modes of the events are not numbers")
     n_nodes, product, members = [len(each) for each in nodes], config["product"], _members(file, params)
     columns = _columns(file, names, n_nodes)
     rows = n_nodes if columns is None else [*n_nodes, *columns.n_rows.tolist()]
+    with_id = [mode for mode in range(modes) if columns is None or columns.schema.modes[mode].has_id]
+    same = event_rule.resolved(params, names, modes, with_id) == params
+    seen = params.get("remember_seen", False)
+    whole = seen is False or is_whole(seen) or is_list(seen, is_whole)
+    check(whole and same, "the modes of events and pairs are not numbers")
     attributes = attributes_of(columns)
     arrays = file.arrays if "committee" in file.sections else _alone(file.arrays)
     for m, own in enumerate(members):
@@ -407,13 +408,13 @@ def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:
 def _pairs(
     arrays: dict[str, NDArray[Any]], params: dict[str, Any], rule: Rule | None, n_nodes: list[int]
 ) -> SeenPairs | None:
-    stored, whose = arrays.get("model/seen_pairs"), params.get("remember_seen", False)
-    check((stored is None) == (whose is False), "the seen pairs do not match remember_seen")
-    if stored is None or rule is None:
+    stored, modes = arrays.get("model/seen_pairs"), event_rule.seen_modes(params, rule)
+    check((stored is None) == (modes is None), "the seen pairs do not match remember_seen")
+    if stored is None or modes is None:
         return None
     good = stored.dtype == np.uint64 and stored.ndim == 1 and (stored[1:] > stored[:-1]).all()
     check(good, "the seen pairs are not sorted 64-bit numbers")
     first, second = stored >> np.uint64(32), stored & np.uint64(2**32 - 1)
-    known = first.max(initial=0) < n_nodes[whose] and second.max(initial=0) < n_nodes[rule.over[0]]
+    known = first.max(initial=0) < n_nodes[modes[0]] and second.max(initial=0) < n_nodes[modes[1]]
     check(known or not len(stored), "a pair has a node that is not known")
     return SeenPairs(stored)

@@ -228,8 +228,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "negatives_power": (lambda x: is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
     "remember_seen": (
-        lambda x: isinstance(x, bool) or is_mode(x),
-        "True, False, or the name or number of a mode",
+        lambda x: isinstance(x, bool) or is_mode(x) or (is_list(x, is_mode) and len(x) == 2),
+        "True, False, or the names or numbers of one or two modes",
     ),
     "random_state": (lambda x: not is_whole(x) or 0 <= x < 2**63, "a seed that is not negative"),
 }

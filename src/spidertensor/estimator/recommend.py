@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.candidates import Candidates
+from spidertensor.estimator.event_rule import seen_modes
 from spidertensor.estimator.fitted import Fitted, intervals
 from spidertensor.estimator.quick_scores import Bounds, quick_bounds
 from spidertensor.method import Bags, Prediction
@@ -143,11 +144,14 @@ class _Bags:
 
 def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> Ints:
     """The nodes of mode `over` already seen with the given ids, if the model remembers seen pairs."""
-    whose, rule = fitted.params.get("remember_seen", False), fitted.model.rule
-    if fitted.pairs is None or rule is None or over not in rule.over or whose not in given:
-        return np.empty(0, np.int64)
-    number = int(fitted.nodes[whose].find([given[whose]])[0])
-    return fitted.pairs.with_first(number) if number >= 0 else np.empty(0, np.int64)
+    modes, none = seen_modes(fitted.params, fitted.model.rule), np.empty(0, np.int64)
+    if fitted.pairs is None or modes is None or over not in modes:
+        return none
+    other = modes[over == modes[0]]
+    number = int(fitted.nodes[other].find([given[other]])[0]) if other in given else -1
+    if number < 0:
+        return none
+    return fitted.pairs.with_first(number) if other == modes[0] else fitted.pairs.with_second(number)
 
 
 class _Best:

@@ -14,6 +14,7 @@ from spidertensor.estimator.candidates import (
     given_columns,
     is_sequence,
 )
+from spidertensor.estimator.event_rule import seen_modes
 from spidertensor.estimator.inputs import by_name
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.notes import Noting
@@ -88,7 +89,8 @@ class Recommender(Known, Noting):
         ranked = self._candidates(candidates, mode)
         if twice := ranked.given.keys() & situations.keys():
             raise ValueError(f"{min(twice)!r:.80} is given and among the candidates: leave one of them out")
-        if fitted.pairs is not None and fitted.params["remember_seen"] in ranked.numbers:
+        seen = seen_modes(fitted.params, fitted.model.rule)
+        if seen is not None and set(seen) - {mode} <= ranked.numbers.keys():
             reason = "the mode of remember_seen must be given, not among the candidates"
             raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)

@@ -87,18 +87,32 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   `fit`, or of the first `batch_size` values of the first other call, which should therefore
                   have more than a few entries
 
+    remember_seen: do not recommend a node again to those it was learned with. True with two modes, else their
+                  names: ("user", "movie"). Takes 8 bytes per pair
+
     Threads may share a model: calls run one at a time, so no call sees a half-finished one.
     """
 
     scaling: tuple[float, float] | None = None
     likelihood: str = "gaussian"
     levels: tuple[float, ...] | None = None
+    remember_seen: bool | str | int | tuple[str | int, str | int] = False
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "prior": Prior.names(),
         "inference": Inference.names(),
     }
     _stored_as = "SpiderRegressor"
+
+    def _flat_params(self) -> dict[str, Any]:
+        params = super()._flat_params()
+        if params["remember_seen"] is False:
+            del params["remember_seen"]  # models that remember nothing keep their bytes and their generation
+        return params
+
+    @classmethod
+    def _flat_names(cls) -> set[str]:
+        return super()._flat_names() - {"remember_seen"}
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

@@ -47,6 +47,11 @@ class SeenPairs:
         found = [self._sorted[begin:end], *(new[(new >= low) & (new < high)] for new in self._new)]
         return np.unique(np.concatenate(found) & np.uint64(2**32 - 1)).astype(np.int64)
 
+    def with_second(self, second: int) -> NDArray[np.int64]:
+        """The first nodes seen with this second node, sorted."""
+        pairs = self.pairs()
+        return (pairs[pairs & np.uint64(2**32 - 1) == np.uint64(second)] >> _HALF).astype(np.int64)
+
     def without(self, numbers: NDArray[np.bool_], *, of_first: bool) -> SeenPairs:
         """The pairs of nodes to keep, renumbered. numbers: (nodes,) whether to keep each node of a mode"""
         first, second = self.pairs() >> _HALF, self.pairs() & np.uint64(2**32 - 1)
