@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def readers(model, X) -> dict:
 
         return call
 
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         name: lambda name=name, args=args: getattr(model, name)(*args)
         for name, args in (methods | own).items()
     }

@@ -400,7 +400,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         history:     see _start_columns
         """
         n_modes = len(columns.ids)
-        params = self._resolved(self._flat_params(), columns.names, n_modes)
+        params: dict[str, Any] = self._resolved(self._flat_params(), columns.names, n_modes)
         max_nodes, nodes = params["max_nodes"], [NodeIndex() for _ in range(n_modes)]
         nodes = nodes if max_nodes is None else eviction.empty_nodes(max_nodes, n_modes)
         attributes = self._start_columns(columns, nodes, history=history)
