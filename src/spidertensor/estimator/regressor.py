@@ -86,9 +86,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     scaling:      (shift, scale) of the values; by default the mean and standard deviation of all values of
                   `fit`, or of the first `batch_size` values of the first other call, which should therefore
                   have more than a few entries
-
-    remember_seen: do not recommend a node again to those it was learned with. True with two modes, else their
-                  names: ("user", "movie"). Takes 8 bytes per pair
+    remember_seen: do not recommend a node again to those it was learned with. True with two modes, else two
+                  names, ("user", "movie"). Takes 8 bytes per pair
 
     Threads may share a model: calls run one at a time, so no call sees a half-finished one.
     """
