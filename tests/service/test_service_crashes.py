@@ -245,6 +245,38 @@ def test_a_second_server_is_refused(tmp_path, fails, monkeypatch):
         assert server.stop() == 0
 
 
+@pytest.mark.slow
+def test_a_lock_file_deleted_by_hand_lets_nobody_in(tmp_path, fails, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    learned([rows(30)]).save(tmp_path / "m.spider", {"value": "rating"})
+    own = ("--model", "m.spider", "--modes", "0,1", "--value", "rating")
+    with serving(tmp_path, *own) as server:  # has not learned yet
+        (tmp_path / ".m.spider.lock").unlink()
+        for more in ((), ("--accept-loss",)):
+            assert "m.spider.journal: is used by another process" in fails("serve", *own, *more)
+        server.learn([{"0": 1, "1": "m1", "rating": 3.0}])
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, *own) as server:
+        assert server.get("/v1/model")["entries"] == 31
+
+
+@pytest.mark.slow
+def test_a_file_that_another_process_has_written_is_not_saved_over(tmp_path):
+    with serving(tmp_path, *MODEL) as server:
+        server.learn(rows(30))
+        assert server.http.post("/v1/checkpoint").status_code == 200
+        server.learn(rows(5))
+        learned([rows(10)]).save(tmp_path / "m.spider", {"value": "rating"})
+        other = (tmp_path / "m.spider").read_bytes()
+        refused = server.http.post("/v1/checkpoint")
+        assert refused.status_code == 503
+        assert "m.spider: was written by another process meanwhile" in refused.json()["error"]["message"]
+        server.learn(rows(5))
+        assert server.stop() != 0
+    assert (tmp_path / "m.spider").read_bytes() == other
+    assert (tmp_path / "m.spider.journal").exists()
+
+
 # --- broken files
 
 

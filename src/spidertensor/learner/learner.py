@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,6 +78,7 @@ class Learner:
     replayed: str | None = None
     rule: Rule | None = field(init=False)
     scores: Scores = field(init=False)
+    _stamp: tuple[int, ...] | None = field(init=False)  # of the file when it was opened or last saved
 
     def __post_init__(self) -> None:
         try:
@@ -85,6 +87,7 @@ class Learner:
             raise LearnerError(str(error)) from None
         self.bins = self.bins or [None] * len(self.modes)
         self.scores = self.new_scores()
+        self._stamp = _stamp(self.path)
 
     def new_scores(self) -> Scores:
         return Scores(self.estimator.likelihood_, len(self.modes), self.rule, self.memory, self.with_ids)
@@ -251,4 +254,20 @@ class Learner:
         return self.scores.add(learned.values, learned.numbered, self.estimator.shift_, learned.remembered)
 
     def save(self) -> None:
+        """Save to the file. LearnerError if another process has written it, although it is locked."""
+        now = _stamp(self.path)
+        if now is not None and now != self._stamp:
+            reason = f"{self.path}: was written by another process meanwhile, and is left as it is"
+            remedy = "stop the other process and this one, and keep one of the models"
+            raise LearnerError(reason, kind="overwritten", remedy=remedy)
         self.estimator.save(self.path, self.position)
+        self._stamp = _stamp(self.path)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes if a file is written; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -39,6 +39,7 @@ _TABLES = """
 
 
 RESTORE = "restore its files from a backup, or start once with --accept-loss to continue without what is lost"
+IN_USE = "journal in use"
 # Remedies of `Journal.append`
 NOT_WRITTEN = "nothing was learned: free space on the server's disk and repeat the request"
 PERHAPS_WRITTEN = "it may have been learned: repeat it with the same Idempotency-Key"
@@ -103,7 +104,7 @@ class Journal:
                 journal._file = _connected(path)
                 journal._check()
         except JournalError as error:
-            if on_loss is None:
+            if on_loss is None or error.kind == IN_USE:
                 journal.close_unchanged()
                 raise
             on_loss(error.reason)
@@ -295,6 +296,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     # No other process may use it; and nothing else is needed on a disk that is full.
     file.execute("pragma locking_mode = exclusive")
     file.execute("pragma synchronous = full")  # a commit returns only after it has reached the disk
+    file.execute("select 1 from sqlite_master").fetchall()  # now, not only with the first request
     return file
 
 
@@ -303,6 +305,9 @@ def _as_journal_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+            reason = f"{path}: is used by another process, although the model is not locked"
+            raise JournalError(reason, kind=IN_USE, remedy="stop that process") from None
         raise JournalError(_reason(path, error), kind="journal", remedy=remedy) from None
 
 

@@ -18,6 +18,7 @@ import orjson
 
 from spidertensor.estimator.forecast import no_forecast
 from spidertensor.faults import EntryError, Fault
+from spidertensor.learner.errors import LearnerError
 from spidertensor.learner.forecasts import joined as joined_forecasts
 from spidertensor.learner.learner import Learned, Learner
 from spidertensor.learner.position import Position
@@ -341,9 +342,11 @@ class JournaledLearner:
                 self.journal.start_empty()
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
             self.forecasts.drop_expired()
-        except (OSError, sqlite3.Error, JournalError) as error:
+        except (OSError, sqlite3.Error, JournalError, LearnerError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self.trouble["checkpoint"] = f"{getattr(error, 'filename', None) or learner.path}: {reason}"
+            own = isinstance(error, LearnerError)  # its reason names the file
+            where = "" if own else f"{getattr(error, 'filename', None) or learner.path}: "
+            self.trouble["checkpoint"] = f"{where}{reason}"
             raise ServiceError(503, "checkpoint", self.trouble["checkpoint"], retry=30) from error
         self.trouble.pop("checkpoint", None)
         self.checkpointed, self.saved_at, self.saved_entries = self.learned, time.monotonic(), learner.entries
