@@ -35,7 +35,7 @@ from naive import as_float64  # noqa: E402
 from spidertensor.method import Bags, Batch  # noqa: E402
 from spidertensor.spider import posterior  # noqa: E402
 from spidertensor.spider.bags import plain  # noqa: E402
-from spidertensor.spider.likelihoods import GAUSSIAN, likelihood_by_name  # noqa: E402
+from spidertensor.spider.likelihoods import GAUSSIAN  # noqa: E402
 from spidertensor.spider.network import Table  # noqa: E402
 from spidertensor.spider.vectorized import vectorized  # noqa: E402
 from spidertensor.spider.vectorized_table import slots_of  # noqa: E402
@@ -52,9 +52,8 @@ def one_thread():
 
 def build(case: Case, refine_every: int = 16, **settings):
     own = {field: getattr(case, field) for field in ("noise_memory", "clip", "node_noise", "memory")}
-    likelihood = likelihood_by_name(case.likelihood)
     settings = own | {"curvature": case.curvature, "refine_every": refine_every} | settings
-    return vectorized(case.network, likelihood, PRIOR, **settings)
+    return vectorized(case.network, case.its_likelihood, PRIOR, **settings)
 
 
 @pytest.mark.slow
