@@ -327,7 +327,7 @@ def test_the_command(file):
 def test_the_command_refuses(file):
     columns = ("--modes", "cell,hour", "--value", "calls")
     for options, words in (
-        (("--counts", "--binary"), "only one of --binary and --counts"),
+        (("--counts", "--binary"), "only one of --binary, --counts and --levels"),
         (("--counts", "--scaling", "0,1"), "not with --counts"),
     ):
         assert words in error("fit", file, *columns, *options)

@@ -81,7 +81,8 @@ GROUPS = {
         "missing_id", "bin", "on_bad", "rejects", "time", "known_at", "passes", "shuffle",
     ),
     "Values": (
-        "binary", "labels", "counts", "events", "over", "negatives", "remember_seen", "scaling", "clip",
+        "binary", "labels", "counts", "levels", "events", "over", "negatives", "remember_seen", "scaling",
+        "clip",
     ),
     "Model": (
         "rank", "hidden", "activation", "network", "committee", "memory", "max_nodes", "engine", "paper",
@@ -103,6 +104,7 @@ def fit(
     attributes: options.AttributeFiles = None,
     binary: model_options.Binary = False,
     counts: model_options.Counts = False,
+    levels: model_options.Levels = None,
     labels: model_options.Labels = None,
     events: event_options.Events = False,
     over: event_options.Over = None,
@@ -166,17 +168,17 @@ def fit(
     memory. Ctrl-C saves and stops; --resume continues with the first row not yet learned. The score is
     shown next to two floors: the mean of the values so far, and one number per node.
 
-    See docs/files.md for files, docs/which-values.md for --binary, --counts and --events,
+    See docs/files.md for files, docs/which-values.md for --binary, --counts, --levels and --events,
     docs/streams.md for streams, and docs/cluster.md for --workers.
     """
     if resume + add + force > 1:
         raise CommandError("use only one of --resume, --add and --force")
     if again and not add:
         raise CommandError("--again is for --add")
-    if binary and counts:
-        raise CommandError("use only one of --binary and --counts")
-    if counts and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --counts")
+    if binary + counts + (levels is not None) > 1:
+        raise CommandError("use only one of --binary, --counts and --levels")
+    if (counts or levels is not None) and scaling is not None:
+        raise CommandError("--scaling is for continuous values, not with --counts or --levels")
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     several.check(workers, cluster, part)
@@ -204,7 +206,9 @@ def fit(
     )  # fmt: skip
     if counts:
         settings["likelihood"] = "count"
-    if events and (value is not None or binary or counts):
+    if levels is not None:
+        settings |= {"likelihood": "ordinal", "levels": sorted(options.numbers("--levels", levels, float))}
+    if events and (value is not None or binary or counts or levels is not None):
         raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     settings |= event_options.settings(
         events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))

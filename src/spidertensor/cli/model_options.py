@@ -15,6 +15,13 @@ Binary = Annotated[bool, typer.Option("--binary", help="Values are 0 or 1; predi
 Counts = Annotated[
     bool, typer.Option("--counts", help="Values are counts (0, 1, ...); predict rates, never below 0.")
 ]
+Levels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,...",
+        help="Values are ordered levels, such as 1,2,3,4,5; predict the probability of each.",
+    ),
+]
 Labels = Annotated[
     str | None,
     typer.Option(

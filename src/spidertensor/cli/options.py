@@ -263,7 +263,7 @@ def check_interval(
         return
     if not 0 < coverage < 1:
         raise CommandError(f"--interval takes a probability between 0 and 1, such as 0.9, not {coverage:g}")
-    if not likelihood.intervals:
+    if not (likelihood.intervals or likelihood.ordinal):
         raise CommandError(
             f"{model} predicts a {likelihood.mean_name}, which has no interval; omit --interval"
         )

@@ -137,6 +137,9 @@ def _predictions(
         return {name: estimator.predict_proba(ids)[:, place]}
     mean, std = estimator.predict(ids, return_std=True)
     columns = {"mean": mean, "std": std}
+    if estimator.likelihood_.ordinal:
+        chances = zip(estimator.levels_.tolist(), estimator.predict_levels(ids).T, strict=True)
+        columns |= {f"probability_of_{level:g}": chance for level, chance in chances}
     if interval is not None:
         columns["low"], columns["high"] = estimator.predict_interval(ids, interval, calibration.value)
     return columns

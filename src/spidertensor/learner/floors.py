@@ -55,16 +55,24 @@ class RunningFloors:
         self._modes = list(range(n_modes) if with_ids is None else with_ids)
         if rule is not None:
             rule = rule._replace(over=tuple(self._modes.index(mode) for mode in rule.over))
-        self._likelihood, self.by_squares = likelihood, likelihood.metric == "rmse"
+        self.by_squares = likelihood.metric == "rmse"
+        likelihood = self._likelihood = likelihood.of_floors
         self._rule, self._per_event = rule, 1 if rule is None else 1 + rule.negatives
         both = floors.mean(likelihood), floors.biases(len(self._modes), likelihood)
         self._mean, self._biases = both if rule is None else (around(each, rule) for each in both)
         self._of_mean, self._of_biases = self._mean.init(0), self._biases.init(0)
 
-    def learn(self, value: NDArray[np.float64], learned: Numbered, first: float) -> NDArray[np.float64]:
+    def learn(
+        self,
+        value: NDArray[np.float64],
+        learned: Numbered,
+        first: float,
+        likelihood: Likelihood | None = None,
+    ) -> NDArray[np.float64]:
         """Learn entries that the model has learned; returns the (1 + floors, n) losses of model and floors.
 
-        first: what the floors predict before their very first entry
+        first:      what the floors predict before their very first entry
+        likelihood: the model's, with what it has learned about it; None: as at the start
         """
         index = np.ascontiguousarray(learned.nodes[:, self._modes])
         batch, is_new = Batch(index, value), not _inner(self._of_biases).counts.entries
@@ -81,7 +89,8 @@ class RunningFloors:
             self._of_biases, of_biases = self._biases.update(self._of_biases, batch)
         if is_new and len(value):
             of_mean.mean[0] = of_biases.mean[0] = first
-        return np.array([self._losses(value, each) for each in (learned.update, of_mean, of_biases)])
+        of_model = self._losses(value, learned.update, likelihood)
+        return np.array([of_model, *(self._losses(value, each) for each in (of_mean, of_biases))])
 
     def forecast(self, nodes: NDArray[np.int64], first: float) -> NDArray[np.float64]:
         """(n, floors, 3) mean, var and noise of what the floors predict now.
@@ -103,10 +112,12 @@ class RunningFloors:
             return (value - self._likelihood.expected(mean, var)) ** 2
         return -self._likelihood.log_evidence(value, *forecast.transpose(2, 1, 0))
 
-    def _losses(self, value: NDArray[np.float64], update: Update) -> NDArray[np.float64]:
+    def _losses(
+        self, value: NDArray[np.float64], update: Update, likelihood: Likelihood | None = None
+    ) -> NDArray[np.float64]:
         if not self.by_squares:
             return -update.log_evidence / self._per_event
-        return (value - self._likelihood.expected(*update[:3])) ** 2
+        return (value - (likelihood or self._likelihood).expected(*update[:3])) ** 2
 
     def state(self, model: Estimator) -> FloorsState:
         """The state for `restore`. model: the estimator that the floors accompany"""

@@ -251,7 +251,8 @@ class Learner:
         """Add entries to the scores; returns their (1 + floors, n) losses."""
         if not len(learned.values):
             return np.empty((len(self.scores.sums.losses), 0))
-        return self.scores.add(learned.values, learned.numbered, self.estimator.shift_, learned.remembered)
+        now = self.estimator.shift_, learned.remembered, self.estimator.likelihood_
+        return self.scores.add(learned.values, learned.numbered, *now)
 
     def save(self) -> None:
         """Save to the file. LearnerError if another process has written it, although it is locked."""

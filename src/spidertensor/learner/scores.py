@@ -70,14 +70,16 @@ class Scores:
         learned: Numbered,
         first: float,
         remembered: Remembered | None = None,
+        likelihood: Likelihood | None = None,
     ) -> NDArray[np.float64]:
         """Score the entries of one call; returns the (1 + floors, n) losses of the model and of the floors.
 
         first:      what the floors predict before their very first entry
         remembered: if some have a forecast; the losses are then those of the forecast
+        likelihood: see RunningFloors.learn
         """
         n, update, sums = len(value), learned.update, self.sums
-        losses = self._floors.learn(value, learned, first)
+        losses = self._floors.learn(value, learned, first, likelihood)
         left = np.exp(-n / self.memory)
         keep = np.exp(-(np.arange(n)[::-1]) / self.memory)  # the last entry counts 1
         late = np.full(n, np.nan)

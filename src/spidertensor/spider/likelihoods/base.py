@@ -84,6 +84,11 @@ class Likelihood(ABC):
         """The likelihood of a model whose first call has these values."""
         return self
 
+    @property
+    def of_floors(self) -> Likelihood:
+        """The likelihood of floors to compare errors with."""
+        return self
+
     @abstractmethod
     def allows(self, value: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(n,) which values can be learned; NaN and infinity never can."""

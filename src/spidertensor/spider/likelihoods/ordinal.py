@@ -21,6 +21,7 @@ from spidertensor.faults import EntryError
 from spidertensor.method import Prediction
 from spidertensor.spider.compiled import COMPILE, PART, kernel
 from spidertensor.spider.likelihoods.base import Evidence, Floats, Likelihood
+from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import normal_quantile
 
 CODE = 3
@@ -112,8 +113,12 @@ class Ordinal(Likelihood):
             open_ &= ~found
         return self._values[first], self._values[last]
 
+    @property
+    def of_floors(self):
+        return GAUSSIAN  # a floor predicts the mean of the levels
+
     def from_moments(self, n, total, squares, origin):
-        raise NotImplementedError("the mean of levels is predicted with the gaussian likelihood")
+        raise NotImplementedError("floors of levels have the likelihood of_floors")
 
     def jax_evidence(self, y, alpha, beta, noise, level):
         """`evidence` in JAX. level: how often each level was seen, plus 1"""
