@@ -19,6 +19,7 @@ from spidertensor.estimator.candidates import Candidates
 from spidertensor.estimator.event_rule import seen_modes
 from spidertensor.estimator.fitted import Fitted, intervals
 from spidertensor.estimator.quick_scores import Bounds, quick_bounds
+from spidertensor.estimator.strangers import described_modes, stated_recent
 from spidertensor.method import Bags, Prediction
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
@@ -50,13 +51,22 @@ class Recommendation(NamedTuple):
 
 
 def check_modes(
-    fitted: Fitted, given: Mapping[int, Any], candidates: Candidates, names: Sequence[str]
+    fitted: Fitted,
+    given: Mapping[int, Any],
+    situation: Mapping[str, Any],
+    candidates: Candidates,
+    names: Sequence[str],
 ) -> None:
-    """ValueError unless `given` and the candidates together have every mode once."""
+    """ValueError unless `given` and the candidates together have every mode once.
+
+    A mode that the situation describes needs no id.
+    """
     every = sorted([*given, *candidates.numbers])
     with_id = range(len(fitted.nodes))
     if fitted.columns is not None:
-        with_id = [mode for mode, each in enumerate(fitted.columns.schema.modes) if each.has_id]
+        described = described_modes(fitted.columns, situation) - set(every)
+        modes = enumerate(fitted.columns.schema.modes)
+        with_id = [mode for mode, each in modes if each.has_id and mode not in described]
     if every != list(with_id):
         missing = [repr(names[mode]) for mode in with_id if mode not in every]
         extra = [repr(names[mode]) for mode in given if mode in candidates.numbers or mode not in with_id]
@@ -93,7 +103,7 @@ def best_nodes(
     numbers = [
         candidates.numbers[mode]
         if mode in candidates.numbers
-        else (nodes.find([given[mode]]) if mode in given else _NO_NODE)
+        else (nodes.find([given[mode]]) if mode in given else _no_node(fitted, mode))
         for mode, nodes in enumerate(fitted.nodes)
     ]
     bags = _Bags(fitted, candidates, given, situation)
@@ -123,6 +133,7 @@ class _Bags:
         self.any = fitted.columns is not None and len(fitted.columns.tables) > 0
         if fitted.columns is not None and fitted.columns.tables:
             self._columns = fitted.columns
+            self._recent = stated_recent(fitted, situation)
             names = fitted.columns.schema.names
             read = {holder.spec.name for column in fitted.columns.columns for holder in column.holders}
             same = dict(situation) | {names[mode]: raw for mode, raw in given.items()}
@@ -139,7 +150,13 @@ class _Bags:
         for name, column in self._own.items():
             table[name] = [column[place] for place in places.tolist()]
         index = np.stack(np.broadcast_arrays(*numbers, places)[:-1], axis=1)
-        return self._columns.bags(self._columns.check(table, n), index, learn=False)
+        return self._columns.bags(self._columns.check(table, n), index, learn=False, recent=self._recent)
+
+
+def _no_node(fitted: Fitted, mode: int) -> Ints:
+    """The node of a mode without ids, or of somebody who is described without one."""
+    has_id = fitted.columns is None or fitted.columns.schema.modes[mode].has_id
+    return np.array([-1]) if has_id else _NO_NODE
 
 
 def seen_with(fitted: Fitted, over: int, given: Mapping[int, Any]) -> Ints:

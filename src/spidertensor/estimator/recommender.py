@@ -19,6 +19,7 @@ from spidertensor.estimator.inputs import by_name
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.notes import Noting
 from spidertensor.estimator.recommend import Recommendation, best_nodes, check_modes, seen_with
+from spidertensor.estimator.strangers import recent_columns, stated_recent
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import EntryError
 
@@ -42,7 +43,8 @@ class Recommender(Known, Noting):
     ) -> list[Recommendation]:
         """The n best nodes of mode `over`, best first, for the ids `given` in all other modes.
 
-        Modes are given by column name or number.
+        Modes are given by column name or number. Somebody who is not in the model is described by attributes,
+        and in a mode with a Recent by what they had, the latest last: {"recent(movie)": ["Alien", "Heat"]}.
 
         explore:    "mean" ranks by expected value; "ucb" by the mean of f plus two standard deviations, minus
                     two with best="low"; "thompson" by one joint draw of all weights and factors, from a
@@ -94,17 +96,21 @@ class Recommender(Known, Noting):
             reason = "the mode of remember_seen must be given, not among the candidates"
             raise ValueError(reason)
         excluded = Excluded(exclude, mode, columns, fitted.nodes, self._mode)
-        check_modes(fitted, columns, ranked, self.mode_names_)
+        check_modes(fitted, columns, situations, ranked, self.mode_names_)
         rng = np.random.default_rng(seed)
         interval = None if coverage is None else (coverage, calibration)
         options: dict[str, Any] = {"n": n, "explore": explore, "best": best, "rng": rng}
         options["interval"] = interval
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
-        rows = rows if columns else [{}]  # the candidates cover all modes
-        found = []
+        if not columns:  # the candidates cover all modes, or the situations describe the others
+            rows = [{} for _ in next(iter(situations.values()), [None])]
+        found, recents = [], recent_columns(fitted.columns)
         for number, ids in enumerate(rows):
-            left_out = ranked.places(excluded.of(ids), seen_with(fitted, mode, ids))
             situation = {name: column[number] for name, column in situations.items()}
+            stated = stated_recent(fitted, situation)
+            had = [nodes for name, nodes in stated.items() if recents[name] == mode]
+            had = np.concatenate([seen_with(fitted, mode, ids), *had])
+            left_out = ranked.places(excluded.of(ids), had)
             found.append(best_nodes(fitted, ranked, ids, left_out, situation=situation, **options))
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
@@ -130,6 +136,7 @@ class Recommender(Known, Noting):
             return table, {}
         with_id = {mode.name for mode in columns.schema.modes if mode.has_id}
         attributes = [name for name in columns.schema.inputs if name not in with_id]
+        attributes += recent_columns(columns) if what == "given" else ()
         named = by_name(table, what, attributes)
         own = {name: column for name, column in named.items() if name in with_id or not isinstance(name, str)}
         rest = {name: list(column) for name, column in named.items() if name not in own}

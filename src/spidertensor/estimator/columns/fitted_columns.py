@@ -45,6 +45,7 @@ from spidertensor.faults import EntryError
 from spidertensor.method import Bags
 from spidertensor.spider.network import Table
 
+NONE_STATED: Mapping[str, NDArray[np.int64]] = {}
 PRIOR_SHARE = 0.3  # prior variance of all attribute columns of a mode together, as a share of an own id's
 
 
@@ -161,12 +162,20 @@ class FittedColumns:
                 found = holder.refused(_sequence(given[holder.spec.name], holder.spec.name, n)) | found
         return dict(sorted(found.items()))
 
-    def bags(self, checked: Checked, index: NDArray[np.int64], *, learn: bool) -> Bags:
+    def bags(
+        self,
+        checked: Checked,
+        index: NDArray[np.int64],
+        *,
+        learn: bool,
+        recent: Mapping[str, NDArray[np.int64]] = NONE_STATED,
+    ) -> Bags:
         """The attribute nodes of the entries.
 
         index: (n, K) nodes of the own ids, -1 if unseen and for a Context
         learn: add unseen values, remember the attributes and recent nodes of each node, all in the order of
                the entries. Otherwise nothing changes, and unseen values have row -1
+        recent: by the name of a Recent, the latest nodes of all entries, in place of those remembered
         """
         if index.shape != (checked.n, len(self.schema.modes)):
             raise ValueError(f"{checked.n} entries of {len(self.schema.modes)} modes, but {index.shape}")
@@ -175,10 +184,12 @@ class FittedColumns:
             if index[:, with_id].min(initial=0) < 0:
                 raise ValueError("an entry to learn from has a node that is not known")
             self._settle(checked)
-        found = [
-            (table, column.learn(cells, index) if learn else column.elements(cells, index))
-            for table, (column, cells) in enumerate(zip(self.columns, checked.cells, strict=True))
-        ]
+        found = []
+        for table, (column, cells) in enumerate(zip(self.columns, checked.cells, strict=True)):
+            if isinstance(column, RecentColumn) and column.spec.name in recent:
+                found.append((table, column.state.stated(recent[column.spec.name], checked.n)))
+            else:
+                found.append((table, column.learn(cells, index) if learn else column.elements(cells, index)))
         return assemble(checked.n, found)
 
     def single(self, given: Mapping[str, Any], nodes: list[int], *, learn: bool) -> Found | None:

@@ -44,6 +44,13 @@ class RecentState:
     def read(self, own: NDArray[np.int64]) -> Elements:
         return self._run(own, _NO_PUSH)
 
+    def stated(self, other: NDArray[np.int64], n: int) -> Elements:
+        """The bags of n entries of somebody whose latest nodes of the other mode are these; unknown ones, -1,
+        are left out."""
+        row = other[(other >= 0) & (other < self.n_rows)][-self.size :]
+        weight = np.full(len(row) * n, 1 / np.sqrt(max(len(row), 1)), np.float32)
+        return Elements(np.full(n, len(row)), np.tile(row, n), weight)
+
     def _run(self, own: NDArray[np.int64], other: NDArray[np.int64]) -> Elements:
         own = own.copy()  # contiguous, so that one compilation serves all
         known = own[(own >= 0) & (own < len(self._length))]
