@@ -581,6 +581,22 @@ def test_slow_clients_and_huge_bodies_do_not_stop_others(server):
     server.predict(rows(1))
 
 
+def test_stalled_bodies_that_fill_the_memory_stop_nobody(server):
+    """Eight of the largest size, each without its last byte."""
+    largest = 8 << 20
+    stalled = []
+    for _ in range(8):
+        at = socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+        at.sendall(b"POST /v1/learn HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        at.sendall(b"Content-Length: %d\r\n\r\n" % largest + b" " * (largest - 1))
+        stalled.append(at)
+    for number in range(3):
+        server.learn(rows(5, seed=number))
+        server.predict(rows(5))
+    for at in stalled:
+        at.close()
+
+
 def test_a_full_queue_is_told(tmp_path, warm_kernels):
     with serving(tmp_path, "--model", "m.spider", *RATINGS, "--max-queue", "1") as server:
         server.learn(rows(100))

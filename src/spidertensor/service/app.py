@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     body: int = 8 << 20  # bytes
     rows: int = 10_000
     queue: int = 1000  # requests
-    bodies: int = 64 << 20  # bytes of all bodies being read or waiting
+    bodies: int = 64 << 20  # bytes of all bodies being read or waiting; twice that with many small ones
     body_seconds: float = 30.0  # for a body to arrive
     answer_seconds: float = 30.0  # for the model to answer
     events: int = 50  # listeners to /v1/events
@@ -62,6 +62,7 @@ class Service:
     def __init__(self, owner: Owner, limits: Limits, metrics: Metrics, stopping: Callable[[], bool]) -> None:
         self.owner, self.limits, self.metrics, self.stopping = owner, limits, metrics, stopping
         self.held = 0  # bytes of bodies in memory
+        self.reading = 0  # bodies that are arriving
         self.listeners = 0
 
     def routes(self) -> list[Route]:
@@ -286,6 +287,7 @@ class Service:
         if length.isdigit() and int(length) > self.limits.body:
             raise self._too_large()
         parts, size = [], 0
+        self.reading += 1
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
@@ -294,7 +296,8 @@ class Service:
                     parts.append(part)
                     if size > self.limits.body:
                         raise self._too_large()
-                    if self.held > self.limits.bodies:
+                    # Over the limit, large bodies make room for small ones: a few stalled ones stop nobody.
+                    if self.held > self.limits.bodies and size * self.reading > self.limits.bodies:
                         raise ServiceError(429, "memory", "too many large requests at once", retry=1)
         except BaseException as error:
             self.held -= size
@@ -304,6 +307,8 @@ class Service:
             if isinstance(error, ClientDisconnect):
                 raise ServiceError(400, "disconnected", "the client disconnected") from None
             raise
+        finally:
+            self.reading -= 1
         return media_type, b"".join(parts)
 
     def _too_large(self) -> ServiceError:

@@ -6,6 +6,7 @@ requests, in the cuts of the journal, so a replay restores the same state.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -47,6 +48,8 @@ from spidertensor.service.requests import (
 from spidertensor.service.served import wanted_to_learn
 from spidertensor.service.surprises import Surprises
 
+REFUSED_BYTES = 1 << 20  # of requests that have no effect, to be kept
+DESCRIBED_BYTES = 256 << 20  # of descriptions of a model that has learned nothing
 RECENT_ROWS = 1000  # of which at most half may be refused without an alarm
 MIN_ROWS = 20  # fewer say little
 LETTERS_WAIT_S = 1.0  # how long a checkpoint, and with it the whole server, waits for dead letters
@@ -81,6 +84,7 @@ class JournaledLearner:
         self.saved_entries = learner.entries
         self.saved_stream: Any = None
         self.rejects: Rejects | None = None
+        self._described_any = False
         self._recent = self._refused = 0.0  # rows to learn lately
         if state is not None:
             try:
@@ -151,6 +155,14 @@ class JournaledLearner:
             except ServiceError as error:
                 failed = ServiceError(503, error.kind, error.reason, retry=5, remedy=NOT_WRITTEN)
                 return [failed] * len(requests)
+        full = self.learner.is_new and self.journal.bytes > DESCRIBED_BYTES  # and cannot be saved
+        if full and any(each.mode is not None for each in requests):
+            reason = (
+                f"{self.journal.path}: is full of descriptions, and nothing was learned that could be saved"
+            )
+            remedy = "send rows to learn first, or fit a model and serve it"
+            failed = ServiceError(503, "journal", reason, retry=30, remedy=remedy)
+            return [failed if each.mode is not None else self._learn_new([each])[0] for each in requests]
         requests = [self._with_forecasts(request) for request in requests]
         cuts = in_cuts(requests, is_new=self.learner.is_new)
         rows, sequence = [], self.sequence
@@ -274,6 +286,7 @@ class JournaledLearner:
             try:
                 with warned() as notes:
                     self.learner.estimator.set_attributes(mode, {mode: found.columns[0], **found.given})
+                self._described_any = True
             except EntryError as error:  # nothing was changed
                 others = attributes.bad_cells(self.learner, found, error) or [error]
                 return ServiceError(422, error.kind, error.reason, others=others)
@@ -365,7 +378,11 @@ class JournaledLearner:
         return os.open(self.learner.path, os.O_RDONLY)
 
     def tick(self) -> None:
-        """No periodic work."""
+        """Drop the requests of a model that has learned and described nothing: all were refused."""
+        if self.learner.is_new and not self._described_any and self.journal.bytes > REFUSED_BYTES:
+            with contextlib.suppress(JournalError):  # no room: the next request says so
+                self.journal.start_empty()
+            self.sequence = self.learned = 0
 
     def close(self) -> None:
         """Save, and remove the journal if nothing is left to replay."""
