@@ -351,6 +351,18 @@ def test_refusals_of_most_rows_are_an_alarm_until_they_are_not(tmp_path, warm_ke
         until(True)
 
 
+def test_nodes_are_bounded_and_a_kill_changes_nothing(tmp_path, warm_kernels):
+    with serving(tmp_path, "--model", "m.spider", *RATINGS, "--max-nodes", "7,none") as server:
+        for n in range(10):
+            server.learn([each | {"user": f"{n} {each['user']}"} for each in rows(20, n)])
+        before = server.get("/v1/model")["nodes"]
+        assert before["user"] == 7
+        assert before["movie"] > 7
+        server.stop(9)
+    with serving(tmp_path, "--model", "m.spider") as server:
+        assert server.get("/v1/model")["nodes"] == before
+
+
 def test_bad_rows_can_be_skipped_and_are_listed(server):
     before = server.entries()
     mixed = [{"user": 1}, *rows(2), {"user": 1, "movie": "m1", "rating": 1e300}, 7, *rows(1)]
@@ -515,6 +527,7 @@ def test_the_command_refuses_what_cannot_work(tmp_path, fails, monkeypatch, warm
         (("--follow", "none.spider"), "none.spider: No such file"),
         (("--model", "unnamed.spider"), "does not name the value column"),
         (("--model", "unnamed.spider", "--value", "v", "--modes", "a,b"), "has modes"),
+        (("--model", "m.spider", *RATINGS, "--max-nodes", "many"), "--max-nodes takes a number"),
         (("--model", "m.spider", *RATINGS, "--scaling", "0,0"), "--scaling takes two numbers"),
         (("--model", "m.spider", *RATINGS, "--scaling", "nan,1"), "--scaling takes two numbers"),
         (

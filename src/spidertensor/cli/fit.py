@@ -51,13 +51,6 @@ OnEngine = Annotated[
     ),
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="Use the settings of the paper.")]
-MaxNodes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest.",
-    ),
-]
 Time = Annotated[
     str | None,
     typer.Option(
@@ -139,7 +132,7 @@ def fit(
     paper: Paper = False,
     scaling: options.Scaling = None,
     memory: options.Memory = None,
-    max_nodes: MaxNodes = None,
+    max_nodes: options.MaxNodes = None,
     committee: options.Committee = None,
     clip: model_options.Clip = None,
     batch_size: model_options.BatchSize = None,
@@ -214,7 +207,7 @@ def fit(
         events, over, negatives, remember_seen, new=not (path.exists() and (resume or add))
     )
     if max_nodes is not None:
-        settings["max_nodes"] = _max_nodes(max_nodes)
+        settings["max_nodes"] = options.max_nodes(max_nodes)
     rules = options.bin_rules(bin)
     names, schema = options.modes_and_schema(modes, kind)
     # slow imports, after the quick checks above
@@ -268,13 +261,3 @@ def _check_new(path: Path) -> None:
         raise CommandError(
             f"{path} exists: use --resume to continue, --add to add to it, or --force to replace it"
         )
-
-
-def _max_nodes(text: str) -> int | tuple[int | None, ...] | None:
-    try:
-        limits = [None if word == "none" else int(word) for word in options.words(text)]
-    except ValueError:
-        limits = []
-    if not limits:
-        raise CommandError(f"--max-nodes takes a number, or for each mode a number or none, not {text!r}")
-    return limits[0] if len(limits) == 1 else tuple(limits)

@@ -130,6 +130,13 @@ Memory = Annotated[
         metavar="N", help="Forget each node's past gradually, over N of its own entries. Off by default."
     ),
 ]
+MaxNodes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Maximum nodes per mode: 100000, or 100000,none. A new id replaces the node unseen for longest.",
+    ),
+]
 Committee = Annotated[
     int | None,
     typer.Option(
@@ -299,3 +306,13 @@ def given(texts: Sequence[str], names: Sequence[str], model: Path) -> dict[str, 
     if unknown := [name for name in fixed if name not in names]:
         raise CommandError(f"{model} has no mode {unknown[0]!r}, only: {', '.join(names)}")
     return fixed
+
+
+def max_nodes(text: str) -> int | tuple[int | None, ...] | None:
+    try:
+        limits = [None if word == "none" else int(word) for word in words(text)]
+    except ValueError:
+        limits = []
+    if not limits:
+        raise CommandError(f"--max-nodes takes a number, or for each mode a number or none, not {text!r}")
+    return limits[0] if len(limits) == 1 else tuple(limits)

@@ -108,6 +108,7 @@ def serve(
     broker_config: streams.BrokerConfig = None,
     scaling: options.Scaling = None,
     memory: options.Memory = None,
+    max_nodes: options.MaxNodes = None,
     committee: options.Committee = None,
     seed: options.Seed = None,
     allow_origin: AllowOrigin = None,
@@ -149,6 +150,7 @@ def serve(
     given = {
         "scaling": options.scaling(scaling),
         "memory": memory,
+        "max_nodes": None if max_nodes is None else options.max_nodes(max_nodes),
         "committee": committee,
         "random_state": seed,
     }
