@@ -265,8 +265,7 @@ def learn_in_pieces(method, state, batch: Batch, cuts=(0, 7, 8, 40)):
     """Several calls, so that modes grow on the way. The Update of the whole stream, as a (4, n) array."""
     updates, rejected = [], 0
     for first, last in zip(cuts, (*cuts[1:], len(batch.value)), strict=True):
-        bags = None if batch.bags is None else batch.bags.part(first, last)
-        state, update = method.update(state, Batch(batch.index[first:last], batch.value[first:last], bags))
+        state, update = method.update(state, batch.part(first, last))
         updates.append(update[:4])
         rejected += update.rejected
     return state, np.concatenate(updates, axis=1), rejected

@@ -1,4 +1,4 @@
-"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17, 19, 20 and 26 in plain float64 NumPy.
+"""The oracle: mathematics.md sections 3 to 5, 9 to 15, 17, 19, 20, 26 and 27 in plain float64 NumPy.
 
 A line per formula. Slow on purpose, and it knows nothing of the package. A model is a dict
 
@@ -213,14 +213,15 @@ def hessian_times_var_g(model, params, var):
 # --- section 3: evidence and its derivatives ------------------------------------------------------
 
 
-def evidence(model, y, alpha, beta, noise):
-    """log Z, dlogZ/dalpha, dlogZ/dbeta"""
+def evidence(model, y, alpha, beta, noise, weight=1):
+    """log Z, dlogZ/dalpha, dlogZ/dbeta; with a weight those of p(y | f)^weight"""
     if model["likelihood"] == "gaussian":
+        noise = noise / weight
         s, r = beta + noise, y - alpha
         log_z = -np.log(2 * np.pi * s) / 2 - r**2 / (2 * s)
         return log_z, r / s, -1 / (2 * s) + r**2 / (2 * s**2)
-    if model["likelihood"] == "count":
-        log_z, mean, var, _ = tilted(y, alpha, beta, noise)
+    if model["likelihood"] == "count" or weight != 1:
+        log_z, mean, var, _ = tilted(model, y, alpha, beta, noise, weight)
         da = (mean - alpha) / beta
         return log_z, da, (da**2 - (beta - var) / beta**2) / 2
     if model["likelihood"] == "ordinal":
@@ -254,17 +255,22 @@ def cut_points(state, value):
     return ndtri(below / total), -ndtri(above / total)
 
 
-def tilted(y, alpha, beta, noise):
-    """Section 17, by p(y | f) N(f | alpha, beta): log Z, mean and variance of f, E[dlog p / dlog noise]"""
-    r = 1 / noise
+def count_density(y, f, noise):
+    """Section 17: log p(y | f), and its derivative by log noise"""
+    r, mu = 1 / noise, np.exp(f)
     log_gammas = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
+    d_r = psi(y + r) - psi(r) + np.log(r / (r + mu)) + (mu - y) / (r + mu)
+    return log_gammas + r * np.log(r / (r + mu)) + y * np.log(mu / (r + mu)), -r * d_r
+
+
+def tilted(model, y, alpha, beta, noise, weight=1):
+    """Section 17, by p(y | f)^weight N(f | alpha, beta): log Z, mean and var of f, E[dlog p / dlog noise]"""
 
     def integrand(f):
-        mu = np.exp(f)
-        log_p = log_gammas + r * np.log(r / (r + mu)) + y * np.log(mu / (r + mu))
-        p = np.exp(log_p - (f - alpha) ** 2 / (2 * beta)) / np.sqrt(2 * np.pi * beta)
-        d_r = psi(y + r) - psi(r) + np.log(r / (r + mu)) + (mu - y) / (r + mu)
-        return p * np.array([1, f, f**2, -r * d_r])
+        count = model["likelihood"] == "count"
+        log_p, slope = count_density(y, f, noise) if count else (log_ndtr((2 * y - 1) * f), 0.0)
+        p = np.exp(weight * log_p - (f - alpha) ** 2 / (2 * beta)) / np.sqrt(2 * np.pi * beta)
+        return p * np.array([1, f, f**2, slope])
 
     sd = np.sqrt(beta)
     Z, first, second, score = quad_vec(integrand, alpha - 14 * sd, alpha + 14 * sd, epsabs=0, epsrel=1e-11)[0]
@@ -281,13 +287,13 @@ def far_below(model, y, alpha, level):
     return model["likelihood"] == "count" and y == 0 and alpha < level[0] - 8
 
 
-def dlog_z(model, params, var, y, noise, level=(0, 0)):
+def dlog_z(model, params, var, y, noise, level=(0, 0), weight=1):
     """dlogZ/dmu = da * g + db * dbeta/dmu with dbeta/dmu = 2 H (var * g),  dlogZ/dv = db * g^2"""
     g = gradient(model, params)
     alpha, beta_ = f(model, params) + level[0], beta(model, params, var) + level[1]
-    _, da, db = evidence(model, y, alpha, beta_, noise)
+    _, da, db = evidence(model, y, alpha, beta_, noise, weight)
     if far_below(model, y, alpha, level):
-        _, da, db = evidence(model | {"likelihood": "gaussian"}, level[0] - 8, alpha, beta_, 1.0)
+        _, da, db = evidence(model | {"likelihood": "gaussian"}, level[0] - 8, alpha, beta_, 1.0, weight)
     Hd = hessian_times_var_g(model, params, var)
     through_beta = 1 if model["curvature"] else 0  # curvature=False: drop dbeta/dmu
     dmu = {part: [] for part in ("weights", "factors")}
@@ -385,8 +391,10 @@ def factor_prior_var(model, k):
     )
 
 
-def learn_entry(model, state, index, value, bag=()):
-    """Changes the state; returns mean, var, noise, log evidence from before, in the units of the value."""
+def learn_entry(model, state, index, value, bag=(), weight=1):
+    """Changes the state; returns mean, var, noise, log evidence from before, in the units of the value.
+
+    weight: section 27: as many observations of the value"""
     shift, scale = state["shift"], state["scale"]
     nodes = [len(mean) for mean, _ in state["factors"]]
     params, var = at(model, state, index, bag, nodes, model["memory"])
@@ -425,7 +433,7 @@ def learn_entry(model, state, index, value, bag=()):
     if state["watching"]:
         return out  # looked at, not learned
 
-    dmu, dv = dlog_z(model, params, var, y_c, noise, level)
+    dmu, dv = dlog_z(model, params, var, y_c, noise, level, weight)
     for (mean, v), dmu_, dv_ in zip(state["weights"], dmu["weights"], dv["weights"], strict=True):
         move(state, mean, v, dmu_, dv_)
     for k, table, row, w, scale_ in nodes_of(model, index, bag):  # dx/dm_j = w_j, dx_var/dv_j = w_j²
@@ -435,13 +443,13 @@ def learn_entry(model, state, index, value, bag=()):
 
     if model["likelihood"] == "gaussian":
         y_noise = y_c if robust and abs(y) >= 20 else y
-        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, reported)
+        learn_noise(model, state, index, nodes, y_noise, alpha, beta_, reported, weight)
     if model["likelihood"] == "count":
-        learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise)
+        learn_level_and_dispersion(model, state, y_c, alpha, beta_, noise, weight)
     if model["likelihood"] == "ordinal":
         _, mean, var = truncated(y, alpha, np.sqrt(beta_ + reported))
         off = np.sqrt((mean - alpha) ** 2 + var)  # as far as z = f + noise is from alpha, given its level
-        learn_noise(model, state, index, nodes, alpha + off, alpha, beta_, reported)
+        learn_noise(model, state, index, nodes, alpha + off, alpha, beta_, reported, weight)
     return out
 
 
@@ -455,22 +463,23 @@ def move(state, mean, v, dmu_, dv_):
     v[...] = np.where(good, new_var, v)
 
 
-def learn_level_and_dispersion(model, state, y, alpha, beta_, noise):
+def learn_level_and_dispersion(model, state, y, alpha, beta_, noise, weight):
     """Section 17: one more element of gradient 1; log noise ~ N(log(b / a), 1 / a)"""
     values = state["values"]
-    _, da, db = evidence(model, y, alpha, beta_, noise)
-    score = tilted(y, alpha, beta_, noise)[3]
+    _, da, db = evidence(model, y, alpha, beta_, noise, weight)
+    score = tilted(model, y, alpha, beta_, noise, weight)[3]
     mean, v = values["mean"], values["var"]
     if far_below(model, y, alpha, (mean, v)):
-        score, (_, da, db) = 0, evidence(model | {"likelihood": "gaussian"}, mean - 8, alpha, beta_, 1.0)
+        seen = model | {"likelihood": "gaussian"}, mean - 8, alpha, beta_, 1.0, weight
+        score, (_, da, db) = 0, evidence(*seen)
     values["mean"], values["var"] = mean + v * da, min(4, (v - v**2 * (da**2 - 2 * db)) * 1.0001)
     lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
     score = np.clip(score, -3, 3)
-    state["a"] = max(lam * state["a"], min(state["a"], 1)) + score**2
-    state["b"] = state["a"] * noise * np.exp(np.clip(score / state["a"], -0.5, 0.5))
+    state["a"] = max(lam * state["a"], min(state["a"], 1)) + weight * score**2
+    state["b"] = state["a"] * noise * np.exp(np.clip(weight * score / state["a"], -0.5, 0.5))
 
 
-def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
+def learn_noise(model, state, index, nodes, y, alpha, beta_, noise, weight):
     lam = 1 if model["noise_memory"] is None else 1 - 1 / model["noise_memory"]
     s = beta_ + noise
     after_mean, after_var = alpha + beta_ / s * (y - alpha), beta_ - beta_**2 / s  # of f, once y is known
@@ -479,29 +488,30 @@ def learn_noise(model, state, index, nodes, y, alpha, beta_, noise):
     misfit = (y - after_mean) ** 2 + after_var
     log_noise = log_noise_of(state, index, nodes) if model["node_noise"] else []
     own = np.exp(sum(log_noise)) * level_factor(model, state, alpha)
-    state["a"] = lam * state["a"] + 1 / 2
-    state["b"] = lam * state["b"] + misfit / own / 2
+    state["a"] = lam * state["a"] + weight / 2
+    state["b"] = lam * state["b"] + weight * misfit / own / 2
 
     if not model["node_noise"]:
         return
     # Section 12: z2 = min(r²/s, 16 zbar) moves its running mean zbar, then every node:
     # v = 1 / (1/var + k²/2),  l += v k (z2 / zbar - 1) / 2,  k = noise / (beta + noise)
     k_, squares = noise / s, state["squares"]
-    squares["n"] = min(squares["n"] + 1, 10_000)
+    squares["n"] = min(squares["n"] + weight, 10_000)
     z2 = min((y - alpha) ** 2 / s, 16 * squares["mean"])
-    squares["mean"] = max(squares["mean"] + k_ * (z2 - squares["mean"]) / squares["n"], 1e-6)
-    score = k_ * (z2 / squares["mean"] - 1) / 2
+    step = min(weight / squares["n"], 1) * k_ * (z2 - squares["mean"])
+    squares["mean"] = max(squares["mean"] + step, 1e-6)
+    information, score = weight * k_**2 / 2, weight * k_ * (z2 / squares["mean"] - 1) / 2
     memory = None if model["memory"] is None else max(model["memory"], 1000)
     for k, (before, row) in enumerate(zip(log_noise, index, strict=False)):
         if k in model["without_id"]:
             continue
         mean, var = state["log_noise"][k]
-        var[row] = 1 / (1 / widened(var[row], log_noise_var(model), memory) + (noise / s) ** 2 / 2)
-        mean[row] = np.clip(before + var[row] * score, -6, 6)
+        var[row] = 1 / (1 / widened(var[row], log_noise_var(model), memory) + information)
+        mean[row] = np.clip(before + np.clip(var[row] * score, -1, 1), -6, 6)
     mean, var = state["level_noise"]
     for j, w in hats(alpha).items():
-        var[j] = 1 / (1 / widened(var[j], 0.1, 10_000) + (w * noise / s) ** 2 / 2)
-        mean[j] = np.clip(mean[j] + var[j] * w * score, -1, 1)
+        var[j] = 1 / (1 / widened(var[j], 0.1, 10_000) + w**2 * information)
+        mean[j] = np.clip(mean[j] + np.clip(var[j] * w * score, -1, 1), -1, 1)
 
 
 # --- section 11: the level and the scale of the values -----------------------------------------------
@@ -610,12 +620,13 @@ def refine(model, state):
 # --- a stream, and predictions --------------------------------------------------------------------
 
 
-def learn(model, state, index, value, bags=None):
+def learn(model, state, index, value, bags=None, weights=None):
     """The state after the stream, and a (4, n) array: mean, var, noise, log evidence of each entry."""
     state = copy.deepcopy(state)
     out = []
-    for row, y, bag in zip(index, value, bags or [()] * len(value), strict=True):
-        out.append(learn_entry(model, state, row, y, bag))
+    weights = np.ones(len(value)) if weights is None else weights
+    for row, y, bag, weight in zip(index, value, bags or [()] * len(value), weights, strict=True):
+        out.append(learn_entry(model, state, row, y, bag, weight))
         state["entries"] += 1
         if state["entries"] % model["refine_every"] == 0:
             refine(model, state)
@@ -686,7 +697,7 @@ def keep(mean, v, P, H, t, h, sits, old):
     return np.where(sits, old[2], T), np.where(sits, old[3], J)
 
 
-def visit(model, state, sites, index, value, bags=None, last=None):
+def visit(model, state, sites, index, value, bags=None, weights=None, last=None):
     """Learn a part once more: the new state and the new sites {place: (T, J)}, None if it started afresh.
 
     last: index and bags of its last visit, if it had other negatives"""
@@ -697,7 +708,7 @@ def visit(model, state, sites, index, value, bags=None, last=None):
         for place, views in (before | touched(model, state, index, bags)).items()
     }
     followed = list(state["followed"])
-    state, _ = learn(model, state, index, value, bags)
+    state, _ = learn(model, state, index, value, bags, weights)
     if state["followed"] != followed:
         return state, None
     views = touched(model, state, index, bags)
@@ -709,12 +720,17 @@ def visit(model, state, sites, index, value, bags=None, last=None):
     return state, gone | {place: keep(*views[place], *cavities[place]) for place in views}
 
 
-def without_share_of_noise(model, state, index, all_parts):
-    """Each node forgets the share of its log_noise that the part has among all entries of the node."""
+def without_share_of_noise(model, state, part, all_parts):
+    """Each node forgets the share of its log_noise that the part has, by weight, among all its entries."""
+
+    def times(part, k, j):
+        index, *_, weights = part if len(part) > 3 else (*part, np.ones(len(part[0])))
+        return weights[index[:, k] == j].sum()
+
     state, v0 = copy.deepcopy(state), log_noise_var(model)
     for k, (mean, v) in enumerate(state["log_noise"]):
-        for j in set(index[:, k].tolist()) - {-1}:
-            kept = 1 - (index[:, k] == j).sum() / sum((part[:, k] == j).sum() for part in all_parts)
+        for j in set(part[0][:, k].tolist()) - {-1}:
+            kept = 1 - times(part, k, j) / sum(times(each, k, j) for each in all_parts)
             t, h = kept * (1 / v[j] - 1 / v0), kept * mean[j] / v[j]
             v[j] = 1 / (1 / v0 + t)
             mean[j] = v[j] * h
@@ -722,7 +738,8 @@ def without_share_of_noise(model, state, index, all_parts):
 
 
 def learn_passes(model, state, parts, orders, start, redrawn=None):
-    """The state after each pass. parts: [(index, value, bags), ...];  orders: which parts a pass visits
+    """The state after each pass. parts: [(index, value, bags), ...], or each with weights as well;
+    orders: which parts a pass visits
 
     start: [[mean, var], ...] of the nodes before any entry, whose random means go after the first pass
     redrawn: of events the parts of each pass, with their negatives
@@ -734,7 +751,7 @@ def learn_passes(model, state, parts, orders, start, redrawn=None):
         kept, state = {name: state[name] for name in counted}, state | {"entries": entries}
         for part in order:
             if number > 0:
-                state = without_share_of_noise(model, state, parts[part][0], [each[0] for each in parts])
+                state = without_share_of_noise(model, state, parts[part], parts)
             now = parts[part] if redrawn is None else redrawn[number][part]
             state, new = visit(model, state, sites[part], *now, last=last[part])
             last[part] = now[0], now[2]

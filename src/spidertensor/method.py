@@ -39,6 +39,7 @@ HUGE = 1e30
 HUGE_SCALED = 1e6
 
 IDS_ONLY = "this method learns ids only: leave the attributes out"
+UNWEIGHTED = "this method counts every entry once: leave the weights out"
 
 
 class Bags(NamedTuple):
@@ -64,12 +65,24 @@ class Bags(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Entries that arrive together: index (n, K) with the node of each mode, -1 in modes without ids, value
-    (n,), and the attributes of the entries, if the model has any."""
+    """Entries that arrive together.
+
+    index:  (n, K) the node of each mode, -1 in modes without ids
+    value:  (n,)
+    bags:   the attributes of the entries, if the model has any
+    weight: (n,) how many observations each entry counts as, positive; None: one
+    """
 
     index: NDArray[np.int64]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
     value: NDArray[np.float64]
     bags: Bags | None = None
+    weight: NDArray[np.float64] | None = None
+
+    def part(self, first: int, last: int) -> Batch:
+        """Entries first to last."""
+        bags = None if self.bags is None else self.bags.part(first, last)
+        weight = None if self.weight is None else self.weight[first:last]
+        return Batch(self.index[first:last], self.value[first:last], bags, weight)
 
 
 class Prediction(NamedTuple):
@@ -169,15 +182,30 @@ class Method:
     quick: QuickFunction | None = None  # None: nothing is faster than `predict`
 
 
-def check_batch(batch: Batch, n_modes: int, *, without_id: Collection[int] = (), n_tables: int = 0) -> None:
+def check_batch(
+    batch: Batch,
+    n_modes: int,
+    *,
+    without_id: Collection[int] = (),
+    n_tables: int = 0,
+    weighted: bool = False,
+) -> None:
     """Check a batch before it reaches compiled loops, which do not check bounds.
 
     without_id: modes whose index is -1
     n_tables:   number of attribute tables; 0: the method does not learn attributes, and refuses them
+    weighted:   whether the method learns weights; else it refuses them
     """
     check_index(batch.index, n_modes, batch.bags, n_tables)
     if batch.value.shape != batch.index.shape[:1]:
         raise ValueError(f"values of shape {batch.value.shape}, but an index of shape {batch.index.shape}")
+    if batch.weight is not None:
+        if not weighted:
+            raise ValueError(UNWEIGHTED)
+        if batch.weight.shape != batch.value.shape:
+            raise ValueError(f"weights of shape {batch.weight.shape}, values of shape {batch.value.shape}")
+        if not ((batch.weight > 0) & (batch.weight < HUGE)).all():
+            raise ValueError("weights of entries must be positive and finite")
     if batch.index.min(initial=0) < 0:
         with_id = [mode for mode in range(n_modes) if mode not in without_id]
         if batch.index[:, with_id].min(initial=0) < 0:

@@ -46,7 +46,7 @@ def test_a_bag_has_the_id_and_what_is_known():
 def test_an_entry_is_predicted_before_it_is_learned(label):
     model, described = STREAMING[label], small()
     pytest.importorskip(model.package)
-    index, value, _ = described.data.train
+    index, value = described.data.train[:2]
     other = np.append(value[:-1], value[-1] + 100)
     columns = model.columns[-1]
     first, second = (

@@ -69,7 +69,7 @@ def expected(means, covs, index, modes):
 
 
 def naive(batch, means, covs, a_before, b_before, binary, sweeps):
-    index, y, _ = batch
+    index, y = batch[:2]
     prior = copy.deepcopy((means, covs))
     modes = range(index.shape[1])
     means, covs = copy.deepcopy((means, covs))
@@ -96,7 +96,7 @@ def naive(batch, means, covs, a_before, b_before, binary, sweeps):
 
 def bound(batch, before, after, binary):
     """E_q[log p(y | u, tau)] - KL(q || prior); of the probit, at the best q(z) for this q(u)."""
-    index, y, _ = batch
+    index, y = batch[:2]
     means, covs, a, b = after
     f, square = expected(means, covs, index, range(index.shape[1]))
     f, square = f.sum(axis=1), square.sum(axis=(1, 2))

@@ -83,7 +83,7 @@ class Walk:
 
         def noted(number: int, visit: int = 0) -> Part:
             found = part(number, visit)
-            index, value, bags = found.batch
+            index, value, bags, _ = found.batch
             self.parts[-1][number] = index.copy(), value.copy(), listed(bags)
             self.orders[-1].append(number)
             return found

@@ -96,6 +96,8 @@ def by_the_oracle(case: Case, refine_every: int, batch: Batch, orders, state: St
     history = history_of(batch)
     batches = [history.part(number).batch for number in range(history.n_parts)]
     parts = [(each.index, each.value, listed(each.bags)) for each in batches]
+    if batch.weight is not None:
+        parts = [(*part, each.weight) for part, each in zip(parts, batches, strict=True)]
     fresh = [
         posterior.start_rows(case.network, PRIOR, int(state.seed), table, 0, n)
         for table, n in enumerate(nodes_of(case))
@@ -131,6 +133,16 @@ def test_three_passes_equal_the_oracle(case, refine_every, tolerance):
     wanted = by_the_oracle(case, refine_every, batch, orders, wanted_state)
     for mine, theirs in zip(got, wanted, strict=True):
         assert_same_state(case, mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", [EQUAL[1], BAG_CASES[0]], ids=name)
+def test_passes_over_weighted_entries_equal_the_oracle(case):
+    batch, state = stream(case, 72), whole(case, start(case))
+    batch = batch._replace(weight=np.exp(np.random.default_rng(0).uniform(-1, 1, 72)))
+    got, orders = learned(case, case.method(), batch, 3, copy.deepcopy(state))
+    wanted = by_the_oracle(case, NEVER, batch, orders, state)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert_same_state(case, mine, theirs, rtol=1e-9, atol=1e-9)
 
 
 # --- exact special cases: biases only, noise known ------------------------------------------------
@@ -172,18 +184,20 @@ def biases(state: State) -> tuple[np.ndarray, np.ndarray]:
     return parts[0], parts[1]
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_passes", [1, 2, 5, 20])
-def test_one_node_has_the_closed_form_posterior(n_passes, monkeypatch):
+def test_one_node_has_the_closed_form_posterior(n_passes, weighted, monkeypatch):
     """However often: y_1 ... y_n with known noise. Sites here are whole numbers that 16 bits hold."""
     model, value = Additive((1,), 8), np.random.default_rng(0).integers(-2, 3, size=40).astype(float)
-    batch, state = Batch(np.zeros((40, 1), np.int64), value), model.start()
+    weight = 1.0 + np.arange(40) % 3 if weighted else np.ones(40)
+    batch, state = Batch(np.zeros((40, 1), np.int64), value, weight=weight), model.start()
     walk = model.walk(batch, monkeypatch)
     for _ in range(n_passes):
         state = passed(walk, state)
-    precision = 1 / 0.5 + 40 / NOISE
+    precision = 1 / 0.5 + weight.sum() / NOISE
     mean, var = biases(state)
     np.testing.assert_allclose(var, 1 / precision, rtol=1e-7)
-    np.testing.assert_allclose(mean, value.sum() / NOISE / precision, rtol=1e-7)
+    np.testing.assert_allclose(mean, (weight * value).sum() / NOISE / precision, rtol=1e-7)
     assert int(state.counts.entries) == 40
 
 
@@ -306,20 +320,23 @@ def test_parts_become_larger_before_nodes_store_nothing(monkeypatch):
             assert plan.rows[mode] == pytest.approx(there, rel=0.02)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_passes", [1, 2, 6])
-def test_a_node_that_gives_back_by_share_has_the_closed_form_posterior(n_passes, monkeypatch):
+def test_a_node_that_gives_back_by_share_has_the_closed_form_posterior(n_passes, weighted, monkeypatch):
     """One node with Gaussian values: each part says the same about the variance, and the last ones count a
     little more for the mean."""
     monkeypatch.setattr(site_plan, "MOST_BYTES", 0)
     model, value = Additive((1,), 8), np.random.default_rng(0).integers(-2, 3, size=400).astype(float)
-    state, walk = model.start(), model.walk(Batch(np.zeros((400, 1), np.int64), value), monkeypatch)
+    weight = 1.0 + np.arange(400) % 3 if weighted else np.ones(400)
+    batch = Batch(np.zeros((400, 1), np.int64), value, weight=weight)
+    state, walk = model.start(), model.walk(batch, monkeypatch)
     assert walk.plan.all_by_share
     for _ in range(n_passes):
         state = passed(walk, state)
-    precision = 1 / 0.5 + 400 / NOISE
+    precision = 1 / 0.5 + weight.sum() / NOISE
     mean, var = biases(state)
     np.testing.assert_allclose(var, 1 / precision, rtol=1e-6)
-    assert abs(mean - value.sum() / NOISE / precision) < 1.5 * np.sqrt(var)
+    assert abs(mean - (weight * value).sum() / NOISE / precision) < 1.5 * np.sqrt(var)
 
 
 def test_additive_values_by_share_are_better_than_one_pass(monkeypatch):

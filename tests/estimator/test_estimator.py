@@ -84,7 +84,10 @@ with warnings.catch_warnings():
     # It prefers its own ancestors to methods of the same names, but checks the latter just as well.
     warnings.filterwarnings("ignore", "Estimator Spider.* does not inherit from", UserWarning)
     scikit_learn_checks = parametrize_with_checks(
-        [SpiderRegressor(rank=2, hidden=(4,)), SpiderClassifier(rank=2, hidden=(4,))]
+        [SpiderRegressor(rank=2, hidden=(4,)), SpiderClassifier(rank=2, hidden=(4,))],
+        expected_failed_checks=lambda _: {
+            "check_sample_weight_equivalence_on_dense_data": "equal only in the limit"
+        },
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from typing import Any
 
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import has_fit_parameter
 
 from spidertensor import CheckpointError, EntryError, SpiderClassifier, SpiderRegressor, checkpoint, load
 from spidertensor.estimator import labels
@@ -219,26 +217,6 @@ def test_labels_of_any_characters_come_back(tmp_path):
         found = load(tmp_path / "m")
         assert isinstance(found, SpiderClassifier)
         assert found.classes_.tolist() == sorted(two)
-
-
-# --- sample_weight
-
-
-@pytest.mark.parametrize("kind", [SpiderRegressor, SpiderClassifier])
-def test_sample_weight_is_refused_with_its_reason(kind):
-    model = kind(rank=2, hidden=(4,), committee=1)
-    for act in (model.fit, model.partial_fit, model.learn):
-        with pytest.raises(
-            EntryError, match=r"sample_weight is not supported.*pass an entry twice"
-        ) as caught:
-            act(X, ONES, sample_weight=np.ones(40))
-        assert caught.value.kind == "sample_weight"
-        assert not has_fit_parameter(model, "sample_weight")
-        assert "sample_weight" not in inspect.signature(act).parameters
-        with pytest.raises(TypeError, match="weights"):
-            act(X, ONES, weights=1)
-    assert vars(model).keys() == vars(kind()).keys()
-    assert model.fit(X, ONES, sample_weight=None).n_entries_ == 40  # what wrappers pass that have none
 
 
 def test_labels_shown_in_messages_are_short():

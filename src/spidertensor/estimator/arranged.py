@@ -27,16 +27,18 @@ ELEMENT = np.dtype([("table", "<i2"), ("row", "<i4"), ("weight", "<f4")])
 
 
 class HistoryChunk(NamedTuple):
-    """Some entries as they came. time: None if the history has none"""
+    """Some entries as they came. time: None if the history has none; weight: None if each counts once"""
 
     index: NDArray[np.int32]  # pyright: ignore[reportIncompatibleMethodOverride] (hides tuple.index)
     value: NDArray[np.float64]
     bags: Bags | None
     time: NDArray[Any] | None
+    weight: NDArray[np.float64] | None = None
 
     def arrays(self) -> list[NDArray[Any]]:
         bags = () if self.bags is None else self.bags
-        return [self.index, self.value, *bags, *([] if self.time is None else [self.time])]
+        last = [each for each in (self.weight, self.time) if each is not None]
+        return [self.index, self.value, *bags, *last]
 
 
 class Arranged:
@@ -60,12 +62,12 @@ class Arranged:
         return self._to_learn(self.raw(first, last))
 
     def _to_learn(self, raw: Batch) -> Batch:
-        index, value, bags = raw
+        index, value, bags, weight = raw
         if self._numbers is not None:
             index = np.stack([number[index[:, k]] for k, number in enumerate(self._numbers)], axis=1)
         if self._rows is not None and bags is not None:
             bags = moved(bags, self._rows)
-        return Batch(index, self.scaling.scaled(value), bags)
+        return Batch(index, self.scaling.scaled(value), bags, weight)
 
     def keep_values(self, rows: list[NDArray[np.int64] | None] | None) -> None:
         """Learn without the values that their columns have left out: see FittedColumns.bound."""
@@ -125,13 +127,14 @@ class InFile(Arranged):
 
     def __init__(self, n_entries: int, record: np.dtype[Any], folder: str | None) -> None:
         self.n_entries, self._record = n_entries, record
-        self._has_bags = "length" in (record.names or ())
+        self._has_bags, self._has_weight = (name in (record.names or ()) for name in ("length", "weight"))
         self._records, self._elements = UnnamedFile(folder), UnnamedFile(folder)
 
     def raw(self, first: int, last: int) -> Batch:
         records = self._read(first, last - first)
         bags = self._bags_of(records) if self._has_bags else None
-        return Batch(records["index"].astype(np.int64), records["value"].copy(), bags)
+        weight = records["weight"].copy() if self._has_weight else None
+        return Batch(records["index"].astype(np.int64), records["value"].copy(), bags, weight)
 
     def sample(self) -> NDArray[np.float64]:
         step = -(-self.n_entries // SAMPLE)
@@ -145,6 +148,8 @@ class InFile(Arranged):
         records["index"], records["value"] = chunk.index[rows], chunk.value[rows]
         if chunk.time is not None:
             records["time"] = chunk.time[rows]
+        if chunk.weight is not None:
+            records["weight"] = chunk.weight[rows]
         return self._write(at, records, None if chunk.bags is None else taken(chunk.bags, rows), element)
 
     def sort(self, at: int, n: int, order_of: Callable[[NDArray[Any]], NDArray[np.int64]]) -> None:
@@ -182,6 +187,7 @@ class Shape(NamedTuple):
     n_bytes: int
     n_modes: int
     has_bags: bool
+    has_weight: bool
     time: np.dtype[Any] | None
 
 
@@ -245,4 +251,5 @@ def _dealt(
 def _record_type(shape: Shape) -> np.dtype[Any]:
     fields: list[Any] = [("index", "<i4", (shape.n_modes,)), ("value", "<f8")]
     fields += [("start", "<i8"), ("length", "<i4")] if shape.has_bags else []
+    fields += [("weight", "<f8")] if shape.has_weight else []
     return np.dtype(fields + ([] if shape.time is None else [("time", shape.time)]))

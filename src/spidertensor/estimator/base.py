@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint
-from spidertensor.estimator import event_rule, eviction, fitted_file, inputs, one_entry, times
+from spidertensor.estimator import event_rule, eviction, fitted_file, inputs, one_entry, times, weights
 from spidertensor.estimator.attributes import HasAttributes
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import (
@@ -55,7 +55,6 @@ from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.seen_pairs import SeenPairs
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.times import Times
-from spidertensor.estimator.unweighted import learns
 from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Bags, Batch, Prediction, Update
@@ -97,7 +96,7 @@ def _warn_of_changes(counts: NDArray[np.int64]) -> None:
     for (kind, reason), n in zip(CHANGES.items(), counts.tolist(), strict=True):
         if n:
             remedy = "no action needed; followed_ counts such changes"
-            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=6)
+            warnings.warn(SpiderWarning(reason, kind=kind, remedy=remedy), stacklevel=7)
 
 
 class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, OldMethods, ScikitLearn):
@@ -114,9 +113,12 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
     position_: Any = None
     _placed: Any = None  # where the members learn, if in other processes: cluster/fit.py
 
-    @learns
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, then learn all entries, as often as `passes` says. Only events need no y."""
+    @locked
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Forget everything, then learn all entries, as often as `passes` says. Only events need no y.
+
+        sample_weight: how many observations each entry counts as; one of weight 0 is not learned. None: one
+        """
         names = ("_learned", "n_features_in_", "feature_names_in_", "position_", "_notes", "_collected")
         before = {name: vars(self).pop(name) for name in names if name in vars(self)}
         self._notes = Notes()
@@ -129,15 +131,15 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             once = self._once(columns.n_entries) is not None
             if when is not None:
                 as_they_come = once and when.known is None
-                learn = (lambda X, y, _: self._advance(X, y)) if as_they_come else self._collect
-                self._in_time(learn, columns, y, when)
+                self._in_time(as_they_come, columns, y, when, sample_weight)
             elif once:
-                self._advance(X, y)
+                self._advance(X, y, sample_weight=sample_weight)
             else:
-                self._collect(columns, y)
+                self._collect(columns, y, sample_weight=sample_weight)
             self._learn_all_collected()
             if self._learned is None:
-                raise EntryError("fit needs at least one entry")
+                with_weight = "" if sample_weight is None else ", and its weight must not be zero"
+                raise EntryError(f"fit needs at least one entry{with_weight}")
             self._notes.at_end(self._learned)
         except BaseException:
             for name in names:
@@ -146,26 +148,28 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             raise
         return self
 
-    @learns
-    def partial_fit(self, X: Any, y: Any, *, forecast: Any = None) -> Self:
+    @locked
+    def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, forecast: Any = None) -> Self:
         """Learn more entries, in order.
 
-        Parameters changed since learning began take effect at the next `fit`. forecast: see `learn`
+        Parameters changed since learning began take effect at the next `fit`. sample_weight: see `fit`;
+        forecast: see `learn`
         """
-        self._advance(X, y, forecast=forecast)
+        self._advance(X, y, forecast=forecast, sample_weight=sample_weight)
         return self
 
-    @learns
-    def learn(self, X: Any, y: Any, *, forecast: Any = None) -> Update:
+    @locked
+    def learn(self, X: Any, y: Any, *, sample_weight: Any = None, forecast: Any = None) -> Update:
         """Like partial_fit, but return the prediction made for each entry just before it was learned.
 
+        sample_weight: see `fit`. For entries of weight 0 nothing is predicted: the Update has NaN
         forecast: the Forecast made for these entries earlier, or a list of forecasts with None for entries
                   without one. They are learned as always; the committee's weights, the calibration of
                   intervals and the Update score the forecast in place of the prediction just before
         """
-        return self._advance(X, y, forecast=forecast)[0]
+        return self._advance(X, y, forecast=forecast, sample_weight=sample_weight)[0]
 
-    @learns
+    @locked
     def _learn_numbered(self, X: Any, y: Any, *, forecast: Any = None) -> Numbered:
         """Like learn, but also return the (n, K) node numbers of the entries, which are rows of `factors_`.
 
@@ -313,26 +317,56 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         """y as numbers, and the labels they stand for, if any. For `classes` see SpiderClassifier."""
         return inputs.values(y, n, self._likelihood), None
 
-    def _advance(self, X: Any, y: Any, classes: Any = None, *, forecast: Any = None) -> Numbered:
+    def _weights(self, sample_weight: Any, n: int) -> NDArray[np.float64] | None:
+        """The weights of n entries, some of them perhaps 0; None if each counts once."""
+        weight = weights.checked(sample_weight, n)
+        if weight is not None and self._placed is not None:
+            raise ValueError("several workers count every entry once: leave sample_weight out")
+        if weight is not None and not self._likelihood.weighted:
+            raise ValueError("ordered levels count every entry once: leave sample_weight out")
+        return weight
+
+    def _advance(
+        self, X: Any, y: Any, classes: Any = None, *, forecast: Any = None, sample_weight: Any = None
+    ) -> Numbered:
         if (
             classes is None
             and forecast is None
+            and sample_weight is None
             and (learned := one_entry.learn_rows(self._learned, self._notes, X, y)) is not None
         ):
             return Numbered(*learned)
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
         forecasts = None if forecast is None else forecasts_to_score(self._learned, forecast, len(value))
+        weight = self._weights(sample_weight, len(value))
+        rows = weights.rows_to_learn(weight)
+        if rows is None or weight is None:
+            return self._learn_checked(columns, value, classes, forecasts, weight)
+        forecasts = None if forecasts is None else forecasts.at(rows)
+        with weights.rows_as_given(rows):
+            some = weights.columns_at(columns, rows), value[rows], classes, forecasts, weight[rows]
+            return weights.of_all(self._learn_checked(*some), rows, len(value))
+
+    def _learn_checked(
+        self,
+        columns: Columns,
+        value: NDArray[np.float64],
+        classes: Classes | None,
+        forecasts: MemberForecasts | None,
+        weight: NDArray[np.float64] | None,
+    ) -> Numbered:
+        """Learn entries of positive weight, whose values are checked."""
         if not len(value):
             below = np.empty(0) if self._likelihood.intervals else None
             nothing = Update(*np.empty((4, 0)), rejected=0, below=below)
             return Numbered(nothing, np.empty((0, len(columns.ids)), np.int64))
         fitted = self._learned or self._start(columns, value)._replace(classes=classes)
         if not fitted.bounded and fitted.columns is None:  # an interrupt leaves at worst ids without entries
-            return self._learn(fitted, columns, value, forecasts)
+            return self._learn(fitted, columns, value, forecasts, weight)
         # An interrupt must not leave a new id with the row of an evicted one, or attributes without a node.
         with deferred_interrupts():
-            return self._learn(fitted, columns, value, forecasts)
+            return self._learn(fitted, columns, value, forecasts, weight)
 
     def _untaught(self, ids: Any) -> Self:
         """A copy of an estimator that has learned nothing, which predicts entries with the modes of this one
@@ -346,7 +380,12 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         return copied
 
     def _learn(
-        self, fitted: Fitted, columns: Columns, value: NDArray[np.float64], forecasts: MemberForecasts | None
+        self,
+        fitted: Fitted,
+        columns: Columns,
+        value: NDArray[np.float64],
+        forecasts: MemberForecasts | None,
+        weight: NDArray[np.float64] | None,
     ) -> Numbered:
         batch_value = scaled_values(value, fitted)
         fitted, (index, bags, segments) = with_room(fitted, columns)
@@ -357,7 +396,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         before = [followed(fitted, m) for m in range(len(fitted.state.members))]
         try:
             with remembering(fitted, index):
-                batch = Batch(index, batch_value, bags)
+                batch = Batch(index, batch_value, bags, weight)
                 if segments:
                     state, update = eviction.learn(fitted.model, fitted.state, batch, segments, forecasts)
                 else:

@@ -20,7 +20,6 @@ from spidertensor.estimator.old_names import takes_old_names
 from spidertensor.estimator.one_entry import EntryProbability
 from spidertensor.estimator.scikit_learn import ScikitLearnClassifier
 from spidertensor.estimator.threads import locked
-from spidertensor.estimator.unweighted import learns
 from spidertensor.faults import EntryError
 from spidertensor.method import Update
 from spidertensor.spider.events import Rule
@@ -63,27 +62,44 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         """An estimator with the paper's settings; see SpiderRegressor.paper for the one exception."""
         return cls(**(PAPER | changes))
 
-    @learns
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None) -> Self:
+    @locked
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        *,
+        sample_weight: Any = None,
+        forecast: Any = None,
+    ) -> Self:
         """Learn more entries, in order. Events need no y.
 
         classes:  both labels, for the first call. The second is the positive label, by whose probability
                   `recommend` ranks; by default it is the second in sorted order
+        sample_weight: see `fit`; negatives have the weight of their event
         forecast: see SpiderRegressor.learn
         """
-        self._advance(X, y, classes, forecast=forecast)
+        self._advance(X, y, classes, forecast=forecast, sample_weight=sample_weight)
         return self
 
-    @learns
-    def learn(self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None) -> Update:
+    @locked
+    def learn(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        *,
+        sample_weight: Any = None,
+        forecast: Any = None,
+    ) -> Update:
         """Like partial_fit, but return the prediction made for each entry just before it was learned.
 
         Mean and variance are those of the latent f, whose probit is the probability of the positive label.
         The log evidence of an event includes its negatives.
         """
-        return self._advance(X, y, classes, forecast=forecast)[0]
+        return self._advance(X, y, classes, forecast=forecast, sample_weight=sample_weight)[0]
 
-    @learns
+    @locked
     def _learn_numbered(
         self, X: Any, y: Any = None, classes: Any = None, *, forecast: Any = None
     ) -> Numbered:

@@ -24,6 +24,7 @@ class _Stored(NamedTuple):
     """Where the arrays of a chunk lie in the file: position, shape and type of each."""
 
     arrays: list[tuple[int, tuple[int, ...], np.dtype[Any]]]
+    has_weight: bool
     has_time: bool
 
 
@@ -50,6 +51,7 @@ class Collected:
         value: NDArray[np.float64],
         bags: Bags | None,
         when: Times | None = None,
+        weight: NDArray[np.float64] | None = None,
     ) -> None:
         """when: the times of the entries, if the history has some; EntryError if unlike those before"""
         time = None if when is None else when.asked
@@ -62,9 +64,8 @@ class Collected:
             last = min(first + CHUNK_ENTRIES, len(value))
             here = slice(first, last)
             own = None if bags is None else bags.part(first, last)
-            chunk = HistoryChunk(
-                index[here].astype(np.int32), value[here], own, None if time is None else time[here]
-            )
+            asked, weights = (None if each is None else each[here] for each in (time, weight))
+            chunk = HistoryChunk(index[here].astype(np.int32), value[here], own, asked, weights)
             self._chunks.append(chunk)
             self.n_bytes += sum(each.nbytes for each in chunk.arrays())
         if time is not None and len(value):
@@ -120,7 +121,8 @@ class Collected:
         if self._file is not None and (shuffled or self.has_time):
             first = next(self.chunks())
             time = np.result_type(*self.time_types) if self.has_time else None
-            shape = Shape(self.n_entries, self.n_bytes, first.index.shape[1], first.bags is not None, time)
+            has = first.bags is not None, first.weight is not None
+            shape = Shape(self.n_entries, self.n_bytes, first.index.shape[1], *has, time)
             found = in_file(self.chunks, shape, seed, self.folder)
             self._file.close()
             return found
@@ -128,7 +130,9 @@ class Collected:
         bags = [each.bags for each in chunks if each.bags is not None]
         index = np.concatenate([each.index for each in chunks])
         value = np.concatenate([each.value for each in chunks])
-        entries = Batch(index, value, concatenated(bags) if bags else None)  # pyright: ignore[reportArgumentType]
+        weights = [each.weight for each in chunks if each.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        entries = Batch(index, value, concatenated(bags) if bags else None, weight)  # pyright: ignore[reportArgumentType]
         asked = [each.time for each in chunks if each.time is not None]
         if self.known_later:
             return KnownLater(entries, np.concatenate(asked), np.concatenate(self._known))
@@ -149,10 +153,11 @@ class Collected:
                 for at, shape, kind in stored.arrays
             ]
             time = parts.pop() if stored.has_time else None
-            yield HistoryChunk(parts[0], parts[1], Bags(*parts[2:]) if parts[2:] else None, time)
+            weight = parts.pop() if stored.has_weight else None
+            yield HistoryChunk(parts[0], parts[1], Bags(*parts[2:]) if parts[2:] else None, time, weight)
         yield from self._chunks
 
     @staticmethod
     def _put(file: UnnamedFile, chunk: HistoryChunk) -> _Stored:
         places = [(file.append(each), each.shape, each.dtype) for each in chunk.arrays()]
-        return _Stored(places, chunk.time is not None)
+        return _Stored(places, chunk.weight is not None, chunk.time is not None)

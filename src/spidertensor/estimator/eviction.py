@@ -259,8 +259,7 @@ def in_segments(
             start, reused = waiting.popleft()
             end = waiting[0].start if waiting else len(batch.value)
             start_afresh(state, reused)
-            bags = None if batch.bags is None else batch.bags.part(start, end)
-            state, update = update_by(state, Batch(batch.index[start:end], batch.value[start:end], bags))
+            state, update = update_by(state, batch.part(start, end))
             updates.append(update)
     except BaseException:
         for part in waiting:  # not learned, but no id may keep the factors of another

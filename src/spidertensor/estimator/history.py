@@ -168,9 +168,7 @@ def _asked(fitted: Fitted, judge: Batch) -> Batch:
     rule, draws = fitted.model.rule, fitted.state.draws
     if rule is None or not draws:
         return judge
-    return made(draws, rule, _key(fitted), judge.index).with_bags(
-        judge.bags, attributes_of(fitted.columns).of_events
-    )
+    return made(draws, rule, _key(fitted), judge.index).like(judge, attributes_of(fitted.columns).of_events)
 
 
 def _verdict(fitted: Fitted, judge: Batch) -> Verdict:

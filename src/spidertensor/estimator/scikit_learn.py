@@ -6,6 +6,7 @@ scikit-learn needs the methods, not the base classes. Methods that need scikit-l
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ from spidertensor.estimator.old_names import new_paths
 
 class ScikitLearn:
     """Parameters, repr and tags. The arguments of a subclass's __init__ are its parameters."""
+
+    _metadata_request: Any  # set by set_fit_request and its like
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]]  # the parameters in each group
 
@@ -77,10 +80,33 @@ class ScikitLearn:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def get_metadata_routing(self) -> Any:
-        """No metadata is requested: there are no sample weights."""
+        """Which methods ask for sample_weight when scikit-learn routes metadata."""
+        if "_metadata_request" in vars(self):  # clones have it too
+            return copy.deepcopy(self._metadata_request)
         from sklearn.utils.metadata_routing import MetadataRequest
 
-        return MetadataRequest(owner=self)  # pyright: ignore[reportArgumentType]
+        requests: Any = MetadataRequest(owner=self)  # pyright: ignore[reportArgumentType]
+        for method in ("fit", "partial_fit", "score"):
+            getattr(requests, method).add_request(param="sample_weight", alias=None)
+        return requests
+
+    def _set_request(self, method: str, sample_weight: bool | str | None) -> Self:
+        requests = self.get_metadata_routing()
+        getattr(requests, method).add_request(param="sample_weight", alias=sample_weight)
+        self._metadata_request = requests
+        return self
+
+    def set_fit_request(self, *, sample_weight: bool | str | None) -> Self:
+        """Ask scikit-learn's tools to pass sample_weight to `fit`: True, False, or its name there."""
+        return self._set_request("fit", sample_weight)
+
+    def set_partial_fit_request(self, *, sample_weight: bool | str | None) -> Self:
+        """`set_fit_request` for `partial_fit`."""
+        return self._set_request("partial_fit", sample_weight)
+
+    def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
+        """`set_fit_request` for `score`."""
+        return self._set_request("score", sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import InputTags, Tags, TargetTags
@@ -95,11 +121,12 @@ class ScikitLearn:
 class ScikitLearnRegressor(ScikitLearn):
     _estimator_type = "regressor"
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the predictions: 1 is perfect, 0 is as good as predicting the mean of y."""
         from sklearn.metrics import r2_score
 
-        return float(r2_score(y, self.predict(X)))  # pyright: ignore[reportAttributeAccessIssue]
+        predicted = self.predict(X)  # pyright: ignore[reportAttributeAccessIssue]
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags
@@ -114,9 +141,10 @@ class ScikitLearnRegressor(ScikitLearn):
 class ScikitLearnClassifier(ScikitLearn):
     _estimator_type = "classifier"
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of labels predicted correctly."""
-        return float(np.mean(np.asarray(y) == self.predict(X)))  # pyright: ignore[reportAttributeAccessIssue]
+        right = np.asarray(y) == self.predict(X)  # pyright: ignore[reportAttributeAccessIssue]
+        return float(np.average(right, weights=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags

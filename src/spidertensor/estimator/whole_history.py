@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.estimator import history, known_later, times
+from spidertensor.estimator import history, known_later, times, weights
 from spidertensor.estimator.arranged import KnownLater
 from spidertensor.estimator.collected import Collected
 from spidertensor.estimator.eviction import Numbered
@@ -17,7 +16,6 @@ from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, wi
 from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.times import Times
-from spidertensor.faults import EntryError
 from spidertensor.spider.committee import deferred_interrupts
 
 
@@ -35,18 +33,20 @@ class LearnsHistory:
         for _ in self._learn_collected():
             pass
 
-    def _in_time(self: Any, learn: Callable[..., Any], columns: Columns, y: Any, when: Times) -> None:
-        """Call learn(columns, y, times) with entries in the order of their times."""
+    def _in_time(
+        self: Any, as_they_come: bool, columns: Columns, y: Any, when: Times, sample_weight: Any
+    ) -> None:
+        """Learn or, unless `as_they_come`, collect entries in the order of their times."""
         order = np.argsort(when.asked, kind="stable")
         self._values(y, columns.n_entries, None)  # so that there are as many as entries
-        ids = [None if each is None else times.in_order(each, order) for each in columns.ids]
-        given = {name: times.in_order(each, order) for name, each in columns.given.items()}
-        try:
-            y = None if y is None else times.in_order(y, order)
-            learn(replace(columns, ids=ids, given=given), y, when.at(order))
-        except EntryError as error:  # about a row as the caller has it
-            row, rows = (None if error.row is None else int(order[error.row])), order[list(error.rows)]
-            raise error.but(row=row, rows=tuple(rows.tolist())) from None
+        weight = self._weights(sample_weight, columns.n_entries)
+        weight = None if weight is None else weight[order]
+        with weights.rows_as_given(order):
+            columns, y = weights.columns_at(columns, order), None if y is None else times.in_order(y, order)
+            if as_they_come:
+                self._advance(columns, y, sample_weight=weight)
+            else:
+                self._collect(columns, y, when.at(order), sample_weight=weight)
 
     def _once(self: Any, n_entries: int | None = None) -> str | None:
         """Why `fit` learns entries only once; None if it learns them several times.
@@ -82,6 +82,7 @@ class LearnsHistory:
         folder: str | None = None,
         *,
         in_parts: bool = False,
+        sample_weight: Any = None,
     ) -> None:
         """Check entries and number their ids; `_learn_collected` learns them.
 
@@ -91,6 +92,28 @@ class LearnsHistory:
         """
         columns = self._columns(X)
         value, classes = self._values(y, columns.n_entries, classes)
+        weight = self._weights(sample_weight, len(value))
+        rows = weights.rows_to_learn(weight)
+        if rows is None or weight is None:
+            self._collect_checked(columns, value, when, classes, folder, weight, in_parts=in_parts)
+            return
+        when = None if when is None else when.at(rows)
+        with weights.rows_as_given(rows):
+            some = weights.columns_at(columns, rows), value[rows], when, classes, folder, weight[rows]
+            self._collect_checked(*some, in_parts=in_parts)
+
+    def _collect_checked(
+        self: Any,
+        columns: Columns,
+        value: NDArray[np.float64],
+        when: Times | None,
+        classes: Any,
+        folder: str | None,
+        weight: NDArray[np.float64] | None,
+        *,
+        in_parts: bool,
+    ) -> None:
+        """Collect entries of positive weight, whose values are checked."""
         if not len(value):
             return
         fitted = self._learned
@@ -108,7 +131,7 @@ class LearnsHistory:
                 fitted.columns.collect()
             fitted, (index, bags, _) = with_room(fitted, columns, grows=False)
             self._keep_learned(fitted, columns)
-            self._collected.add(index, value, bags, when)
+            self._collected.add(index, value, bags, when, weight)
             self._notes.remember_call(index, value)
 
     def _keep_floors(self: Any, errors: dict[str, float]) -> None:

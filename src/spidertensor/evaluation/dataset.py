@@ -162,7 +162,7 @@ def take(batch: Batch, order: NDArray[np.int64]) -> Batch:
 
 
 def check(dataset: Dataset) -> None:
-    for index, value, _ in (dataset.train, *dataset.tests.values()):
+    for index, value, *_ in (dataset.train, *dataset.tests.values()):
         if index.shape != (len(value), len(dataset.shape)) or len(dataset.shape) != len(dataset.modes):
             raise ValueError(
                 f"index {index.shape} and values {value.shape} do not fit a tensor of shape {dataset.shape}"

@@ -234,7 +234,7 @@ def _learn(index, value, offset, mean, var, noise, counts, likelihood, out):
             noise.shape[()] += 0.5
             noise.rate[()] += 0.5 * (value[n] - alpha) ** 2 / (1.0 + beta)
         elif scored:
-            learn_noise(likelihood, noise, score, 1.0)
+            learn_noise(likelihood, noise, score, 1.0, None)
 
 
 def _fitted(state: BiasesState, batch: Batch, likelihood: Likelihood) -> BiasesState:

@@ -93,7 +93,7 @@ def held_out(
         lost = lost.plus(step.update)
         if not step.wants_row:
             continue
-        for name, (index, value, _) in tests.items():
+        for name, (index, value, *_) in tests.items():
             prediction = scaling.user_units(*method.predict(step.state, index))
             calibrated = _calibrated_intervals(method, step.state, value, prediction, likelihood)
             scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}

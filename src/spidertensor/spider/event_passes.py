@@ -7,7 +7,7 @@ spoke to. At the next visit it takes back all it said to them, and then learns i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,14 +57,14 @@ class EventHistory(History):
 
     def _entries(self, number: int, visit: int) -> Batch:
         """The events of a part and their negatives; for the first time only once, and in order."""
-        index, _, bags = super()._entries(number, visit)
+        events = super()._entries(number, visit)
         rule, draws, key, attributes = self._negatives
         if visit == 0:
-            entries = made(draws, rule, key, index)
-            commit(draws, rule, index)
+            entries = made(draws, rule, key, events.index)
+            commit(draws, rule, events.index)
         else:
-            entries = self._redrawn(index, number, visit)
-        return entries.with_bags(bags, attributes)
+            entries = self._redrawn(events.index, number, visit)
+        return entries.like(events, attributes)
 
     def _redrawn(self, index: NDArray[np.int64], number: int, visit: int) -> Made:
         (rule, _, key, _), seen = self._negatives, np.array([len(nodes) for nodes in self._known])
@@ -77,28 +77,37 @@ class EventHistory(History):
             entries.batch.index[:, mode] = nodes[entries.batch.index[:, mode]]
         return entries
 
-    def _counted(self, n_tables: int) -> list[NDArray[np.int64]]:
-        events = super()._counted(n_tables)
-        rule, draws, _, attributes = self._negatives
+    def _counted(self, n_tables: int) -> tuple[list[NDArray[np.int64]], list[NDArray[Any]]]:
+        events, by_weight = super()._counted(n_tables)
+        rule = self._negatives.rule
         self._known = [np.flatnonzero(events[mode]) for mode in rule.over]
         of = [events[mode][nodes] for mode, nodes in zip(rule.over, self._known, strict=True)]
         self._popularity = tuple(popularity.from_times(each, rule.power) for each in of if rule.power)
+        counts = [np.ceil(each).astype(np.int64) for each in self._expected(events, events)]
+        return counts, counts if by_weight is events else self._expected(events, by_weight)
+
+    def _expected(
+        self, events: list[NDArray[np.int64]], times: list[NDArray[Any]]
+    ) -> list[NDArray[np.float64]]:
+        """How often the rows of each table count in events and negatives, if in events they count `times`."""
+        rule, draws, _, attributes = self._negatives
+        n_tables = len(events)
         each_mode = rule.negatives / len(rule.over)  # negatives with another node there, in the mean
         n_modes = n_tables - (0 if attributes is None else len(attributes.table_modes))
         modes = [*range(n_modes), *(() if attributes is None else attributes.table_modes.tolist())]
         counts = [
-            times.astype(np.float64) * (self.made_entries - each_mode * (mode in rule.over))
-            for times, mode in zip(events, modes, strict=True)
+            own.astype(np.float64) * (self.made_entries - each_mode * (mode in rule.over))
+            for own, mode in zip(times, modes, strict=True)
         ]
         for mode, seen in zip(rule.over, draws.seen.tolist(), strict=True):
-            times = events[mode]
-            drawn = each_mode * (times.sum() - times) * popularity.draw_shares(times, rule.power)[:-1]
+            others, shares = times[mode].sum() - times[mode], popularity.draw_shares(events[mode], rule.power)
+            drawn = each_mode * others * shares[:-1]
             drawn = np.append(drawn, np.zeros(max(0, seen - len(drawn))))  # seen before this history
             counts[mode] = _sum(counts[mode], drawn)
             if attributes is not None:
                 for table, own in attributes.times(mode, drawn).items():
                     counts[n_modes + table] = _sum(counts[n_modes + table], own)
-        return [np.ceil(each).astype(np.int64) for each in counts]
+        return counts
 
 
 def _sum(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -103,11 +103,11 @@ def events(method: M, rule: Rule, attributes: EventBags | None = None) -> M:
     def update(state: Any, batch: Batch) -> tuple[Any, Update]:
         return _in_blocks(learn, rule, state, batch)
 
-    def learn(state: Any, index: NDArray[np.int64], bags: Bags | None) -> tuple[Any, Update]:
+    def learn(state: Any, block: Batch) -> tuple[Any, Update]:
         """Learn a block of events and their negatives."""
-        entries = int(state.counts.entries)
+        entries, index = int(state.counts.entries), block.index
         state = state._replace(draws=with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1))
-        batch = made(state.draws, rule, int(state.members[0].seed), index).with_bags(bags, attributes)
+        batch = made(state.draws, rule, int(state.members[0].seed), index).like(block, attributes)
         try:
             after, update = method.update(state, batch)
         finally:  # an interrupt comes before these entries are learned or after all of them are
@@ -138,11 +138,10 @@ def around(method: Method, rule: Rule) -> Method:
     def update(state: Around, batch: Batch) -> tuple[Around, Update]:
         return _in_blocks(learn, rule, state, batch)
 
-    def learn(state: Around, index: NDArray[np.int64], bags: Bags | None) -> tuple[Around, Update]:
-        if bags is not None:
-            raise ValueError(IDS_ONLY)
+    def learn(state: Around, block: Batch) -> tuple[Around, Update]:
+        index = block.index
         draws = with_room(state.draws, rule, index.max(axis=0, initial=-1) + 1)
-        batch = made(draws, rule, int(state.seed), index).batch
+        batch = made(draws, rule, int(state.seed), index).like(block, None)
         after, update = method.update(state.state, batch)
         commit(draws, rule, index)
         return Around(after, draws, state.seed), update_of_events(update, batch.value)
@@ -155,35 +154,38 @@ def around(method: Method, rule: Rule) -> Method:
 
 def _in_blocks(learn: Any, rule: Rule, state: Any, batch: Batch) -> tuple[Any, Update]:
     if batch.bags is None:
-        check_batch(batch, batch.index.shape[1])
+        check_batch(batch, batch.index.shape[1], weighted=True)
     if not (batch.value == 1).all():
         raise ValueError("a model of events learns only values of 1: it draws the zeros itself")
     updates = []
     size = max(1, BLOCK_ENTRIES // (1 + rule.negatives))
     for first in range(0, max(len(batch.value), 1), size):
-        index = np.require(batch.index[first : first + size], np.int64, "C")
-        bags = None if batch.bags is None else batch.bags.part(first, first + len(index))
-        state, update = learn(state, index, bags)
+        block = batch.part(first, min(first + size, len(batch.value)))
+        block = block._replace(index=np.require(block.index, np.int64, "C"))
+        state, update = learn(state, block)
         updates.append(update)
     return state, updates[0] if len(updates) == 1 else joined(updates)
 
 
 class Made(NamedTuple):
-    """Events and their negatives, without attributes."""
+    """Events and their negatives, without attributes and weights."""
 
     batch: Batch
     event: NDArray[np.int64]  # of each entry of the batch
     replaced: NDArray[np.int64]  # the mode whose node was drawn, -1 for an event
     first: int  # the number of the first event
 
-    def with_bags(self, bags: Bags | None, attributes: EventBags | None) -> Batch:
-        """The entries with their attributes. bags: of the events"""
-        if bags is None:
-            return self.batch
+    def like(self, events: Batch, attributes: EventBags | None) -> Batch:
+        """The entries with attributes and weights, if these events have them."""
+        batch = self.batch
+        if events.weight is not None:
+            batch = batch._replace(weight=events.weight[self.event])
+        if events.bags is None:
+            return batch
         if attributes is None:
             raise ValueError(IDS_ONLY)
-        made = attributes.made(bags, self.event, self.replaced, self.batch.index, self.first)
-        return self.batch._replace(bags=made)
+        made = attributes.made(events.bags, self.event, self.replaced, batch.index, self.first)
+        return batch._replace(bags=made)
 
 
 def made(draws: Draws, rule: Rule, key: int, index: NDArray[np.int64], visit: int = 0) -> Made:

@@ -114,13 +114,14 @@ class ReadyCommittee:
         Where the prior is refined a model may have to follow a change (`follow.py`); new nodes need room.
         score: called with the values, what the members reported, and the number of rejected elements
         """
-        index, value, bags = batch
+        index, value, bags, weight = batch
         n = len(value)
         if (
             self._entries.item() % self._refine_every + n >= self._refine_every
             or not self._writable
             or not _plain(index, np.int64, (n, self._n_modes))
             or not _plain(value, np.float64, (n,))
+            or not (weight is None or _plain(weight, np.float64, (n,)))
         ):
             return None
         parts, rejected = np.empty((len(self._records), 4, n)), 0
@@ -129,7 +130,7 @@ class ReadyCommittee:
         # and the committee. (Deferring it would take longer than an entry.)
         try:
             with self._busy:
-                stopped, rejected = self._run(True, index, value, bags, parts)
+                stopped, rejected = self._run(True, index, value, bags, parts, weight)
             return None if stopped < 0 else score(value, parts, rejected)
         except BaseException:
             if self._of_members.item() != self._entries.item():
@@ -142,20 +143,28 @@ class ReadyCommittee:
         check_index(index, self._n_modes, bags, self._n_tables)
         return plain(bags)
 
-    def _run(self, learning: bool, index, value, bags: Bags | None, parts) -> tuple[int, int]:
-        """run_models; the records point to the attributes only while it runs."""
-        if bags is None:
+    def _run(
+        self,
+        learning: bool,
+        index,
+        value,
+        bags: Bags | None,
+        parts,
+        weight: NDArray[np.float64] | None = None,
+    ) -> tuple[int, int]:
+        """run_models; the records point to attributes and weights only while it runs."""
+        if bags is None and weight is None:
             if self._points_to_bag:
                 self._point_to(None)
             return run_models(learning, 0, index, value, self._records, self._like, parts)
-        self._point_to(bags)
+        self._point_to(bags, weight)
         try:
             return run_models(learning, 0, index, value, self._records, self._like, parts)
         finally:
             self._point_to(None)
 
-    def _point_to(self, bags: Bags | None) -> None:
-        point_to(self._records, bags)
+    def _point_to(self, bags: Bags | None, weight: NDArray[np.float64] | None = None) -> None:
+        point_to(self._records, bags, weight)
         self._points_to_bag = bags is self._bag
 
     def _put(self, nodes: Sequence[int], bag: Bag | None) -> None:

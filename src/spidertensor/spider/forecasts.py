@@ -35,6 +35,9 @@ class MemberForecasts(NamedTuple):
     parts: NDArray[np.float64]  # (M, 3, n) mean, var and noise
     weights: NDArray[np.float64]  # (M, n) of the committee when they were made
 
+    def at(self, rows: NDArray[np.int64]) -> MemberForecasts:
+        return MemberForecasts(*(part[..., rows] for part in self))
+
     def part(self, first: int, last: int) -> MemberForecasts:
         """The forecasts of entries first to last."""
         return MemberForecasts(self.parts[:, :, first:last], self.weights[:, first:last])
@@ -55,7 +58,7 @@ class PendingForecasts:
         self._kept.parts[:, :, at], self._kept.weights[:, at] = forecasts
 
     def of_rows(self, rows: NDArray[np.int64]) -> MemberForecasts | None:
-        return None if self._kept is None else MemberForecasts(*(part[..., rows] for part in self._kept))
+        return None if self._kept is None else self._kept.at(rows)
 
 
 def update_of_forecasts(

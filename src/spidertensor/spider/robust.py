@@ -9,6 +9,7 @@ from typing import Any
 LARGEST_SQUARE = 16.0  # bound of a squared residual in predictive variances, as a multiple of their mean
 LEAST_SQUARE = 1e-6  # bound of that mean
 LARGEST_LOG_NOISE = 6.0  # bound of |log_noise|
+LARGEST_STEP = 1.0  # of a log noise in a batch or a weighted entry; a single entry always moves it by less
 SQUARES_RUNNING = 10_000.0  # entries over which the mean of the squares runs
 LARGEST_LEVEL_NOISE = 1.0  # bound of the part that depends on the predicted mean
 LEVEL_MEMORY = 10_000.0  # entries of a knot over which noise by level forgets

@@ -32,6 +32,7 @@ from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
 from spidertensor.spider.robust import check_robust, log_noise_widening, widening
 from spidertensor.spider.sequential_memory import (
+    DOUBLE,
     WHOLE,
     Settings,
     add_bag,
@@ -174,10 +175,16 @@ def _entries(
         y_true = y
         if clips:
             y = clipped(likelihood, y, alpha, beta, noise_var, settings.clip)
-        log_z, da, db, narrowing, score = evidence_to_learn(
-            likelihood, y, alpha, beta, noise_var, level, stream
-        )
-        if (clips and y != y_true) or reported_noise != noise_var:
+        w = elements(bags.entry_weight, DOUBLE)[n] if bags.entry_weight else 1.0
+        if w == 1.0:
+            log_z, da, db, narrowing, score = evidence_to_learn(
+                likelihood, y, alpha, beta, noise_var, level, stream, None
+            )
+        else:
+            log_z, da, db, narrowing, score = evidence_to_learn(
+                likelihood, y, alpha, beta, noise_var, level, stream, w
+            )
+        if (clips and y != y_true) or reported_noise != noise_var or w != 1.0:
             log_z = evidence(likelihood, y_true, alpha, beta, reported_noise)[0]
         out[3, n] = log_z - log_scale
         good = abs(log_z) < HUGE and abs(da) < HUGE and 0 <= narrowing < HUGE  # false for NaN
@@ -215,20 +222,24 @@ def _entries(
                     y_noise = expected_value(alpha, beta + reported_noise, db)
                 lam = settings.forgetting
                 off = misfit(y_noise, alpha, beta, reported_noise, settings.paper_noise)
-                noise.shape[()] = lam * noise.shape[()] + 0.5
+                half = 0.5 * w
+                noise.shape[()] = lam * noise.shape[()] + half
                 if not settings.node_noise:
-                    noise.rate[()] = lam * noise.rate[()] + 0.5 * off
+                    noise.rate[()] = lam * noise.rate[()] + half * off
                 else:
-                    noise.rate[()] = lam * noise.rate[()] + 0.5 * off / (factor * by_level)
+                    noise.rate[()] = lam * noise.rate[()] + half * off / (factor * by_level)
                     total = beta + reported_noise
                     kept = reported_noise / total
-                    square = relative_square(stream.squares, (y_noise - alpha) ** 2 / total, kept)
-                    move_log_noise(places, index, n, settings, mem, square, kept)
-                    move_level_noise(stream.level_noise, stream.level_noise_var, alpha, square, kept)
+                    square = relative_square(stream.squares, (y_noise - alpha) ** 2 / total, kept, w)
+                    move_log_noise(places, index, n, settings, mem, square, kept, w)
+                    move_level_noise(stream.level_noise, stream.level_noise_var, alpha, square, kept, w)
             else:
                 if settings.has_level:
                     learn_level(stream, da, narrowing)
-                learn_noise(likelihood, noise, score, settings.forgetting)
+                if w == 1.0:
+                    learn_noise(likelihood, noise, score, settings.forgetting, None)
+                else:
+                    learn_noise(likelihood, noise, score, settings.forgetting, w)
         counts.entries[()] += 1
         if counts.entries[()] % settings.refine_every == 0:
             unpack(places, settings, mem, False)
@@ -349,6 +360,9 @@ def sequential(
         *[()] * (network.n_modes * node_noise),
     ]
 
+    learned: dict[str, Any] = {"without_id": network.without_id, "n_tables": len(network.tables)}
+    learned["weighted"] = likelihood.weighted
+
     def init(seed: int) -> State:
         own = {"level_var": likelihood.level_var, "levels": likelihood.levels}
         return posterior.init(network, prior, seed, node_noise=node_noise, **own)
@@ -363,19 +377,21 @@ def sequential(
             known = state, found
         return found
 
-    def run(learning: bool, state: State, start: int, index, value, bags: Bags | None, out) -> int:
+    def run(
+        learning: bool, state: State, start: int, index, value, bags: Bags | None, out, weight: Any = None
+    ) -> int:
         found = record(state)
         records = found.record
-        if bags is not None:  # in a copy: other threads may be predicting with the same record
-            records = records.copy()
-            point_to(records, bags)
+        if bags is not None or weight is not None:
+            records = records.copy()  # other threads may be predicting with the same record
+            point_to(records, bags, weight)
         if learning and not found.writable:
             raise ValueError("this state is read-only, but learning works in place: copy it first")
         return run_models(learning, start, index, value, records, found.like, out[None])[0]
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
-        check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
         n = len(batch.value)
+        check_batch(batch, network.n_modes, **learned)
         out = np.empty((4, n))
         if not n:
             return state, Update(*out, rejected=0)
@@ -383,9 +399,10 @@ def sequential(
         index = np.require(batch.index, np.int64, LAYOUT)
         value = np.require(batch.value, np.float64, LAYOUT)
         bags = None if batch.bags is None else plain(batch.bags)
+        weight = None if batch.weight is None else np.require(batch.weight, np.float64, LAYOUT)
         before, done = _reported_counts(state), 0
         while done < n:
-            done = run(True, state, done, index, value, bags, out)
+            done = run(True, state, done, index, value, bags, out, weight)
             if state.stream.watching == DECIDE:
                 follow(state, network, prior)
         mean, var, noise, log_evidence = out

@@ -23,7 +23,8 @@ from spidertensor.spider.sequential_simd import LANES
 carray: Callable[..., Any] = getattr(numba, "carray")  # noqa: B009 (not declared as exported)
 intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do not pass typingctx
 
-WHOLE, SINGLE = np.empty(1, np.int64), np.empty(1, np.float32)  # dtypes for `elements`
+# dtypes for `elements`
+WHOLE, SINGLE, DOUBLE = np.empty(1, np.int64), np.empty(1, np.float32), np.empty(1, np.float64)
 
 
 class Settings(NamedTuple):
@@ -74,12 +75,14 @@ class Places(NamedTuple):
 
 
 class BagPlaces(NamedTuple):
-    """Addresses of the arrays of method.Bags; start is 0 if the entries of a call have no attributes."""
+    """Addresses of the arrays of method.Bags and of the weights of the entries of a call; start is 0 if these
+    have no attributes, and entry_weight if each counts once."""
 
     start: int
     table: int
     row: int
     weight: int
+    entry_weight: int
 
 
 def places(state: State, shapes: Sequence[tuple[int, ...]]) -> Places:

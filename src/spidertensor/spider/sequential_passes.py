@@ -18,6 +18,7 @@ from spidertensor.spider.robust import (
     LARGEST_LEVEL_NOISE,
     LARGEST_LOG_NOISE,
     LARGEST_SQUARE,
+    LARGEST_STEP,
     LEAST_SQUARE,
     LEVEL_MEMORY,
     LOWEST_KNOT,
@@ -372,9 +373,10 @@ def log_noise_at(level_noise, alpha):
 
 
 @kernel(**HOT)
-def move_level_noise(level_noise, level_noise_var, alpha, square, kept):
+def move_level_noise(level_noise, level_noise_var, alpha, square, kept, weight):
     """Section 23: as `move_log_noise`, for the two knots next to the predicted mean."""
-    score, information = 0.5 * kept * (square - 1), 0.5 * kept * kept
+    half = 0.5 * weight
+    score, information = half * kept * (square - 1), half * kept * kept
     knot, t = level_place(alpha)
     for j in range(knot, knot + 2):
         w = t if j > knot else 1 - t
@@ -382,31 +384,36 @@ def move_level_noise(level_noise, level_noise_var, alpha, square, kept):
             v = min(LEVEL_NOISE_VAR, level_noise_var[j] * (1 + 1 / LEVEL_MEMORY))
             v = 1 / (1 / v + w * w * information)
             moved = level_noise[j] + v * w * score
+            moved = min(max(moved, level_noise[j] - LARGEST_STEP), level_noise[j] + LARGEST_STEP)
             level_noise[j] = min(max(moved, -LARGEST_LEVEL_NOISE), LARGEST_LEVEL_NOISE)
             level_noise_var[j] = v
 
 
 @kernel(**HOT)
-def relative_square(squares, square, kept):
+def relative_square(squares, square, kept, weight):
     """Section 12: move the running mean of the squares, and return this one in units of it.
 
     square: the entry's squared residual in units of its predictive variance
     kept:   the noise's share of that variance, which is how much the square says about the noise
+    weight: how often the entry counts
     """
-    n, mean = min(squares[0] + 1, SQUARES_RUNNING), squares[1]
+    n, mean = min(squares[0] + weight, SQUARES_RUNNING), squares[1]
     square = min(square, LARGEST_SQUARE * mean)
-    squares[0], squares[1] = n, max(mean + kept * (square - mean) / n, LEAST_SQUARE)
+    step = weight * kept * (square - mean) / max(n, weight)
+    squares[0], squares[1] = n, max(mean + step, LEAST_SQUARE)
     return square / squares[1]
 
 
 @kernel(**HOT)
-def move_log_noise(places, index, n, settings, mem, square, kept):
+def move_log_noise(places, index, n, settings, mem, square, kept, weight):
     """Section 12: update log_noise of the entry's nodes.
 
     square: `relative_square`
     kept:   the noise's share k of the predictive variance; the entry's information is k²/2
+    weight: how often the entry counts. Counted once, it never reaches LARGEST_STEP
     """
-    score, information = 0.5 * kept * (square - 1), 0.5 * kept * kept
+    half = 0.5 * weight
+    score, information = half * kept * (square - 1), half * kept * kept
     for k in range(len(settings.ranks)):
         row = index[n, k]
         if row < 0:  # a mode without ids
@@ -414,6 +421,8 @@ def move_log_noise(places, index, n, settings, mem, square, kept):
         v = mem.log_noise_var[k]
         v = max(v, min(settings.log_noise_prior, v * settings.log_noise_widening))
         v = 1 / (1 / v + information)
-        moved = min(max(mem.log_noise[k] + v * score, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
+        moved = mem.log_noise[k] + v * score
+        moved = min(max(moved, mem.log_noise[k] - LARGEST_STEP), mem.log_noise[k] + LARGEST_STEP)
+        moved = min(max(moved, -LARGEST_LOG_NOISE), LARGEST_LOG_NOISE)
         elements(places.log_noise_mean[k], mem.s)[row] = moved
         elements(places.log_noise_var[k], mem.s)[row] = v

@@ -35,7 +35,7 @@ _KINDS = {
     (part, field): kind for part, fields in _PARTS.items() for field, kind in get_type_hints(fields).items()
 }
 
-NO_BAGS = BagPlaces(0, 0, 0, 0)
+NO_BAGS = BagPlaces(0, 0, 0, 0, 0)
 _SAMPLE = posterior.init(Network((1,), (1,)), Prior(), seed=0)
 _SCALARS = {  # arrays without dimensions; all others have one
     (part, field)
@@ -66,9 +66,10 @@ RECORD = np.dtype(
 )
 
 
-def point_to(records: NDArray[Any], bags: Bags | None) -> None:
-    """Let the records point to the attributes of a call's entries, which the caller keeps alive."""
-    at = NO_BAGS if bags is None else BagPlaces(*(each.ctypes.data for each in bags))
+def point_to(records: NDArray[Any], bags: Bags | None, weight: NDArray[np.float64] | None = None) -> None:
+    """Let the records point to attributes and weights of a call's entries, which the caller keeps alive."""
+    start, table, row, of_bag = (0, 0, 0, 0) if bags is None else (each.ctypes.data for each in bags)
+    at = BagPlaces(start, table, row, of_bag, 0 if weight is None else weight.ctypes.data)
     for name, address in at._asdict().items():
         records[f"bags_{name}"] = address
 

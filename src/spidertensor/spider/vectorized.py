@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def _learn_all(
         at = start[:, None] + np.arange(width)
         filled = np.arange(width) < taken[:, None]
         at[~filled] = 0
-        entries, watching = table.entries(at, filled, value), stream.watching == WATCH
+        entries, watching = table.entries(at, filled, value, batch.weight), stream.watching == WATCH
         after, learned = learn(settings, given, carry, entries, taken, due, watching)
         _fetch(learned)
         if settings.robust:
@@ -301,6 +301,9 @@ def vectorized(
         prior_var=posterior.factor_prior_var(network, prior, int(np.argmax(network.ranks))),
     )
 
+    learned: dict[str, Any] = {"without_id": network.without_id, "n_tables": len(network.tables)}
+    learned["weighted"] = likelihood.weighted
+
     def init(seed: int) -> State:
         own = {"level_var": likelihood.level_var, "levels": likelihood.levels}
         return posterior.init(network, prior, seed, node_noise=settings.node_noise, **own)
@@ -316,8 +319,8 @@ def vectorized(
         return _Room(places, tuple(widest))
 
     def learn_batch(state: State, batch: Batch) -> tuple[State, Update]:
-        check_batch(batch, network.n_modes, without_id=network.without_id, n_tables=len(network.tables))
         n = len(batch.value)
+        check_batch(batch, network.n_modes, **learned)
         if not n:
             return state, Update(*np.empty((4, 0)), rejected=0)
         room = _Room(places)

@@ -33,6 +33,7 @@ class Entries(NamedTuple):
     ids: Any  # (n, K) of the own ids: rows in Carry.factors
     value: Any  # (n,)
     bags: tuple[Slots, ...]  # one per attribute table, or () without attributes
+    weight: Any = None  # (n,) how often each counts; None: once
 
 
 class Group(NamedTuple):
@@ -69,7 +70,7 @@ def has_id(network: Network) -> np.ndarray | None:
 
 
 def groups_of(network: Network, prior_var: Any, entries: Entries) -> list[Group]:
-    ids, value, bags = entries
+    ids, value, bags, _ = entries
     dtype, there = value.dtype, has_id(network)
     weight = None if there is None else jnp.asarray(there[:, None, None], dtype)
     groups = [Group(slice(None), 1, ids.T, weight, prior_var, _same(ids.T, dtype))]

@@ -22,6 +22,7 @@ from spidertensor.spider.robust import (
     LARGEST_LEVEL_NOISE,
     LARGEST_LOG_NOISE,
     LARGEST_SQUARE,
+    LARGEST_STEP,
     LEAST_SQUARE,
     LEVEL_MEMORY,
     LOWEST_KNOT,
@@ -29,7 +30,6 @@ from spidertensor.spider.robust import (
 )
 from spidertensor.spider.vectorized_networks import Normal
 
-LARGEST_STEP = 1.0  # of a node's log_noise in a batch; a single entry always moves it by less
 # Parts of the running sums: shape and rate of the noise; entries, mean and var of the values (for counts, of
 # the level); entries and mean of squares (section 12); noise by level, mean and var.
 NOISE, VALUES, SQUARES, LEVEL = slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 7 + 2 * LEVEL_KNOTS)
@@ -146,13 +146,19 @@ def moved_log_noise(settings: Settings, log_widening, old: Normal, times, inform
     return Normal(jnp.clip(moved, -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE), v)
 
 
-def relative_squares(sums: Pair, good, square, kept) -> tuple[jax.Array, jax.Array]:
+def relative_squares(sums: Pair, good, square, kept, times: Any) -> tuple[jax.Array, jax.Array]:
     """Section 12: squared residuals in predictive variances, relative to their running mean after the batch;
-    and what the batch adds to SQUARES. kept: the noise's share of the predictive variance"""
+    and what the batch adds to SQUARES. kept: the noise's share of the predictive variance; times: how often
+    each entry counts, None: once"""
     n, mean = sums.high[SQUARES]
     square = jnp.minimum(square, LARGEST_SQUARE * mean)
-    counted = jnp.minimum(n + jnp.cumsum(good), SQUARES_RUNNING)
-    weights, left = _weights(counted, good, kept)
+    counted = jnp.minimum(
+        n + jnp.cumsum(good if times is None else jnp.where(good, times, 0)), SQUARES_RUNNING
+    )
+    share = (
+        kept if times is None else kept * jnp.minimum(times, counted)
+    )  # so that it moves at most all the way
+    weights, left = _weights(counted, good, share)
     moved = left * mean + jnp.sum(weights * jnp.where(good, square, 0))
     moved = jnp.maximum(moved, LEAST_SQUARE)
     return square / moved, jnp.stack([counted[-1] - n, moved - mean])
@@ -168,18 +174,20 @@ def for_noise(settings: Settings, value, y) -> jax.Array:
     return jnp.where(jnp.abs(value) < WILD, value, y) if settings.robust else y
 
 
-def sums_after(settings: Settings, log_forgetting, sums: Pair, good, y, misfit, added) -> Pair:
+def sums_after(settings: Settings, log_forgetting, sums: Pair, good, y, misfit, added, times: Any) -> Pair:
     """The running sums after the `good` entries.
 
     y:       values
     misfit:  misfits divided by the entries' own noise factors
     added:   what the entries add to SQUARES and LEVEL
+    times:   how often each entry counts for the noise; None: once
 
     Noise (section 7): a = lam^n a + 1/2 sum_i lam^(n-i), b likewise with the misfits.
     """
     high = sums.high
     n = count(good)
     kept = jnp.where(good, jnp.exp(log_forgetting * (n - jnp.cumsum(good))), 0)
+    kept = kept if times is None else kept * times
     new = jnp.stack([kept, kept * jnp.where(good, misfit, 0)])
     change = jnp.expm1(log_forgetting * n) * high[NOISE] + 0.5 * jnp.sum(new, axis=1)
     values = jnp.zeros_like(high[VALUES])
@@ -189,12 +197,14 @@ def sums_after(settings: Settings, log_forgetting, sums: Pair, good, y, misfit, 
     return add(sums, jnp.concatenate([change, values, added]))
 
 
-def sums_after_scores(settings: Settings, log_forgetting, sums: Pair, good, score, S_res, S_inv) -> Pair:
+def sums_after_scores(
+    settings: Settings, log_forgetting, sums: Pair, good, score, S_res, S_inv, weight: Any
+) -> Pair:
     """`sums_after` for a likelihood that is not `normal`: see `Likelihood.jax_change`."""
     high = sums.high
     sums_of_f = S_res, S_inv
     change = settings.likelihood.jax_change(
-        high[NOISE], high[VALUES][1:], log_forgetting, good, score, sums_of_f
+        high[NOISE], high[VALUES][1:], log_forgetting, good, score, sums_of_f, weight
     )
     if change is None:
         return sums

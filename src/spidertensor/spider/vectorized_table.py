@@ -36,14 +36,23 @@ class CallNodes(NamedTuple):
                 yield part, here, rows, (slice(at, at + len(rows)), *map(slice, part.mean.shape[1:]))
                 at += len(rows)
 
-    def entries(self, at: NDArray[np.int64], filled: NDArray[np.bool_], value: NDArray[Any]) -> Entries:
-        """The entries with these numbers; places that are not filled have the row of no node."""
+    def entries(
+        self,
+        at: NDArray[np.int64],
+        filled: NDArray[np.bool_],
+        value: NDArray[Any],
+        times: NDArray[Any] | None,
+    ) -> Entries:
+        """The entries with these numbers; places that are not filled have the row of no node.
+
+        times: how often each entry counts; None: once
+        """
         spare, ids = len(self.factors.mean) - 1, self.ids[at]
         ids[~filled] = spare
         bags = tuple(Slots(row[at], weight[at]) for row, weight in self.bags)
         for row, weight in bags:
             row[~filled], weight[~filled] = spare, 0
-        return Entries(ids, value[at], bags)
+        return Entries(ids, value[at], bags, None if times is None else times[at].astype(value.dtype))
 
 
 def gathered(state: State, network: Network, batch: Batch, places: int, slots: Sequence[int]) -> CallNodes:

@@ -94,7 +94,7 @@ def _joint(
     settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, watching
 ) -> tuple[Carry, LearnedBatch]:
     """Learn all entries at once, linearised at the posterior before the batch. With curvature it has one."""
-    evidence, (ids, value, _) = settings.likelihood.jax_evidence, entries
+    evidence, (ids, value, _, weight) = settings.likelihood.jax_evidence, entries
     there = jnp.arange(len(value)) < taken
     groups = groups_of(settings.network, numbers.prior_var, entries)
     nodes = gathered(carry.factors, groups)
@@ -118,7 +118,10 @@ def _joint(
     least = len(value) * jnp.finfo(cov.dtype).eps * beta
     used, reported_used = jnp.maximum(noise_var, least), jnp.maximum(reported_noise, least)
     y = clipped(settings, numbers.clip, value, alpha, beta, used)
-    _, _, db, _, precision, root, score = evidence(y, alpha, beta, used, level)
+    in_step, power = used, () if weight is None else (weight,)
+    if weight is not None and settings.likelihood.normal:  # section 27
+        in_step, power = jnp.maximum(used / weight, least), ()
+    _, _, db, _, precision, root, score = evidence(y, alpha, beta, in_step, level, *power)
     log_z = evidence(value, alpha, beta, reported_used, level).log_z
     good = there & (jnp.abs(log_z) < HUGE) & (jnp.abs(root) < HUGE)  # false for NaN
     solved = _solve(cov, good & ~watching, precision, root)
@@ -139,13 +142,13 @@ def _joint(
         factors = put(factors, node, group.row, (n > 0)[..., None])  # other nodes do not widen
     mean, var, sums, stored = alpha, beta, carry.sums, carry.log_noise
     if settings.likelihood.normal:
-        mean, var = _innovations(solved, alpha, beta, used)
+        mean, var = _innovations(solved, alpha, beta, in_step)
         log_z = evidence(value, mean, var, reported_noise, level).log_z
         y_noise, own_precision = for_noise(settings, value, y), jnp.diagonal(solved.S_inv)
         misfit = (y_noise - alpha) ** 2 + beta
         # f given the other entries of the batch, and the unclipped residual from there
         precise = jnp.where(moves, own_precision, 1)
-        left, of_f = solved.S_res / precise + y_noise - y, jnp.maximum(1 / precise - used, 0)
+        left, of_f = solved.S_res / precise + y_noise - y, jnp.maximum(1 / precise - in_step, 0)
     else:  # of ordinal values: as far as f + noise is from alpha on average, given the level
         left = jnp.sqrt(jnp.maximum((s2 := beta + used) * (1 + 2 * s2 * db), 0))
         misfit, of_f = left**2 + beta, beta
@@ -156,18 +159,21 @@ def _joint(
         added = jnp.zeros_like(sums.high[SQUARES.start :])
         if log_noise is not None:
             information = jnp.where(moves, 0.5 * kept**2, 0)
-            square, of_squares = relative_squares(sums, moves, left**2 / (of_f + reported_used), kept)
+            square, of_squares = relative_squares(sums, moves, left**2 / (of_f + reported_used), kept, weight)
             score = jnp.where(moves, 0.5 * kept * (square - 1), 0)
+            if weight is not None:
+                information, score = weight * information, weight * score
             of_levels = level_change(sums, moves, alpha, information, score)
             added = jnp.concatenate([of_squares, of_levels])
             of_entries = jnp.stack([information, score], axis=-1)
             sums_of, widening = groups[0].shared @ of_entries, numbers.log_noise_log_widening
             log_noise = moved_log_noise(settings, widening, log_noise, times[0].T, *sums_of.T)
             stored = put(stored, log_noise, ids, _with_id(settings.network, times[0].T > 0))
-        sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit / own, added)
+        misfit = misfit / own
+        sums = sums_after(settings, numbers.log_forgetting, sums, moves, value, misfit, added, weight)
     else:
         of_f = jnp.sum(solved.S_res), jnp.sum(solved.S_inv)
-        sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f)
+        sums = sums_after_scores(settings, numbers.log_forgetting, sums, moves, score, *of_f, weight)
     sums = counted(settings, sums, there, value)
     reported = [mean, var, jnp.broadcast_to(reported_noise, mean.shape), log_z, y]
     reported = reported[: 5 if settings.clips else 4]

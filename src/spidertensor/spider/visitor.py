@@ -144,7 +144,7 @@ class Visitor:
         for table, (rows, times) in enumerate(zip(part.rows, part.times, strict=True)):
             some = self._by_share[table][rows]
             if some.any():
-                share = np.minimum(times[some] / self._history.counts[table][rows[some]], 1)
+                share = np.minimum(times[some] / self._history.times[table][rows[some]], 1)
                 give_back(*state.posterior.factors[table], rows[some], *self._priors[table], share)
 
     def _give_back_log_noise(self, state: State, part: Part) -> None:
@@ -155,7 +155,7 @@ class Visitor:
         prior_var = posterior.node_noise_var(self._network.n_modes)
         for mode, (mean, var) in enumerate(state.posterior.log_noise):
             rows, times = part.rows[mode], part.times[mode]
-            kept = 1 - np.minimum(times / self._history.counts[mode][rows], 1)
+            kept = 1 - np.minimum(times / self._history.times[mode][rows], 1)
             precision = kept * (1 / var[rows] - 1 / prior_var)
             shift = kept * mean[rows] / var[rows]
             var[rows] = 1 / (1 / prior_var + precision)

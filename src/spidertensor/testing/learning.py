@@ -89,7 +89,7 @@ def malformed_batch_is_refused_and_changes_nothing(case: Case) -> None:
     if case.unit != "all":
         state, _ = method.update(state, case.stream())
     before, predicted = case.bits(state), method.predict(state, case.everything())
-    index, value, _ = case.stream(40)
+    index, value = case.stream(40)[:2]
     negative = index.copy()
     negative[7, -1] = -1
     for bad in (

@@ -72,7 +72,7 @@ def unseen_node_is_answered_from_the_prior(case: Case) -> None:
 
 def node_that_no_entry_has_touched_is_unseen(case: Case) -> None:
     """A row that exists only because a later one does is still at its prior."""
-    method, (index, value, _) = case.build(), case.stream()
+    method, (index, value) = case.build(), case.stream()[:2]
     last = np.zeros(case.n_modes, np.int64)
     last[0] = 9
     state, _ = method.update(method.init(0), Batch(np.vstack([index, last]), np.append(value, 1.0)))

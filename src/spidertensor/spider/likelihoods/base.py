@@ -49,6 +49,7 @@ class Likelihood(ABC):
     clips:   values too far from their predictions can be clipped before they are learned
     level_var: prior variance of a level of f that all entries share (count.py); 0: no level
     ordinal: values are ordered levels (ordinal.py): `levels` are all that there are, once they are known
+    weighted: an entry can count as any number of observations (section 27)
     ranked_by_mean: a greater mean of f always means a greater mean of an observation
     metric:  main score, by its name in evaluation.metrics; `metrics`: the other scores
     mean_name, std_name: column names for the mean of an observation and its spread
@@ -68,6 +69,7 @@ class Likelihood(ABC):
     clips: ClassVar[bool] = False
     level_var: ClassVar[float] = 0.0
     ordinal: ClassVar[bool] = False
+    weighted: ClassVar[bool] = True
     levels: tuple[float, ...] = ()
     ranked_by_mean: ClassVar[bool] = False
     metric: ClassVar[str]
@@ -159,9 +161,15 @@ class Likelihood(ABC):
     # --- for the vectorized engine, on JAX arrays; JAX is imported when these are called ---
 
     @abstractmethod
-    def jax_evidence(self, y: Any, alpha: Any, beta: Any, noise: Any, level: Any) -> Evidence:
-        """What the values y say about f; level: mean of the level that all entries share, or counts of the
-        `levels`."""
+    def jax_evidence(
+        self, y: Any, alpha: Any, beta: Any, noise: Any, level: Any, weight: Any = None
+    ) -> Evidence:
+        """What the values y say about f.
+
+        level:  mean of the level that all entries share, or counts of the `levels`
+        weight: None, or the power of p(y | f), section 27; log_z is then of no use. Always None for a
+                `normal` likelihood, where the noise is divided instead
+        """
 
     @abstractmethod
     def jax_noise_var(self, shape: Any, rate: Any) -> Any:
@@ -172,12 +180,20 @@ class Likelihood(ABC):
         return value
 
     def jax_change(
-        self, noise: Any, level: Any, log_forgetting: Any, good: Any, score: Any, sums: Any
+        self,
+        noise: Any,
+        level: Any,
+        log_forgetting: Any,
+        good: Any,
+        score: Any,
+        sums: Any,
+        weight: Any = None,
     ) -> Any:
         """(4,) what the `good` entries add to shape and rate of the noise, and to mean and variance of the
         level. None: nothing, or the likelihood is `normal`, whose noise the engine learns.
 
-        score (n,): d log Z / dlog noise; sums: of S^-1 res and of all elements of S^-1 (section 7)
+        score (n,): d log Z / dlog noise; sums: of S^-1 res and of all elements of S^-1 (section 7); weight:
+        how often each entry counts, None: once
         """
         return None
 

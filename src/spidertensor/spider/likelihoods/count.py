@@ -113,15 +113,16 @@ class Count(Likelihood):
     def noise_in_words(self, noise):
         return "dispersion", f"{noise:.4g}: the variance of a count is mean + {noise:.4g} mean²"
 
-    def jax_evidence(self, y, alpha, beta, noise, level):
+    def jax_evidence(self, y, alpha, beta, noise, level, weight=None):
         """`count_evidence` in JAX."""
         import jax.numpy as jnp
 
         from spidertensor.spider.likelihoods.jax_quadrature import by_quadrature
 
-        found = by_quadrature(negative_binomial.jax_log_density, y, alpha, beta, noise)
-        s, r = beta + DEPTH_VAR, level - DEPTH - alpha
-        seen = [found.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / DEPTH_VAR, r / DEPTH_VAR**0.5, 0.0]
+        found = by_quadrature(negative_binomial.jax_log_density, y, alpha, beta, noise, weight)
+        var = DEPTH_VAR if weight is None else DEPTH_VAR / weight
+        s, r = beta + var, level - DEPTH - alpha
+        seen = [found.log_z, r / s, 0.5 * (r * r / s - 1) / s, 1 / s, 1 / var, r / var**0.5, 0.0]
         low = (y == 0) & (r > 0)
         return Evidence(*(jnp.where(low, new, old) for new, old in zip(seen, found, strict=True)))
 
@@ -137,7 +138,7 @@ class Count(Likelihood):
         log_more = jnp.logaddexp(jnp.minimum(alpha + jnp.minimum(beta, WIDEST) / 2, LARGEST_LOG), 0)
         return jnp.minimum(value, jnp.exp(log_more + clip * jnp.sqrt(beta + noise + jnp.exp(-log_more))))
 
-    def jax_change(self, noise, level, log_forgetting, good, score, sums):
+    def jax_change(self, noise, level, log_forgetting, good, score, sums, weight=None):
         """`learn_noise` and `learn_level` for many entries at once."""
         import jax.numpy as jnp
 
@@ -145,8 +146,9 @@ class Count(Likelihood):
         n = jnp.sum(good, dtype=jnp.int32)
         score = jnp.where(good, jnp.clip(score, -LARGEST_SCORE, LARGEST_SCORE), 0)
         fading = jnp.maximum(shape * jnp.exp(log_forgetting * n), jnp.minimum(shape, 1))
-        known = fading + jnp.sum(score * score)
-        step = jnp.clip(jnp.sum(score) / known, -LARGEST_STEP, LARGEST_STEP)
+        counted = score if weight is None else weight * score
+        known = fading + jnp.sum(counted * score)
+        step = jnp.clip(jnp.sum(counted) / known, -LARGEST_STEP, LARGEST_STEP)
         new = self.jax_noise_var(shape, rate) * jnp.exp(step)
         wide = jnp.minimum(LEVEL_VAR, (var - var * var * S_inv) * jnp.exp(n * math.log1p(1 / LEVEL_MEMORY)))
         change = jnp.stack([known - shape, known * new - rate, var * S_res, wide - var])
@@ -187,14 +189,15 @@ def noise_of_counts(noise):
 
 
 @kernel(**PART)
-def count_evidence(y, alpha, beta, noise, level):
+def count_evidence(y, alpha, beta, noise, level, weight):
     """`by_quadrature`, except for zeros whose f is already far below the level. Nothing in a zero stops f
     from falling, or exp(f) of a wide f from growing: they are learned as if f = level - DEPTH were seen."""
     if abs(alpha) > LARGEST_LOG:  # the rate overflows: only corrupt or hostile files have such weights
         return -np.inf, 0.0, 0.0, 0.0, 0.0
-    log_z, da, db, c, score = by_quadrature(CODE, y, alpha, beta, noise)
+    log_z, da, db, c, score = by_quadrature(CODE, y, alpha, beta, noise, weight)
     if y == 0 and alpha < level - DEPTH:
-        s, r = beta + DEPTH_VAR, level - DEPTH - alpha
+        var = DEPTH_VAR if weight is None else DEPTH_VAR / weight
+        s, r = beta + var, level - DEPTH - alpha
         return log_z, r / s, 0.5 * (r * r / s - 1.0) / s, 1.0 / s, 0.0
     return log_z, da, db, c, score
 
@@ -224,13 +227,19 @@ def _largest(mean, var, noise, clip, out):
 
 
 @kernel(**PART)
-def learn_noise(noise, score, forgetting):
+def learn_noise(noise, score, forgetting, weight):
     """Update log noise ~ N(log(rate / shape), 1 / shape) by a step along score = d log Z / dlog noise.
 
     score² is the information of the entry. The precision fades, but not below that of the prior.
+    weight: None, or how often the entry counts
     """
     at, score = math.log(noise_of_counts(noise)), min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
-    known = max(forgetting * noise.shape[()], min(noise.shape[()], 1.0)) + score * score
+    known = max(forgetting * noise.shape[()], min(noise.shape[()], 1.0))
+    if weight is None:
+        known += score * score
+    else:
+        known += weight * score * score
+        score *= weight
     at += min(max(score / known, -LARGEST_STEP), LARGEST_STEP)
     noise.shape[()] = known
     noise.rate[()] = known * math.exp(at)

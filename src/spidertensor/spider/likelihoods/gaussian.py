@@ -51,7 +51,7 @@ class Gaussian(Likelihood):
         # the origin is the first value, which must not be used before it was learned
         return Prediction(np.where(n > 0, origin + average, 0.0), noise / (n + 1), noise)
 
-    def jax_evidence(self, y, alpha, beta, noise, level):
+    def jax_evidence(self, y, alpha, beta, noise, level, weight=None):
         import jax.numpy as jnp
 
         s, r = beta + noise, y - alpha

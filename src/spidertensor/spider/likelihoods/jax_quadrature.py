@@ -9,19 +9,29 @@ import jax.numpy as jnp
 from jax import lax
 
 from spidertensor.spider.likelihoods.base import Evidence
-from spidertensor.spider.likelihoods.quadrature import LOG_WEIGHTS, NODES
+from spidertensor.spider.likelihoods.hermite import LOG_WEIGHTS, NODES
 
 _STEPS = 32  # to the mode of a tilted density
 
 
-def by_quadrature(log_density: Callable[..., jax.Array], y, alpha, beta, noise) -> Evidence:
-    """What entries say about f, for any elementwise log_density(y, f, log noise) that is concave in f."""
+def by_quadrature(
+    log_density: Callable[..., jax.Array], y, alpha, beta, noise, weight: jax.Array | None = None
+) -> Evidence:
+    """What entries say about f, for any elementwise log_density(y, f, log noise) that is concave in f.
+
+    weight: None, or the power of p(y | f), section 27. The score stays that of one observation, and log_z is
+            of no use
+    """
     y, alpha, beta, log_noise = jnp.broadcast_arrays(y, alpha, beta, jnp.log(noise))
 
     def derivatives(f):
         """l, l' and l''"""
         one = jnp.ones_like(f)
-        value = lambda f: log_density(y, f, log_noise)  # noqa: E731
+
+        def value(f):
+            density = log_density(y, f, log_noise)
+            return density if weight is None else weight * density
+
         slope = lambda f: jax.jvp(value, (f,), (one,))  # noqa: E731
         (density, first), (_, second) = jax.jvp(slope, (f,), (one,))
         return density, first, second

@@ -21,7 +21,7 @@ def evidence(likelihood, y, alpha, beta, noise):
     if likelihood == PROBIT:
         return _probit(y, alpha, beta)
     if likelihood == COUNT:
-        log_z, da, db, c, _ = by_quadrature(likelihood, y, alpha, beta, noise)
+        log_z, da, db, c, _ = by_quadrature(likelihood, y, alpha, beta, noise, None)
         return log_z, da, db, c
     raise ValueError("a likelihood without a branch in likelihoods/kernel.py")
 
@@ -39,15 +39,21 @@ def learns_from_scores(likelihood):
 
 
 @kernel(**PART)
-def evidence_to_learn(likelihood, y, alpha, beta, noise, level, stream):
+def evidence_to_learn(likelihood, y, alpha, beta, noise, level, stream, weight):
     """`evidence` as it is learned, and d log_z / dlog noise if the noise learns from it, else 0.
 
-    level: mean of the level of f that all entries share, if any
+    level:  mean of the level of f that all entries share, if any
+    weight: None, or the power of p(y | f): section 27. log_z is then of no use
     """
     if likelihood == ORDINAL:
         return *_level_evidence(stream, y, alpha, beta, noise), 0.0
     if likelihood == COUNT:
-        return _count(y, alpha, beta, noise, level)
+        return _count(y, alpha, beta, noise, level, weight)
+    if weight is not None:
+        if likelihood == GAUSSIAN:
+            log_z, da, db, c = _gaussian(y, alpha, beta, noise / weight)
+            return log_z, da, db, c, 0.0
+        return by_quadrature(likelihood, y, alpha, beta, noise, weight)
     log_z, da, db, c = evidence(likelihood, y, alpha, beta, noise)
     return log_z, da, db, c, 0.0
 
@@ -73,7 +79,7 @@ def shared_noise(likelihood, noise):
 
 
 @kernel(**PART)
-def learn_noise(likelihood, noise, score, forgetting):
+def learn_noise(likelihood, noise, score, forgetting, weight):
     """Update the noise from score = d log_z / dlog noise, for values that are not f plus noise."""
     if likelihood == COUNT:
-        _learn_count_noise(noise, score, forgetting)
+        _learn_count_noise(noise, score, forgetting, weight)

@@ -48,7 +48,7 @@ class Ordinal(Likelihood):
     name, code = "ordinal", CODE
     remedy = "correct it, or pass levels=(...) with all levels there are"
     scaled, intervals = False, False
-    normal_noise, ordinal = True, True
+    normal_noise, ordinal, weighted = True, True, False
     metric, metrics = "rmse", ("mae", "log_density")
     std_name = "std_of_f"
 

@@ -79,9 +79,14 @@ class Probit(Likelihood):
         f = ndtri((ones + 1) / (n + 2)) * np.sqrt(1 + RATE_VAR)
         return Prediction(f, np.full(len(f), RATE_VAR), np.zeros(len(f)))
 
-    def jax_evidence(self, y, alpha, beta, noise, level):
+    def jax_evidence(self, y, alpha, beta, noise, level, weight=None):
         import jax.numpy as jnp
 
+        if weight is not None:
+            from spidertensor.spider.likelihoods.jax_quadrature import by_quadrature
+
+            density = lambda y, f, _: jax_mills((2 * y - 1) * f)[0]  # noqa: E731
+            return by_quadrature(density, y, alpha, beta, jnp.ones_like(alpha), weight)
         z, width = 2 * y - 1, 1 + beta
         t = z * alpha / jnp.sqrt(width)
         log_z, R, R_t = jax_mills(t)

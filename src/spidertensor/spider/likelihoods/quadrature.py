@@ -18,23 +18,27 @@ import numpy as np
 
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods.density import constants, log_density
+from spidertensor.spider.likelihoods.hermite import LOG_WEIGHTS, N_NODES, NODES
 
-N_NODES = 20
-NODES, _weights = np.polynomial.hermite_e.hermegauss(N_NODES)
-LOG_WEIGHTS = np.log(_weights) + 0.5 * NODES**2 - 0.5 * math.log(2 * math.pi)
 STEPS = 60  # most steps to the mode: after these, bisection alone would be exact to all digits
 CLOSE = 1e-4  # in units of the tilted density's width: the nodes need no better centre
 
 
 @kernel(**COMPILE)
-def by_quadrature(likelihood, y, alpha, beta, noise):
-    """log_z, da, db and c of one entry (see the package docstring), and d log_z / dlog noise."""
-    centre, width = _mode(likelihood, y, alpha, beta, noise)
+def by_quadrature(likelihood, y, alpha, beta, noise, weight=None):
+    """log_z, da, db and c of one entry (see the package docstring), and d log_z / dlog noise.
+
+    weight: None, or the power of p(y | f), section 27. The last stays that of one observation, and log_z is
+            of no use
+    """
+    centre, width = _mode(likelihood, y, alpha, beta, noise, weight)
     level, slope, best = np.empty(N_NODES), np.empty(N_NODES), -np.inf
     bend, of_noise = np.empty(N_NODES), np.empty(N_NODES)
     for n in range(N_NODES):
         f = centre + width * NODES[n]
         density, slope[n], bend[n], of_noise[n] = log_density(likelihood, y, f, noise)
+        if weight is not None:
+            density, slope[n], bend[n] = weight * density, weight * slope[n], weight * bend[n]
         level[n] = LOG_WEIGHTS[n] + density - 0.5 * (f - alpha) ** 2 / beta
         best = max(best, level[n])
     total, m_off, m_slope, m_bend, m_noise = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -62,13 +66,17 @@ def by_quadrature(likelihood, y, alpha, beta, noise):
 
 
 @kernel(**COMPILE)
-def _mode(likelihood, y, alpha, beta, noise):
+def _mode(likelihood, y, alpha, beta, noise, weight):
     """Mode of the tilted density, and its width there. l is concave, so the mode lies between alpha and
     alpha + beta l'(alpha): Newton's steps, or bisection where one would leave the remaining interval."""
     end = alpha + beta * log_density(likelihood, y, alpha, noise)[1]
+    if weight is not None:
+        end = alpha + weight * (end - alpha)
     low, high, f, width = min(alpha, end), max(alpha, end), alpha, math.sqrt(beta)
     for _ in range(STEPS):
         _, slope, bend, _ = log_density(likelihood, y, f, noise)
+        if weight is not None:
+            slope, bend = weight * slope, weight * bend
         uphill = slope - (f - alpha) / beta
         width = 1.0 / math.sqrt(1.0 / beta - bend)
         step = uphill * width * width
@@ -88,4 +96,4 @@ def _mode(likelihood, y, alpha, beta, noise):
 def log_evidences(likelihood, y, mean, var, noise, out):
     """Fill out (n,) with log Z of many entries."""
     for n in range(len(y)):
-        out[n] = by_quadrature(likelihood, y[n], mean[n], var[n], noise[n])[0]
+        out[n] = by_quadrature(likelihood, y[n], mean[n], var[n], noise[n], None)[0]
