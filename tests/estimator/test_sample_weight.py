@@ -176,3 +176,10 @@ def test_scores_are_weighted():
     assert sides.score(X, np.where(np.arange(N) < 100, Y <= 0, Y > 0), weight) == pytest.approx(
         sides.score(X[100:], Y[100:] > 0)
     )
+
+
+def test_ordered_levels_refuse_weights():
+    model = SpiderRegressor(**SMALL, likelihood="ordinal")
+    with pytest.raises(ValueError, match="ordered levels count every entry once: leave sample_weight out"):
+        model.fit(X, np.clip(np.round(Y), -2, 2), sample_weight=WEIGHT)
+    assert model.fit(X, np.clip(np.round(Y), -2, 2), sample_weight=np.ones(N)).n_entries_ == N
