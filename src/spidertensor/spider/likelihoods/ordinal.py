@@ -120,8 +120,8 @@ class Ordinal(Likelihood):
     def from_moments(self, n, total, squares, origin):
         raise NotImplementedError("floors of levels have the likelihood of_floors")
 
-    def jax_evidence(self, y, alpha, beta, noise, level):
-        """`evidence` in JAX. level: how often each level was seen, plus 1"""
+    def jax_evidence(self, y, alpha, beta, noise, level, weight=None):
+        """`evidence` in JAX. level: how often each level was seen, plus 1; weight: None, levels refuse weights"""
         import jax.numpy as jnp
         from jax.scipy.special import ndtri as jax_ndtri
 
