@@ -143,6 +143,15 @@ def test_entries_with_other_fields(running, topic):
     assert [(each.row, each.reason) for each in chunk.bad] == [(3, "no field movie"), (4, "not UTF-8 text")]
 
 
+def test_large_entries_of_redis_are_read_few_at_once(running, topic):
+    large = [each | {"more": "x" * (1 << 20)} for each in records(100)]
+    running("redis").put(topic, large)
+    with sources.open(running("redis").url(topic), *OPEN) as stream:
+        chunks = read(stream, 100)
+    assert values(chunks) == ratings_of(large)
+    assert max(len(each.values) for each in chunks) <= 64
+
+
 # --- what breaks
 
 

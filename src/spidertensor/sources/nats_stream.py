@@ -28,11 +28,10 @@ from nats.js import api
 from nats.js import errors as js_errors
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_BYTES, MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
 TIMEOUT_S = 10.0  # for an answer of the server
 EXPIRES_S = 20.0  # after which the server drops a request for messages, and reports that
-MAX_BYTES = 1 << 26  # per request
 TLS = ("tls_ca", "tls_cert", "tls_key")
 
 

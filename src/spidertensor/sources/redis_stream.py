@@ -16,7 +16,7 @@ import redis
 from redis import exceptions
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_BYTES, MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
 TIMEOUT_S = 10  # for an answer of the server
 # A starting server, or a replica taking over, refuses for a while.
@@ -66,23 +66,26 @@ class Connection:
         self._wire: Any = None
         with self._broker_errors():
             self._wire = self._client.connection_pool.get_connection()
-            info, _ = self._look(1)
+            info, entries = self._look(1)
+            self._size = _largest([info.get(b"last-entry"), *entries])
         self._end = _parts(info[b"last-generated-id"]) if info else (0, 0)
 
     def poll(self, timeout: float) -> Messages | None:
+        most = max(min(MAX_BYTES // self._size, MAX_MESSAGES), 1)
         with self._broker_errors():
-            _, entries = self._look(MAX_MESSAGES)
+            _, entries = self._look(most)
             if not entries and timeout > 0:
                 self._wait(timeout)
-                _, entries = self._look(MAX_MESSAGES)
+                _, entries = self._look(most)
         self.at_end = not entries or self._end is None or _parts(entries[-1][0]) >= self._end
         if not entries:
             return None
+        self._size = _largest(entries)
         self._id = _parts(entries[-1][0])
         self._messages += len(entries)
         if self._added is not None and self._total is not None:
             # exact at the end; before it, entries deleted in between are not counted
-            self._added = self._total if len(entries) < MAX_MESSAGES else self._added + len(entries)
+            self._added = self._total if len(entries) < most else self._added + len(entries)
             self.lag = max(self._total - self._added, 0)
         fields = [entry[1] for entry in entries]
         if self.stream.format.name != "fields":
@@ -173,6 +176,11 @@ def _all(entry: list[bytes]) -> bytes:
 def _is_id(text: str) -> bool:
     left, _, right = text.partition("-")
     return left.isdecimal() and right.isdecimal() and text.isascii() and len(text) <= 41
+
+
+def _largest(entries: list[Any]) -> int:
+    """Bytes of the largest entry, a guess for the next: Redis limits a reading by number only."""
+    return max((sum(map(len, each[1])) for each in entries if each), default=1) or 1
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

@@ -32,6 +32,7 @@ BROKERS = {
     "nats": ("nats", "nats_stream", "json"),
 }
 MAX_MESSAGES = 8192  # read at once
+MAX_BYTES = 1 << 26  # of these
 
 Position = dict[str, Any]
 
