@@ -145,7 +145,7 @@ def throughput(options: argparse.Namespace) -> None:
             how = {"workers": workers, "part": part, "address": None if address == "threads" else address}
             models[address, part] = model()
             stack.enter_context(on_workers(models[address, part], **how))
-        for number, (index, value, _) in enumerate(stream(options.entries, options.nodes)):
+        for number, (index, value, *_) in enumerate(stream(options.entries, options.nodes)):
             for each, own in models.items():
                 began, before = perf_counter(), processors()
                 own.partial_fit(index, value)

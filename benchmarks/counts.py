@@ -101,7 +101,7 @@ DATA = {"synthetic": (synthetic, 100_000), "acc": (acc, 300_000), "flights": (fl
 
 def measured(name: str, entries: Batch, committee: int) -> dict[str, float]:
     settings, to_value, read = MODELS[name]
-    model, (index, y, _) = SpiderRegressor(**settings, committee=committee), entries
+    model, (index, y, *_) = SpiderRegressor(**settings, committee=committee), entries
     value = to_value(y)
     first = model.learn(index[:WARM], value[:WARM])
     began = perf_counter()

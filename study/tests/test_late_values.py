@@ -66,7 +66,7 @@ def test_recent_means_are_of_values_known_in_an_earlier_tick(monkeypatch):
 def said(label: str, change: float) -> np.ndarray:
     """What a peer says of each entry if the values known in the second half are changed by so much."""
     data, (asked, known) = synthetic((12, 9), N), times()
-    index, value, _ = data.in_time_order()
+    index, value, *_ = data.in_time_order()
     value = value + change * (known >= 2500)
     stream = Batch(np.column_stack([index, np.arange(N)]), value)
     numbers = {"number": np.random.default_rng(2).normal(size=N)}

@@ -27,7 +27,7 @@ def kinds(index, value) -> list[str]:
 def test_real_flights_are_noted_and_accesses_are_not():
     for data, told in ((flights, ["steady"]), (acc, [])):
         try:
-            index, value, _ = data(30_000)
+            index, value, *_ = data(30_000)
         except datasets.DatasetError:
             pytest.skip("the data are not here")
         assert kinds(index, value) == told

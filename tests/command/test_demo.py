@@ -44,7 +44,7 @@ class ByHand(NamedTuple):
 
 def by_hand(dataset: Dataset, entries: int) -> ByHand:
     """The race of the first method, written out: learn what is known, forecast what comes in this tick."""
-    index, value, _ = dataset.in_time_order()
+    index, value, *_ = dataset.in_time_order()
     labels = dataset.labels or tuple(map(np.arange, dataset.shape))
     table = {mode: labels[k][index[:entries, k]] for k, mode in enumerate(dataset.modes)}
     ids, value, modes = pa.table(table), value[:entries], {mode: [] for mode in dataset.modes}

@@ -226,7 +226,7 @@ def test_settings_that_have_no_meaning_for_counts():
     X, y, _ = counts(50)
     with pytest.raises(ValueError, match="leave out scaling"):
         SpiderRegressor(likelihood="count", scaling=(0.0, 1.0)).fit(X, y)
-    with pytest.raises(ValueError, match='likelihood must be "gaussian" or "count"'):
+    with pytest.raises(ValueError, match='likelihood must be "gaussian", "count" or "ordinal"'):
         SpiderRegressor(likelihood="poisson").fit(X, y)
     model = SpiderRegressor(**SMALL).fit(X, y)
     model.set_params(likelihood="gaussian")  # takes effect at the next fit

@@ -136,9 +136,8 @@ def test_moments_of_values_are_those_of_one_after_the_other():
             y, good = 3 + rng.normal(size=50), rng.random(50) < 0.8
             y[~good] = np.nan
             sums = Pair(jnp.array([1.0, 1.0, n, 0.5, 2.0, *[0.0] * 20]), jnp.zeros(25))
-            after = sums_after(
-                settings, np.log(0.9), sums, jnp.asarray(good), jnp.asarray(y), jnp.ones(50), jnp.zeros(20)
-            )
+            entries = jnp.asarray(good), jnp.asarray(y), jnp.ones(50), jnp.zeros(20)
+            after = sums_after(settings, np.log(0.9), sums, *entries, None)
             for each in y[good]:
                 naive.note_value(state, each, each, 0.0, 1.0, 4.0)
             wanted = [state["values"][name] for name in ("n", "mean", "var")]

@@ -16,7 +16,7 @@ from spidertensor.demo.synthetic import synthetic
 
 def test_entries_are_forecast_and_learned_by_that_once_their_value_is_known(tmp_path, warm_kernels):
     dataset = synthetic((9, 8), 600)
-    index, value, _ = dataset.in_time_order()
+    index, value, *_ = dataset.in_time_order()
     table = dict(zip(dataset.modes, index.T, strict=True))
     how = ("--modes", ",".join(dataset.modes), "--value", dataset.value_name)
     with serving(tmp_path, "--model", "m.spider", *how, "--seed", "1", "--committee", "2") as server:

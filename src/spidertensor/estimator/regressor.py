@@ -248,7 +248,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                 kind="no scale",
                 remedy="if that is wrong, pass scaling=(shift, scale) or make the first call larger",
             )
-            warnings.warn(warning, stacklevel=6)  # the caller of fit, partial_fit or learn
+            warnings.warn(warning, stacklevel=7)  # the caller of fit, partial_fit or learn
         return Scaling.of(first)
 
 

@@ -121,7 +121,7 @@ class Ordinal(Likelihood):
         raise NotImplementedError("floors of levels have the likelihood of_floors")
 
     def jax_evidence(self, y, alpha, beta, noise, level, weight=None):
-        """`evidence` in JAX. level: how often each level was seen, plus 1; weight: None, levels refuse weights"""
+        """`evidence` in JAX. level: how often each level was seen, plus 1; weight: always None"""
         import jax.numpy as jnp
         from jax.scipy.special import ndtri as jax_ndtri
 
