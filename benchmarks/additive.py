@@ -91,7 +91,7 @@ def sums(modes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stream_errors(modes: int, seed: int) -> list[tuple[float, float]]:
-    """Of the model and of online biases, after each of FIRST entries."""
+    """The errors of the model and of online biases, after each of FIRST entries."""
     X, y = sums(modes, seed)
     model, floor, errors = SpiderRegressor(random_state=seed), biases(modes, GAUSSIAN), []
     state = floor.init(seed)
