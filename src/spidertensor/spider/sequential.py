@@ -26,7 +26,7 @@ from spidertensor.spider.likelihoods.kernel import (
     learn_noise,
     shared_noise,
 )
-from spidertensor.spider.likelihoods.ordinal import expected_value
+from spidertensor.spider.likelihoods.ordinal import expected_value, level_evidence
 from spidertensor.spider.network import ACTIVATIONS, Network
 from spidertensor.spider.posterior import Prior, State
 from spidertensor.spider.quick_moments import has_quick_moments, quick_moments
@@ -176,13 +176,16 @@ def _entries(
         if clips:
             y = clipped(likelihood, y, alpha, beta, noise_var, settings.clip)
         w = elements(bags.entry_weight, DOUBLE)[n] if bags.entry_weight else 1.0
-        if w == 1.0:
+        score = 0.0
+        if likelihood == ORDINAL:  # not in evidence_to_learn: there it costs all others 5 %
+            log_z, da, db, narrowing = level_evidence(stream, y, alpha, beta, noise_var)
+        elif w == 1.0:
             log_z, da, db, narrowing, score = evidence_to_learn(
-                likelihood, y, alpha, beta, noise_var, level, stream, None
+                likelihood, y, alpha, beta, noise_var, level, None
             )
         else:
             log_z, da, db, narrowing, score = evidence_to_learn(
-                likelihood, y, alpha, beta, noise_var, level, stream, w
+                likelihood, y, alpha, beta, noise_var, level, w
             )
         if (clips and y != y_true) or reported_noise != noise_var or w != 1.0:
             log_z = evidence(likelihood, y_true, alpha, beta, reported_noise)[0]

@@ -10,7 +10,6 @@ GAUSSIAN, PROBIT, COUNT, ORDINAL = gaussian.CODE, probit.CODE, negative_binomial
 _gaussian, _probit, _count = gaussian.evidence, probit.evidence, count.count_evidence
 _clipped, _largest_learned = gaussian.clipped, count.largest_learned
 _noise_of_counts, _learn_count_noise = count.noise_of_counts, count.learn_noise
-_level_evidence = ordinal.level_evidence
 
 
 @kernel(**COMPILE)
@@ -39,14 +38,12 @@ def learns_from_scores(likelihood):
 
 
 @kernel(**PART)
-def evidence_to_learn(likelihood, y, alpha, beta, noise, level, stream, weight):
+def evidence_to_learn(likelihood, y, alpha, beta, noise, level, weight):
     """`evidence` as it is learned, and d log_z / dlog noise if the noise learns from it, else 0.
 
     level:  mean of the level of f that all entries share, if any
     weight: None, or the power of p(y | f): section 27. log_z is then of no use
     """
-    if likelihood == ORDINAL:
-        return *_level_evidence(stream, y, alpha, beta, noise), 0.0
     if likelihood == COUNT:
         return _count(y, alpha, beta, noise, level, weight)
     if weight is not None:

@@ -19,7 +19,7 @@ from scipy.special import ndtr, ndtri
 
 from spidertensor.faults import EntryError
 from spidertensor.method import Prediction
-from spidertensor.spider.compiled import COMPILE, PART, kernel
+from spidertensor.spider.compiled import COMPILE, PART, RARE, kernel
 from spidertensor.spider.likelihoods.base import Evidence, Floats, Likelihood
 from spidertensor.spider.likelihoods.gaussian import GAUSSIAN
 from spidertensor.spider.likelihoods.probit import normal_quantile
@@ -204,7 +204,7 @@ def evidence(low, high, alpha, beta, noise):
     return log_z, da, 0.5 * (da * da - c), c
 
 
-@kernel(**PART)
+@kernel(**RARE)
 def level_evidence(stream, y, alpha, beta, noise):
     """`evidence` of a level, which is then counted; NaN for a value that is not a level."""
     place, below, above = -1, 0.0, 0.0
