@@ -61,7 +61,7 @@ def tune(
     from spidertensor.cli import attribute_files, text_labels
     from spidertensor.estimator.labels import are_zero_one
     from spidertensor.evaluation import at_rest
-    from spidertensor.evaluation.tuning import trials
+    from spidertensor.evaluation.tuning import MOST_TRIALS, trials
 
     names, schema = options.modes_and_schema(modes, kind)
     classes = text_labels.parsed(labels)
@@ -86,11 +86,10 @@ def tune(
         return at_rest.fitted(data, describe, own | settings, in_time=in_time)
 
     found: list[Trial] = []
-    with output.working(f"trying settings on {source}") as status:
+    with output.bar(f"trying settings on {source}") as progress:
         for trial in trials(method_of, train, test, data.likelihood, seed or 0):
             found.append(trial)
-            if status is not None:
-                status.update(f"tried {_named(trial)}: log density {trial.log_density:.4f}")
+            progress(len(found) / MOST_TRIALS)
     kept = {name: value for trial in found if trial.kept for name, value in trial.change.items()}
     call: program.Call = context.obj
     asked = [word for word in call.arguments[1:] if word != "--json"]

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.evaluation.dataset import take
 from spidertensor.evaluation.metrics import METRICS
 from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import Likelihood
 
 Settings = Mapping[str, Any]
 ERRORS = 2.0  # how many standard errors a gain must have
+COMPILED_ENTRIES = 256  # that are learned once before the first trial, so that no trial compiles
 
 # A setting and values further and further from its default. What is first costs least to learn.
 LADDERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -31,6 +33,7 @@ LADDERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("hidden", ((100, 100),)),
     ("clip", (None,)),
 )
+MOST_TRIALS = 1 + sum(len(values) for _, values in LADDERS)
 
 
 class Trial(NamedTuple):
@@ -55,7 +58,10 @@ def trials(
     method_of: Callable[[Settings], Method], train: Batch, test: Batch, likelihood: Likelihood, seed: int
 ) -> Iterator[Trial]:
     """The defaults, then each change as it is tried. method_of: the method with these settings"""
-    best, settings = _log_densities(method_of({}), train, test, likelihood, seed), {}
+    defaults, settings = method_of({}), {}
+    few = take(train, np.arange(min(len(train.value), COMPILED_ENTRIES)))
+    defaults.update(defaults.init(seed), few)  # compile; the state is discarded
+    best = _log_densities(defaults, train, test, likelihood, seed)
     yield Trial({}, best.score, float(best.each.mean()), None, None, True, best.seconds)
     for name, values in LADDERS:
         if name in settings or (name == "clip" and not likelihood.scaled):
