@@ -176,6 +176,14 @@ def test_a_node_that_was_only_described_is_not_known_and_noisy_ones_stand_out():
     assert noise[4] > 2 * noise[5]
 
 
+def test_the_noise_of_a_node_is_that_of_the_members_that_know_it():
+    X, y = tastes(1000)
+    both = [{}, {"node_noise": False}]
+    model = SpiderRegressor(**{**SIZES, "committee": both}).partial_fit(X, y)
+    first = model._fitted().state.members[0].posterior.log_noise[1].mean[:12]
+    assert model.nodes(1)["noise"] == pytest.approx(np.exp(first / 2))
+
+
 def test_no_noise_of_nodes_for_labels():
     X, y = tastes(500)
     model = SpiderClassifier(**SIZES).partial_fit(X, y > 1)

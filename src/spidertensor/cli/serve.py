@@ -93,6 +93,7 @@ def serve(
     negatives: event_options.Negatives = None,
     remember_seen: event_options.RememberSeen = None,
     counts: Counts = False,
+    levels: model_options.Levels = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     token_file: TokenFile = None,
@@ -155,16 +156,19 @@ def serve(
         "random_state": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    if events and (value is not None or binary or counts):
+    valued = {"binary": binary, "counts": counts, "levels": levels is not None}
+    if events and (value is not None or any(valued.values())):
         raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     given |= event_options.settings(events, over, negatives, remember_seen, new=modes is not None)
-    if binary and counts:
-        raise CommandError("use only one of --binary and --counts")
-    kinds = [name for name, is_it in (("binary", binary), ("counts", counts), ("events", events)) if is_it]
+    kinds = [name for name, is_it in {**valued, "events": events}.items() if is_it]
+    if len(kinds) > 1:
+        raise CommandError("use only one of --binary, --counts and --levels")
     if kinds and scaling is not None:
         raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
     if counts:
         given["likelihood"] = "count"
+    if levels is not None:
+        given |= {"likelihood": "ordinal", "levels": sorted(options.numbers("--levels", levels, float))}
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     try:

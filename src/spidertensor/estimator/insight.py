@@ -34,7 +34,7 @@ class Insight(Known):
             raise ValueError(f"{mode!r} has no ids of its own: name a mode that has")
         row = int(fitted.nodes[number].find([node])[0])
         if row < 0:
-            reason = f"{node!r:.80} was never learned in mode {mode!r:.80}"
+            reason = f"{node!r:.80} was never learned in mode {self.mode_names_[number]!r:.80}"
             raise EntryError(reason, value=node, remedy="ask for an id that the model knows, or describe it")
         return similar_nodes(fitted, number, row, n)
 
@@ -46,7 +46,7 @@ class Insight(Known):
         bias:  what it adds to every prediction, beside its attributes; in units of f for labels and counts
         std:   how uncertain the model is of the bias
         known: share of the prior variance of the bias that entries have taken away: 0 nothing, 1 all
-        noise: how many times as far as usual its values scatter; for values, with node_noise only
+        noise: how many times as far as usual its values scatter, by the members that know (node_noise)
         """
         fitted, number = self._fitted(), self._mode(mode)
         return node_table(fitted, number, fitted.nodes[number].ids)

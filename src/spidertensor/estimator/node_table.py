@@ -17,7 +17,7 @@ def node_table(fitted: Fitted, mode: int, ids: Sequence[Any]) -> dict[str, NDArr
     """Columns with a row for each node, as means over the committee: see Insight.nodes"""
     n, scale = len(ids), fitted.scaling.scale
     mean, square, known, log_noise = np.zeros((4, n))
-    noisy = fitted.model.likelihood.normal
+    noisy = 0.0  # weight of the members that know the noise of a node
     for member, whole, weight in zip(
         fitted.model.members, fitted.state.members, fitted.state.weights.tolist(), strict=True
     ):
@@ -30,8 +30,7 @@ def node_table(fitted: Fitted, mode: int, ids: Sequence[Any]) -> dict[str, NDArr
             known += weight * (1 - factor.var[:n, 0] / factor_prior_var(network, member.prior, mode)[0])
         if state.posterior.log_noise:
             log_noise += weight * state.posterior.log_noise[mode].mean[:n]
-        else:
-            noisy = False
+            noisy += weight
     names = np.empty(n, object)
     names[:] = list(ids)
     table = {
@@ -40,4 +39,4 @@ def node_table(fitted: Fitted, mode: int, ids: Sequence[Any]) -> dict[str, NDArr
         "std": scale * np.sqrt(np.maximum(square - mean**2, 0.0)),
         "known": np.clip(known, 0.0, 1.0),
     }
-    return table | ({"noise": np.exp(log_noise / 2)} if noisy else {})
+    return table | ({"noise": np.exp(log_noise / noisy / 2)} if noisy else {})

@@ -115,7 +115,8 @@ class JournaledLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ids = [np.zeros(1, np.int64)] * len(learner.with_ids)
-            learned = twin.learn(ids, np.full(1, float(copy.learns_events)), _raised)
+            value = next(iter(copy.likelihood_.levels), float(copy.learns_events))
+            learned = twin.learn(ids, np.full(1, value), _raised)
             copy.predict([[0] * len(learner.with_ids)])
             twin.score(learned)
             Surprises(copy.likelihood_).add(learned, 1)

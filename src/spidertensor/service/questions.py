@@ -64,7 +64,7 @@ def predicted(
     remember: keeps the forecasts of these rows by model and floors, and returns an id for each
     """
     likelihood = learner.estimator.likelihood_
-    if interval is not None and not likelihood.intervals:
+    if interval is not None and not (likelihood.intervals or likelihood.ordinal):
         reason = f"the model predicts a {likelihood.mean_name}, which has no interval"
         raise ServiceError(422, "interval", reason)
     if not len(found.rows):
@@ -93,7 +93,7 @@ def _predicted(
         if forecast is not None:
             columns = {likelihood.mean_name: forecast.mean}
             columns |= {"std": forecast.std} if likelihood.intervals else {}
-        elif likelihood.intervals:
+        elif likelihood.intervals or likelihood.ordinal:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}
         else:

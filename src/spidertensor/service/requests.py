@@ -173,7 +173,7 @@ def answer(
             remedy = "remember forecasts for as long as values may take"
             notes = [*notes, {"kind": "forecast", "message": message, "remedy": remedy}]
     columns = {likelihood.mean_name: likelihood.expected(*predicted[:3]).tolist()}
-    if likelihood.intervals:
+    if likelihood.intervals or likelihood.ordinal:
         columns["std"] = likelihood.std(*predicted).tolist()
     reply = {"learned": len(found.rows), "entries": total, "predictions": in_rows(columns, found)}
     return orjson.dumps(reply | more | {"skipped": skipped(found), "notes": notes})
