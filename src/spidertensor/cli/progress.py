@@ -47,12 +47,14 @@ class Progress:
             self.bar.stop()
 
     def show(self, share: float | None) -> None:
+        # rows that are learned in several passes are only read here
+        text = f"reading {self.run.source.name}" if self.run.collects else self._text()
         if self.bar:
             done = {} if share is None else {"total": 1.0, "completed": share}
-            self.bar.update(self.task, description=self._text(), **done)
+            self.bar.update(self.task, description=text, **done)
         elif self.plain and perf_counter() - self.printed > LINE_EVERY_S:
             self.printed = perf_counter()
-            output.note(self._text())
+            output.note(text)
 
     def show_pass(self, number: int, over: Pass | None) -> None:
         """Show the work of a pass over the rows that were read, or its end."""
