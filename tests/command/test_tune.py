@@ -84,3 +84,5 @@ def test_the_command_that_is_printed_fits_the_model_that_was_found(folder, spide
     assert out.splitlines()[-1].startswith("spider fit a.csv --modes user,movie")
     assert "--labels is for --binary" in fails("tune", *asked, "--labels", "a,b")
     assert "a file needs --modes" in fails("tune", "a.csv")
+    assert "--seed takes a whole number" in fails("tune", *asked, "--seed", "-1")
+    assert "neither a mode nor the value" in fails("tune", *asked[:-1], "rating")

@@ -57,6 +57,8 @@ def tune(
         raise CommandError("use only one of --binary and --counts")
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
+    if seed is not None and seed < 0:
+        raise CommandError(f"--seed takes a whole number from 0 on, not {seed}")
     # slow imports, after the quick checks above
     from spidertensor.cli import attribute_files, text_labels
     from spidertensor.estimator.labels import are_zero_one
@@ -64,6 +66,8 @@ def tune(
     from spidertensor.evaluation.tuning import MOST_TRIALS, trials
 
     names, schema = options.modes_and_schema(modes, kind)
+    if time is not None and time in (*(names or ()), value):
+        raise CommandError(f"--time {time}: name a column that is neither a mode nor the value")
     classes = text_labels.parsed(labels)
     rejects = rejects or Path(f"{Path(source).name.split('.')[0]}.rejects.jsonl")
     if on_bad == OnBad.FILE:

@@ -319,7 +319,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
     def _weights(self, sample_weight: Any, n: int) -> NDArray[np.float64] | None:
         """The weights of n entries, some of them perhaps 0; None if each counts once."""
-        weight = weights.checked(sample_weight, n)
+        at_once = self.engine == "vectorized"
+        weight = weights.checked(sample_weight, n, weights.MOST_AT_ONCE if at_once else weights.MOST)
         if weight is not None and self._placed is not None:
             raise ValueError("several workers count every entry once: leave sample_weight out")
         if weight is not None and not self._likelihood.weighted:

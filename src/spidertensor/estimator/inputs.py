@@ -20,7 +20,7 @@ from spidertensor.spider.likelihoods.base import Likelihood
 Column = NDArray[Any] | Sequence[Any]
 
 # Not values, although float() accepts them: it parses texts, drops imaginary parts and counts nanoseconds.
-_NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
+NO_NUMBERS = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def number(value: Any, row: int | None) -> float:
         reason, remedy = "an entry without a value: only events have none", "pass what was observed"
         raise EntryError(reason, row, kind="value", remedy=remedy)
     try:
-        if isinstance(value, _NO_NUMBERS):
+        if isinstance(value, NO_NUMBERS):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -11,37 +11,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.eviction import Numbered
-from spidertensor.estimator.inputs import Columns
+from spidertensor.estimator.inputs import NO_NUMBERS, Columns
 from spidertensor.estimator.times import in_order
 from spidertensor.faults import EntryError
-from spidertensor.method import HUGE
 
 Rows = NDArray[np.int64]
 
+LEAST = 1e-30  # less is 0: it could not be told from 0 in the float32 of the engines
+MOST = 1e6  # entries of more would leave nothing of the others
+# Of the vectorized engine. It takes one step for all entries of a batch, which goes too far if a node has
+# thousands of observations in it.
+MOST_AT_ONCE = 30.0
 
-def checked(given: Any, n: int) -> NDArray[np.float64] | None:
-    """The weights of n entries; None if each counts once. EntryError names the first that is impossible."""
+
+def checked(given: Any, n: int, most: float) -> NDArray[np.float64] | None:
+    """The weights of n entries; None if each counts once. EntryError names the first that is impossible.
+
+    most: the largest weight that the engine can learn
+    """
     if given is None:
         return None
     try:
-        weight = np.array(given, np.float64)
+        weight = _numbers(given)
     except (TypeError, ValueError):
         raise EntryError("sample_weight must be numbers, one per entry", kind="sample_weight") from None
     if weight.shape != (n,):
         reason = f"sample_weight must be 1-D with {n} weights, one per entry, got shape {weight.shape}"
         raise EntryError(reason, kind="sample_weight")
-    wrong = np.flatnonzero(~((weight >= 0) & (weight < HUGE)))
+    wrong = np.flatnonzero(~((weight >= 0) & (weight <= most)))
     if len(wrong):
         row = int(wrong[0])
         raise EntryError(
-            f"sample_weight {weight[row]:g} is not a finite number from 0 on",
+            f"sample_weight {weight[row]:g} is not a number from 0 to {most:g}",
             row,
             kind="sample_weight",
             value=float(weight[row]),
-            remedy="give an entry that should not count the weight 0",
+            remedy="give an entry that should not count the weight 0, and divide all weights by their mean",
             rows=tuple(wrong.tolist()),
         )
+    weight[weight < LEAST] = 0
     return None if (weight == 1).all() else weight
+
+
+def _numbers(given: Any) -> NDArray[np.float64]:
+    """A copy as numbers. TypeError for what is none, although NumPy would take it for one: see inputs"""
+    if isinstance(given, np.ma.MaskedArray):
+        given = np.ma.filled(given.astype(np.float64), np.nan)
+    raw = np.asarray(given)
+    kinds = set(map(type, raw.ravel().tolist())) if raw.dtype == object else {raw.dtype.type}
+    if any(issubclass(kind, (*NO_NUMBERS, complex)) for kind in kinds):
+        raise TypeError
+    return np.array(raw, np.float64)
 
 
 def rows_to_learn(weight: NDArray[np.float64] | None) -> Rows | None:
