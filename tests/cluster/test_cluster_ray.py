@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -134,6 +135,14 @@ def test_workers_that_are_killed_change_nothing(capsys):
     same(model, in_this_process(model, X, y, Rounds(2, PART)))
 
 
+def kill(actor) -> None:
+    """Kill an actor and wait until it is dead: until then it may answer what comes next."""
+    ray.kill(actor)
+    with contextlib.suppress(ray.exceptions.RayActorError):
+        while True:
+            ray.get(actor.__ray_ready__.remote())
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
     X, y = entries(3000)
@@ -145,7 +154,7 @@ def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
             model.partial_fit(X[:end], y[:end])
             model.save(path)
             member = placed._members[0]
-            ray.kill(member.actor.actor if workers == 1 else member.machines.actors[0])
+            kill(member.actor.actor if workers == 1 else member.machines.actors[0])
             model.partial_fit(X[end:], y[end:])
 
     with pytest.raises(ray_cluster.Lost, match="load the model from its last file"):
