@@ -30,8 +30,7 @@ def office():
     server.close()
 
 
-def letters(office, name: str) -> list[dict]:
-    names = ("source", "row", "reason", "place")
+def letters(office, name: str, names: tuple[str, ...] = ("source", "row", "reason", "place")) -> list[dict]:
     with sources.open(office.url(name), names, until_end=True) as stream:
         return [
             dict(zip(names, row, strict=True)) for chunk in stream for row in zip(*chunk.columns, strict=True)
@@ -60,7 +59,8 @@ def test_a_kill_loses_no_letter_and_the_file_has_each_once(tmp_path, broker, top
         assert server.stop() == 0
     file = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
     assert [each["row"] for each in file] == [101, 102, 133, 134]
-    sent = letters(office, topic)
+    # What the model refused has no place any more if its letter is sent after a restart.
+    sent = letters(office, topic, ("source", "row", "reason"))
     assert [each["row"] for each in sent][:1] == [101]
     assert {each["row"] for each in sent} == {101, 102, 133, 134}
     assert len(sent) <= 6  # those since the last checkpoint may come twice
