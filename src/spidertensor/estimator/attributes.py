@@ -15,7 +15,7 @@ from spidertensor.estimator.ids import NodeIndex
 from spidertensor.estimator.inputs import Column, Columns
 from spidertensor.estimator.known import Known
 from spidertensor.estimator.threads import locked
-from spidertensor.spider.committee import deferred_interrupts
+from spidertensor.spider.interrupts import deferred_interrupts
 
 
 class HasAttributes(Known):

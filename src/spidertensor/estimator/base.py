@@ -59,10 +59,11 @@ from spidertensor.estimator.whole_history import LearnsHistory
 from spidertensor.faults import EntryError, SpiderWarning
 from spidertensor.method import Bags, Batch, Prediction, Update
 from spidertensor.scaling import Scaling
-from spidertensor.spider.committee import deferred_interrupts, updated
+from spidertensor.spider.committee import updated
 from spidertensor.spider.custom_network import CustomNetwork
 from spidertensor.spider.events import Rule
 from spidertensor.spider.forecasts import MemberForecasts
+from spidertensor.spider.interrupts import deferred_interrupts
 from spidertensor.spider.likelihoods import Likelihood
 
 PAPER: dict[str, Any] = {

@@ -16,7 +16,7 @@ from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, wi
 from spidertensor.estimator.history import Pass
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.times import Times
-from spidertensor.spider.committee import deferred_interrupts
+from spidertensor.spider.interrupts import deferred_interrupts
 
 
 class LearnsHistory:

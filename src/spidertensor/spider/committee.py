@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from operator import is_
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,14 +27,13 @@ from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import calibration
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
 from spidertensor.spider.forecasts import MemberForecasts, histogram, update_of_forecasts
+from spidertensor.spider.interrupts import deferred_interrupts
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT
 from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
 
 MANY_ENTRIES = 512  # from here on starting threads pays; below, few_entries.py is faster
 BLOCK_ENTRIES = 2**16  # predicted at once: bounds the memory for all members' predictions
-# signals that Python programs handle by raising an exception
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
 _SEED_STEP = 0x9E3779B97F4A7C15  # between members' seeds: far from the small numbers that people choose
 
 OUT_OF_STEP = (
@@ -148,7 +145,7 @@ def committee(
         nonlocal known
         of, found = known
         if of is not state:
-            if of is None or not _same_arrays(of, state):
+            if found is None or not found.goes_on_with(state):
                 found = ready_committee(members, state, likelihood, clip)
             known = state, found
         return found
@@ -218,11 +215,6 @@ def check_in_step(state: CommitteeState) -> None:
         raise RuntimeError(OUT_OF_STEP)
 
 
-def _same_arrays(a: CommitteeState, b: CommitteeState) -> bool:
-    """Whether two states hold the same array objects; draws are ignored."""
-    return all(map(is_, (*a.members, *a[1:4]), (*b.members, *b[1:4])))
-
-
 def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
     """Results of work(0) to work(n - 1), by `threads` threads including this one.
 
@@ -255,26 +247,6 @@ def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
     if failed:
         raise failed[0]
     return results
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Delay signals such as Ctrl-C to the end of the block. Only the main thread receives any."""
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    if threading.current_thread() is not threading.main_thread() or not handlers:
-        yield
-        return
-    received: list[Any] = []
-    for number in handlers:
-        signal.signal(number, lambda *args: received.append(args))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number, frame in received[:1]:
-            handlers[number](number, frame)
 
 
 def cores() -> int:

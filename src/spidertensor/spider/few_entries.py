@@ -19,6 +19,7 @@ prepared (`SequentialMethod`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,9 +28,12 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Bags, Batch, Method, Update, check_index
 from spidertensor.spider.bags import plain
+from spidertensor.spider.follow import DECIDE
+from spidertensor.spider.interrupts import deferred_interrupts
 from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.posterior import State
 from spidertensor.spider.sequential import SequentialMethod, run_models
-from spidertensor.spider.sequential_record import RECORD, Record, point_to
+from spidertensor.spider.sequential_record import RECORD, Record, only_grown, point_to, point_to_nodes
 from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, update_of_members
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
@@ -52,7 +56,7 @@ def ready_committee(
     periods = {int(member.record["settings_refine_every"][0]) for member in members}
     if len(periods) > 1 or len({member.like.dtype for member in members}) > 1:
         return None
-    return ReadyCommittee(state, members, likelihood, clip)
+    return ReadyCommittee(state, members, [method.follow for method in sequential], likelihood, clip)
 
 
 class ReadyCommittee:
@@ -63,9 +67,14 @@ class ReadyCommittee:
     """
 
     def __init__(
-        self, state: CommitteeState, members: Sequence[Record], likelihood: Likelihood, clip: float
+        self,
+        state: CommitteeState,
+        members: Sequence[Record],
+        follow: Sequence[Callable[[State], None]],
+        likelihood: Likelihood,
+        clip: float,
     ) -> None:
-        self._state, self._likelihood, self._clip = state, likelihood, clip
+        self._state, self._follow_member, self._likelihood, self._clip = state, follow, likelihood, clip
         # Not np.concatenate: its dtype is equal but not the same object, and numba would compare it field by
         # field in every call (2 us).
         self._records = records = np.empty(len(members), RECORD)
@@ -104,38 +113,75 @@ class ReadyCommittee:
             *(self._parts, self._value, self._clip, self._before, self._out),
         )
 
+    def goes_on_with(self, state: CommitteeState) -> bool:
+        """Whether this state is the one that was prepared, but perhaps for new nodes in spare rows; draws are
+        ignored. If so, it is used from here on."""
+        known = self._state
+        if not all(map(is_, known[1:4], state[1:4])) or len(known.members) != len(state.members):
+            return False
+        pairs = list(zip(known.members, state.members, strict=True))
+        if not all(old is new or only_grown(old, new) for old, new in pairs):
+            return False
+        with self._busy:
+            for record, (old, new) in zip(self._records, pairs, strict=True):
+                if old is not new:
+                    point_to_nodes(record, new)
+            self._state = state
+        return True
+
     def learn(self, batch: Batch) -> Update | None:
-        """Learn a batch; None if that takes more than the kernel."""
+        """Learn a batch; None if the members have to learn it one by one."""
         return self.learn_and_score(batch, self._update)
 
     def learn_and_score(self, batch: Batch, score: Score[T]) -> T | None:
-        """Learn a batch and return its score; None if that takes more than the kernel.
+        """Learn a batch and return its score; None if the members have to learn it one by one.
 
-        Where the prior is refined a model may have to follow a change (`follow.py`); new nodes need room.
         score: called with the values, what the members reported, and the number of rejected elements
         """
         index, value, bags, weight = batch
         n = len(value)
         if (
-            self._entries.item() % self._refine_every + n >= self._refine_every
-            or not self._writable
+            not self._writable
             or not _plain(index, np.int64, (n, self._n_modes))
             or not _plain(value, np.float64, (n,))
             or not (weight is None or _plain(weight, np.float64, (n,)))
         ):
             return None
         parts, rejected = np.empty((len(self._records), 4, n)), 0
-        bags = self._checked(index, bags)
+        given = index, value, self._checked(index, bags), weight
         # An interrupt takes effect after a compiled call: never between two members, but perhaps between them
         # and the committee. (Deferring it would take longer than an entry.)
         try:
             with self._busy:
-                stopped, rejected = self._run(True, index, value, bags, parts, weight)
-            return None if stopped < 0 else score(value, parts, rejected)
+                stopped, rejected = self._run(True, 0, *given, self._records, parts)
+            if stopped < 0:
+                return None
+            rejected += self._follow(*given, parts)
+            return score(value, parts, rejected)
         except BaseException:
             if self._of_members.item() != self._entries.item():
-                score(value, parts, rejected)
+                score(value, parts, rejected + self._follow(*given, parts))
             raise
+
+    def _follow(self, index, value, bags: Bags | None, weight, parts) -> int:
+        """Where the prior was refined, members may have stopped to follow a change: let them learn the rest.
+        Returns how many elements were rejected meanwhile."""
+        start, rejected = self._entries.item(), 0
+        if start % self._refine_every + len(value) < self._refine_every:
+            return 0
+        stopped = [m for m, state in enumerate(self._state.members) if state.stream.watching == DECIDE]
+        if not stopped:
+            return 0
+        with deferred_interrupts(), self._busy:
+            for m in stopped:
+                state, one = self._state.members[m], slice(m, m + 1)
+                while state.stream.watching == DECIDE:
+                    self._follow_member[m](state)
+                    done = int(state.counts.entries) - start
+                    rejected += self._run(
+                        True, done, index, value, bags, weight, self._records[one], parts[one]
+                    )[1]
+        return rejected
 
     def _checked(self, index: NDArray[np.integer], bags: Bags | None) -> Bags | None:
         if bags is None:
@@ -144,22 +190,16 @@ class ReadyCommittee:
         return plain(bags)
 
     def _run(
-        self,
-        learning: bool,
-        index,
-        value,
-        bags: Bags | None,
-        parts,
-        weight: NDArray[np.float64] | None = None,
+        self, learning: bool, start: int, index, value, bags: Bags | None, weight, records, parts
     ) -> tuple[int, int]:
         """run_models; the records point to attributes and weights only while it runs."""
         if bags is None and weight is None:
             if self._points_to_bag:
                 self._point_to(None)
-            return run_models(learning, 0, index, value, self._records, self._like, parts)
+            return run_models(learning, start, index, value, records, self._like, parts)
         self._point_to(bags, weight)
         try:
-            return run_models(learning, 0, index, value, self._records, self._like, parts)
+            return run_models(learning, start, index, value, records, self._like, parts)
         finally:
             self._point_to(None)
 
@@ -197,7 +237,7 @@ class ReadyCommittee:
         parts = np.empty((len(self._records), 4, len(index)))
         bags = self._checked(index, bags)
         with self._busy:
-            self._run(False, index, _NO_VALUES, bags, parts)
+            self._run(False, 0, index, _NO_VALUES, bags, None, self._records, parts)
         return parts
 
     def learn_one(self, nodes: Sequence[int], value: float, bag: Bag | None = None) -> EntryNumbers | None:

@@ -39,6 +39,7 @@ from spidertensor.spider.sequential_memory import (
     elements,
     load,
     pack,
+    prefetch_rows,
     scratch,
     set_inputs,
     unpack,
@@ -57,7 +58,14 @@ from spidertensor.spider.sequential_passes import (
     narrow_weights,
     relative_square,
 )
-from spidertensor.spider.sequential_record import Record, part, point_to, record_of
+from spidertensor.spider.sequential_record import (
+    Record,
+    only_grown,
+    part,
+    point_to,
+    point_to_nodes,
+    record_of,
+)
 from spidertensor.spider.spike_slab import refine
 
 
@@ -141,6 +149,8 @@ def _entries(
     log_scale = math.log(scale)
     widening = real(settings.widening if learning else 1.0)
     for n in range(start, index.shape[0]):
+        if n + 1 < index.shape[0]:
+            prefetch_rows(places, counts.nodes, index, n + 1, settings, mem)
         load(places, counts.nodes, index, n, settings, widening, mem)
         if bags.start:
             add_bag(places, counts.nodes, bags, n, settings, widening, mem)
@@ -249,8 +259,9 @@ def _entries(
             counts.rejected[()] += _refine(places, settings, mem.s)
             if settings.follows and full_window(stream, settings.clip):
                 return n + 1
-            pack(places, settings, mem)
-    if learning:
+            if address or n + 1 < index.shape[0]:
+                pack(places, settings, mem)
+    if learning and counts.entries[()] % settings.refine_every != 0:  # else the state has them since refining
         unpack(places, settings, mem, is_packed and index.shape[0] - start == 1)
     return index.shape[0]
 
@@ -291,6 +302,7 @@ class SequentialMethod(Method):
     """A Method whose states can be run together with others' by `run_models`."""
 
     record: Callable[[State], Record]  # a state's record for `run_models`
+    follow: Callable[[State], None]  # what a state where `run_models` stopped needs before it goes on
 
 
 def _reported_counts(state: State) -> NDArray[np.int64]:
@@ -376,7 +388,11 @@ def sequential(
         nonlocal known
         of, found = known
         if of is not state:
-            found = record_of(state, settings, shapes)
+            if of is not None and only_grown(of, state):
+                found = found._replace(record=found.record.copy(), kept=(found.kept[0], state))
+                point_to_nodes(found.record, state)
+            else:
+                found = record_of(state, settings, shapes)
             known = state, found
         return found
 
@@ -391,6 +407,9 @@ def sequential(
         if learning and not found.writable:
             raise ValueError("this state is read-only, but learning works in place: copy it first")
         return run_models(learning, start, index, value, records, found.like, out[None])[0]
+
+    def follow_change(state: State) -> None:
+        follow(state, network, prior)
 
     def update(state: State, batch: Batch) -> tuple[State, Update]:
         n = len(batch.value)
@@ -407,7 +426,7 @@ def sequential(
         while done < n:
             done = run(True, state, done, index, value, bags, out, weight)
             if state.stream.watching == DECIDE:
-                follow(state, network, prior)
+                follow_change(state)
         mean, var, noise, log_evidence = out
         return state, Update(mean, var, noise, log_evidence, *(_reported_counts(state) - before).tolist())
 
@@ -426,4 +445,5 @@ def sequential(
 
     # of values that are not 0 or 1, units and noise would come in too
     is_quick = likelihood.binary and not network.tables and has_quick_moments(network)
-    return SequentialMethod(init, update, predict, quick=quick if is_quick else None, record=record)
+    fast = quick if is_quick else None
+    return SequentialMethod(init, update, predict, quick=fast, record=record, follow=follow_change)

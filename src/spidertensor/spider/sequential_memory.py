@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numba.extending
 import numpy as np
-from numba.core import types
+from llvmlite import ir
+from numba.core import cgutils, types
 from numpy.typing import NDArray
 
 from spidertensor.spider.compiled import HOT, PART, RARE, kernel
@@ -25,6 +26,9 @@ intrinsic: Callable[..., Any] = numba.extending.intrinsic  # untyped: callers do
 
 # dtypes for `elements`
 WHOLE, SINGLE, DOUBLE = np.empty(1, np.int64), np.empty(1, np.float32), np.empty(1, np.float64)
+
+
+LINE_BYTES = 64  # of a processor's cache
 
 
 class Settings(NamedTuple):
@@ -116,6 +120,21 @@ def elements(typingctx, address, like):
         return builder.inttoptr(args[0], context.get_value_type(pointer))
 
     return pointer(types.int64, like), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Tell the processor to load the cache line at an address that will be read soon."""
+
+    def codegen(context, builder, signature, args):
+        number, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        near_and_data = number(3), number(1)
+        builder.call(function, [builder.inttoptr(args[0], pointer), number(0), *near_and_data])
+        return context.get_dummy_value()
+
+    return types.none(types.int64), codegen
 
 
 class Scratch(NamedTuple):
@@ -265,6 +284,19 @@ def unpack(places, settings, mem, one_entry):
                     continue
                 for j in range(columns):
                     mean[i * columns + j], var[i * columns + j] = mem.W[m, j, i], mem.V[m, j, i]
+
+
+@kernel(**HOT)
+def prefetch_rows(places, nodes, index, n, settings, mem):
+    """Have the rows of entry n loaded while the entry before it is learned: in a large model they are not in
+    the cache."""
+    for k in range(len(settings.ranks)):
+        size, row = settings.bias + settings.multilinear + settings.ranks[k], index[n, k]
+        if 0 <= row < nodes[k]:
+            first, last = row * size * mem.s.itemsize, (row + 1) * size * mem.s.itemsize
+            for at in range(first, last, LINE_BYTES):
+                prefetch(places.factor_mean[k] + at)
+                prefetch(places.factor_var[k] + at)
 
 
 @kernel(**HOT)

@@ -8,6 +8,7 @@ NamedTuples that its functions work with.
 from __future__ import annotations
 
 from itertools import chain
+from operator import is_
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -102,6 +103,17 @@ def record_of(state: State, settings: Settings, shapes: list[tuple[int, ...]]) -
     deep_start = settings.bias + settings.multilinear
     *_, size = sizes.py_func(settings.inputs.tolist(), settings.ranks.tolist(), deep_start)
     return Record(np.array([tuple(fields)], RECORD), like, writable, int(size), (kept, state))
+
+
+def only_grown(before: State, after: State) -> bool:
+    """Whether two states share all arrays but their numbers of nodes: new nodes got spare rows."""
+    old, new = ((state.posterior, state.sites, state.stream, *state.counts[1:]) for state in (before, after))
+    return all(map(is_, old, new))
+
+
+def point_to_nodes(record: Any, state: State) -> None:
+    """Let a record point to the numbers of nodes of a state that has `only_grown`."""
+    record["counts_nodes"] = state.counts.nodes.ctypes.data
 
 
 @intrinsic(prefer_literal=True)
