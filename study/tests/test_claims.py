@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import scipy.stats
 
 from spidertensor_study.report import behaviour, markdown, page
 from spidertensor_study.report import runs as r
@@ -72,7 +73,7 @@ def duel(start, winner, loser, data="acc", **how):
 
 def test_without_rows_nothing_is_claimed():
     found = claims([])
-    assert len(found) == 19
+    assert len(found) == 22
     assert {each.verdict for each in found} == {"not run"}
     assert {each.sentence for each in found} == {"Nothing was run for it."}
 
@@ -81,7 +82,8 @@ def test_without_rows_nothing_is_claimed():
 def test_better_than_every_competitor(data):
     holds, fails = duel(STATIC, "spider-paper", "cp-wopt", data)
     assert holds.sentence == "Better in 1 of 1 comparison."
-    assert fails.notes == ["SPIDER-ReLU against CP-WOPT, 100 iterations: 0 wins, 0 undecided, 1 loss"]
+    (note,) = fails.notes
+    assert note.startswith("SPIDER-ReLU against CP-WOPT, 100 iterations: 0 wins, 0 undecided, 1 loss; for ")
     assert fails.sentence == (
         f"SPIDER-ReLU is worse than CP-WOPT, 100 iterations on {data}. "
         "Better in none of 1 comparison, worse in 1."
@@ -110,10 +112,11 @@ def test_one_loss_refutes_every_and_the_numbers_say_where():
     )
     (failed,) = [check for check in found.checks if check.outcome == "loss"]
     assert failed.where == "acc, rank 8, batch 256"
-    assert failed.numbers == "SPIDER-ReLU 0.4013, SVB-DTF 0.3021 (3 shared seeds), p < 0.001"
+    assert failed.numbers.startswith("SPIDER-ReLU 0.4013, SVB-DTF 0.3021: difference +0.099 (")
+    assert failed.numbers.endswith("), SPIDER-ReLU ahead in 0 of 3 shared seeds, p < 0.001")
     assert found.notes == [
-        "SPIDER-ReLU against POST: 2 wins, 0 undecided, 0 losses",
-        "SPIDER-ReLU against SVB-DTF: 0 wins, 0 undecided, 1 loss",
+        "SPIDER-ReLU against POST: 2 wins, 0 undecided, 0 losses; for the claim in 6 of 6 pairs of runs",
+        "SPIDER-ReLU against SVB-DTF: 0 wins, 0 undecided, 1 loss; for the claim in 0 of 3 pairs of runs",
     ]
 
 
@@ -124,7 +127,18 @@ def test_methods_meet_over_shared_seeds_only():
     ]
     (check,) = claim(rows, STREAMING).checks
     assert check.outcome == "win"
-    assert check.numbers == "SPIDER-ReLU 0.4100, POST 0.5103 (3 shared seeds), p < 0.001"
+    difference = scipy.stats.ttest_rel([0.40, 0.41, 0.42], [0.5, 0.511, 0.52])
+    low, high = (f"{end:.2g}".replace("-", "−") for end in difference.confidence_interval())
+    assert check.numbers == (
+        f"SPIDER-ReLU 0.4100, POST 0.5103: difference −0.1 ({low} to {high}), "
+        "SPIDER-ReLU ahead in 3 of 3 shared seeds, p < 0.001"
+    )
+
+
+def test_a_difference_of_auc_is_above_0_where_the_first_is_better():
+    (check,) = claim(clearly("spider-paper", "anime", 0.9) + clearly("post", "anime", 0.8), STREAMING).checks
+    assert "difference +0.099 (" in check.numbers
+    assert "SPIDER-ReLU ahead in 3 of 3 shared seeds" in check.numbers
 
 
 def test_fewer_than_three_shared_seeds_are_not_judged():
@@ -168,7 +182,12 @@ def test_undecided_comparisons_alone_leave_a_claim_undecided():
     rows = seeds("spider-paper", [0.40, 0.42, 0.41]) + seeds("spider-paper-tanh", [0.41, 0.41, 0.42])
     found = claim(rows, "ReLU is better")
     assert found.verdict == "undecided: 0 wins, 1 undecided, 0 losses"
-    assert found.sentence == "Better in none of 1 comparison, worse in none, undecided in 1."
+    assert found.sentence == "Better in none of 1 comparison, undecided in 1."
+    steady = seeds("spider-paper", [0.40, 0.42, 0.44], "anime")
+    steady += seeds("spider-paper-tanh", [0.41, 0.45, 0.441], "anime")
+    assert claim(rows + steady, "ReLU is better").sentence == (
+        "Better in none of 2 comparisons, undecided in 2 (in every seed: 1 worse)."
+    )
     rows += clearly("spider-paper", "dblp", 0.9) + clearly("spider-paper-tanh", "dblp", 0.8)
     assert claim(rows, "ReLU is better").status == "holds in part"
 
@@ -285,11 +304,11 @@ def curves(method, data, shape, rank=8):
 def test_smoother(theirs):
     smooth, rough = [0.5 - 0.001 * n for n in range(20)], [0.5 + 0.01 * (n % 2) for n in range(20)]
     rows = curves("spider-paper", "acc", smooth) + curves(theirs, "acc", rough)
-    assert claim(rows, "Running curves").status == "holds"
+    assert claim(rows, "Running curves of SPIDER").status == "holds"
     rows = curves("spider-paper", "acc", rough) + curves(theirs, "acc", smooth)
-    assert claim(rows, "Running curves").status == "does not hold"
+    assert claim(rows, "Running curves of SPIDER").status == "does not hold"
     rows = curves("spider-paper", "acc", rough) + curves(theirs, "acc", smooth[:10])
-    assert claim(rows, "Running curves").status == "not run"  # other distances between the points
+    assert claim(rows, "Running curves of SPIDER").status == "not run"  # other distances between the points
 
 
 @pytest.mark.parametrize(
@@ -301,7 +320,9 @@ def test_best_on_the_fly_but_early_on_some(data, rank, status, ahead):
     rows += curves("post", data, [0.7] * 20, rank)
     found = claim(rows, "SPIDER-ReLU is best on the fly")
     assert found.status == status
-    assert found.checks[0].numbers == f"ahead at {ahead}% of the points (3 shared seeds), p < 0.001"
+    seeds = 0 if status == "does not hold" else 3
+    assert found.checks[0].numbers.startswith(f"ahead at {ahead}% of the points (difference ")
+    assert f"SPIDER-ReLU ahead in {seeds} of 3 shared seeds), p " in found.checks[0].numbers
 
 
 def test_on_the_fly_a_curve_that_breaks_loses():
@@ -324,7 +345,10 @@ def test_pruned():
     rows = [row("spider-paper", "acc", protocol="weights", weights=weights(0.8))]
     found = claim(rows, "Redundant")
     assert found.status == "does not hold"
-    assert found.sentence == "Not SPIDER-ReLU on acc. It holds in none of 1 check."
+    assert found.sentence == (
+        "Not SPIDER-ReLU on acc. It holds in none of 1 check. "
+        "0% of the weights are pruned, 0% stay within 0.05 of the prior."
+    )
     rows.append(row("spider-paper-tanh", "acc", protocol="weights", weights=weights(0.1)))
     assert claim(rows, "Redundant").status == "holds in part"  # it says nothing about every network
 
@@ -383,7 +407,7 @@ def test_no_better(start, other):
         ((15, 25, 20), (17, 24, 22), "undecided"),
         ((15, 25, 20), (14, 24, 20), "undecided"),
         ((15, 25, 20), (5, 14, 11), "loss"),
-        ((0, 0, 0), (0, 0, 0), "loss"),  # the same in every run
+        ((0, 0, 0), (0, 0, 0), "undecided"),  # such runs cannot tell
         ((15, 25), (40, 50), "not judged"),
     ],
 )

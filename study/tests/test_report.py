@@ -370,8 +370,9 @@ def test_what_is_not_a_number_is_null_in_a_row_and_does_no_harm(tmp_path):
 def test_an_empty_cell_says_so_and_the_best_is_marked():
     rows = [row("post", "acc", 0.4), row("spider", "acc", 0.3), row("post", "anime", 0.8)]
     (table,) = tables.scores(runs.runs(rows))
-    assert table.columns == ["acc published RMSE", "acc clean RMSE", "anime AUC"]
-    assert table.rows == [
+    assert table.columns == ["numbers per node", "acc published RMSE", "acc clean RMSE", "anime AUC"]
+    assert [entries[0].text for _, entries in table.rows] == ["406", "44"]
+    assert [(name, entries[1:]) for name, entries in table.rows] == [
         ("spidertensor default", [("0.3000 (1 seed)", True)] * 2 + [(tables.NOT_RUN, False)]),
         ("POST", [("0.4000 (1 seed)", False)] * 2 + [("0.8000 (1 seed)", True)]),
     ]

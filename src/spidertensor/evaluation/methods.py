@@ -16,7 +16,7 @@ from spidertensor.evaluation import floors, styles
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
 from spidertensor.evaluation.styles import Style
 from spidertensor.method import Method, Unit
-from spidertensor.spider.likelihoods import OF_ENGINES, Likelihood, check
+from spidertensor.spider.likelihoods import GAUSSIAN, OF_ENGINES, Likelihood, check
 
 
 class Entry(NamedTuple):
@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     settings:       names of optional settings
     learning_rates: tuned rates by data set
     needs:          packages imported by `build`
+    per_node:       rank, **settings -> how many numbers it keeps of a node: means, variances, noise, counts
     """
 
     build: Callable[..., Method]
@@ -54,10 +55,16 @@ class Entry(NamedTuple):
     settings: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = MappingProxyType({})
     needs: tuple[str, ...] = ()
+    per_node: Callable[..., int] = lambda rank, **_: rank
 
     def tuned(self, data: str) -> dict[str, float]:
         """Settings tuned on a data set, if any."""
         return {"learning_rate": self.learning_rates[data]} if data in self.learning_rates else {}
+
+    def numbers_per_node(self, settings: Mapping[str, Any]) -> int:
+        """How many numbers it keeps of a node in a run with these settings."""
+        own = {name: settings[name] for name in self.settings if name in settings}
+        return self.per_node(settings["rank"], **own)
 
     def for_run(self, data: Dataset, settings: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
         """The method for a run on this data set, and keyword arguments for the protocols.
@@ -79,9 +86,28 @@ def spider(
     rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, *, paper: bool = False, **settings: Any
 ) -> Method:
     """The method that an estimator builds from these settings; a classifier ignores regressor settings."""
-    from spidertensor.estimator import SpiderClassifier, SpiderRegressor  # imported late: slow
-    from spidertensor.estimator.groups import paths
+    from spidertensor.estimator.parameters import model_of  # imported late: slow
+
+    params = _params(rank, n_modes, likelihood, batch_size, paper, settings)
+    return model_of(params, likelihood, n_modes).method
+
+
+def spider_per_node(rank: int, *, paper: bool = False, **settings: Any) -> int:
+    """How many numbers the model of these settings keeps of a node, as a mean and a variance each."""
     from spidertensor.estimator.parameters import model_of
+
+    params = _params(rank, 2, GAUSSIAN, 1, paper, settings)
+    return sum(
+        2 * (member.network.factor_sizes[0] + (params | member.own)["node_noise"])
+        for member in model_of(params, GAUSSIAN, 2, runs=False).members
+    )
+
+
+def _params(
+    rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, paper: bool, settings: dict[str, Any]
+) -> dict[str, Any]:
+    from spidertensor.estimator import SpiderClassifier, SpiderRegressor
+    from spidertensor.estimator.groups import paths
 
     check(likelihood, OF_ENGINES, "SPIDER")
     kind = SpiderClassifier if likelihood.binary else SpiderRegressor
@@ -89,8 +115,7 @@ def spider(
     settings = {name: value for name, value in settings.items() if name in known}
     estimator = (kind.paper if paper else kind)(rank=rank, batch_size=batch_size)
     estimator.set_params(**paths(settings))
-    params = estimator._resolved(estimator._flat_params(), None, n_modes)
-    return model_of(params, likelihood, n_modes).method
+    return estimator._resolved(estimator._flat_params(), None, n_modes)
 
 
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
@@ -106,7 +131,9 @@ def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: 
 
 
 SPIDER_SETTINGS = ("activation", "engine")
-DEFAULT_SETTINGS = (*SPIDER_SETTINGS, "hidden", "clip", "node_noise", "memory", "multilinear_var")
+DEFAULT_SETTINGS = (
+    *SPIDER_SETTINGS, "hidden", "clip", "node_noise", "memory", "multilinear", "multilinear_var",
+)  # fmt: skip
 
 DEFAULT = Entry(
     spider,
@@ -119,6 +146,7 @@ DEFAULT = Entry(
     counts=True,
     events=True,
     settings=(*DEFAULT_SETTINGS, "committee"),
+    per_node=spider_per_node,
 )
 FLOORS = (
     Entry(
@@ -132,6 +160,7 @@ FLOORS = (
         scaled=False,
         has_rank=False,
         has_batch_size=False,
+        per_node=lambda rank, **_: 2,
     ),
     Entry(
         _biases,
@@ -145,6 +174,7 @@ FLOORS = (
         scaled=False,
         has_rank=False,
         has_batch_size=False,
+        per_node=lambda rank, **_: 2,
     ),
     Entry(
         _mean,
@@ -158,6 +188,7 @@ FLOORS = (
         scaled=False,
         has_rank=False,
         has_batch_size=False,
+        per_node=lambda rank, **_: 0,
     ),
 )
 METHODS: dict[str, Entry] = {entry.name: entry for entry in (DEFAULT, *FLOORS)}

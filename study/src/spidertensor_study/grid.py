@@ -145,6 +145,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "entries": (lambda x: x is None or (type(x) is int and x >= 1), "a whole number from 1 on"),
     "epochs": _whole(1),
     "learning_rate": _positive(),
+    "multilinear": _whole(0),
     "multilinear_var": _positive(),
     "clip": _positive(),
     "memory": _positive(),

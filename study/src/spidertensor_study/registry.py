@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any
 
 from spidertensor.evaluation import methods, styles
-from spidertensor.evaluation.methods import DEFAULT, DEFAULT_SETTINGS, SPIDER_SETTINGS, Entry, spider
+from spidertensor.evaluation.methods import (
+    DEFAULT,
+    DEFAULT_SETTINGS,
+    SPIDER_SETTINGS,
+    Entry,
+    spider,
+    spider_per_node,
+)
 from spidertensor.method import Method
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.network import Network
@@ -90,6 +97,16 @@ _PLAIN: dict[str, Any] = {
     "committee": 1,
 }
 _OF_SVB = ("learning_rate", "epochs")
+
+
+def _mean_and_variance(rank: int, **_: Any) -> int:
+    return 2 * rank
+
+
+def _mean_and_covariance(rank: int, **_: Any) -> int:
+    return rank + rank * (rank + 1) // 2
+
+
 _NEEDS = ("jax", "optax")
 
 _ENTRIES = (
@@ -103,6 +120,7 @@ _ENTRIES = (
         role="paper",
         counts=True,
         settings=SPIDER_SETTINGS,
+        per_node=partial(spider_per_node, paper=True),
     ),
     Entry(
         partial(spider, paper=True, activation="tanh"),
@@ -114,6 +132,7 @@ _ENTRIES = (
         role="paper",
         counts=True,
         settings=("engine",),
+        per_node=partial(spider_per_node, paper=True),
     ),
     DEFAULT,
     Entry(
@@ -127,6 +146,7 @@ _ENTRIES = (
         counts=True,
         events=True,
         settings=DEFAULT_SETTINGS,
+        per_node=partial(spider_per_node, committee=1),
     ),
     Entry(
         partial(spider, **_PLAIN),
@@ -138,6 +158,7 @@ _ENTRIES = (
         role="variant",
         counts=True,
         settings=SPIDER_SETTINGS,
+        per_node=partial(spider_per_node, **_PLAIN),
     ),
     Entry(
         _post,
@@ -148,6 +169,7 @@ _ENTRIES = (
         unit="batch",
         role="competitor",
         scaled=False,
+        per_node=_mean_and_covariance,
     ),
     Entry(
         _svb_dtf,
@@ -160,6 +182,7 @@ _ENTRIES = (
         settings=("activation", *_OF_SVB),
         learning_rates=_DTF_RATES,
         needs=_NEEDS,
+        per_node=_mean_and_variance,
     ),
     Entry(
         partial(_svb_dtf, activation="tanh"),
@@ -172,6 +195,7 @@ _ENTRIES = (
         settings=_OF_SVB,
         learning_rates=_DTF_TANH_RATES,
         needs=_NEEDS,
+        per_node=_mean_and_variance,
     ),
     Entry(
         _svb_gptf,
@@ -184,6 +208,7 @@ _ENTRIES = (
         settings=_OF_SVB,
         learning_rates=_SVB_GP_RATES,
         needs=_NEEDS,
+        per_node=_mean_and_variance,
     ),
     Entry(
         _ss_gptf,
@@ -196,6 +221,7 @@ _ENTRIES = (
         settings=_OF_SVB,
         learning_rates=_SS_GP_RATES,
         needs=_NEEDS,
+        per_node=_mean_and_variance,
     ),
     Entry(
         _cp_wopt,
@@ -254,6 +280,7 @@ _ENTRIES = (
         styles.OLIVE,
         unit="entry",
         role="variant",
+        per_node=_mean_and_variance,
     ),
     Entry(
         _gptf,
@@ -267,6 +294,7 @@ _ENTRIES = (
         settings=_OF_SVB,
         learning_rates=_GPTF_RATES,
         needs=_NEEDS,
+        per_node=_mean_and_variance,
     ),
     *methods.FLOORS,
 )

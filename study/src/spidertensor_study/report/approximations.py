@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from spidertensor.evaluation.metrics import METRICS
 from spidertensor_study.report import costs
 from spidertensor_study.report import runs as r
-from spidertensor_study.report.paired import FEWEST_SEEDS, paired
+from spidertensor_study.report.paired import paired
 from spidertensor_study.report.runs import Run
-from spidertensor_study.report.verdicts import Claim, Duel, judge, means
+from spidertensor_study.report.verdicts import Claim, Duel, effect, judge, means
 
 _KEYS = {"score": "score", "log_density": "log density"}  # key in a row, and its name in text
 
@@ -76,9 +77,11 @@ def _no_better(found: Sequence[Run], text: str, trials: Sequence[Trial], other: 
                 continue
             metric = trial.metric if key == "score" else key
             ours, theirs = ({seed: r.loss(x, metric) for seed, x in each.items()} for each in (first, second))
-            numbers = means({"first-order": first, other: second})
+            test = paired(ours, theirs)
+            sign = -1 if METRICS[metric].higher_is_better else 1
+            numbers = f"{means({'first-order': first, other: second})}: {effect(test, 'first-order', sign)}"
             where = f"{trial.where}: {words}"
-            duels.append(Duel(trial.data, where, other, "first-order", paired(ours, theirs), numbers))
+            duels.append(Duel(trial.data, where, other, "first-order", test, numbers))
             shared = ours.keys() & theirs.keys()
             better.setdefault(trial.activation, []).extend(theirs[seed] < ours[seed] for seed in shared)
         notes += [
@@ -100,14 +103,12 @@ def _unstable(found: Sequence[Run], trials: Sequence[Trial], other: str) -> Clai
         crashed = max(trial.crashed[1] - trial.crashed[0], 0)
         if broken or crashed:
             test = test._replace(difference=-math.inf, p=0.0)  # once is enough
-        elif test.seeds >= FEWEST_SEEDS and all(second.get(seed, n) == n for seed, n in first.items()):
-            test = test._replace(difference=math.inf, p=0.0)  # equal in every run: nothing to test
         numbers = f"rejected updates: first order {_count(first)}, this one {_count(second)}"
         numbers += f"; scores that are not finite: {broken}; runs that crashed: {trial.crashed[1]}"
         duels.append(Duel(trial.data, trial.where, other, "first-order", test, numbers))
     judged = (
         "more rejected updates than with the first order, a score that is not finite, or a run that crashed; "
-        "without one of these, and with fewer rejected updates or as many in every run, it is no less stable"
+        "as many in every run, mostly none, is undecided: such runs cannot tell"
     )
     cost = costs.summary(tried(found), ["first-order", other]) if duels else ""
     words = ("less stable", "no less stable")

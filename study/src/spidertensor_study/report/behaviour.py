@@ -6,13 +6,14 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from statistics import fmean
 
+from spidertensor.evaluation.metrics import METRICS
 from spidertensor_study.registry import METHODS
 from spidertensor_study.report import costs
 from spidertensor_study.report import runs as r
 from spidertensor_study.report.costs import microseconds
 from spidertensor_study.report.paired import Paired, paired
 from spidertensor_study.report.runs import Run
-from spidertensor_study.report.verdicts import Check, Claim, Duel, against, decided, judge
+from spidertensor_study.report.verdicts import Check, Claim, Duel, against, decided, effect, judge
 
 # Weights with a lower inclusion probability are pruned. The limit is not 1/2, the paper's prior, where the
 # weights of a unit that never fires stay.
@@ -44,28 +45,28 @@ def _curves(found: Sequence[Run], methods: Sequence[str], data: str, rank: int) 
     return {name: group for name, group in chosen.items() if group}
 
 
-def smooth(found: Sequence[Run]) -> Claim:
+def smooth(found: Sequence[Run], methods: Sequence[str], whose: str) -> Claim:
     duels = []
     for data, rank in _curve_settings(found):
         rough = {
             name: {run.seed: _roughness(run) for run in group}
-            for name, group in _curves(found, [*r.PAPER, *GRADIENT_STEPS], data, rank).items()
+            for name, group in _curves(found, [*methods, *GRADIENT_STEPS], data, rank).items()
         }
-        for ours, theirs in _pairs(found, r.PAPER, GRADIENT_STEPS, rough):
+        for ours, theirs in _pairs(found, methods, GRADIENT_STEPS, rough):
             # roughness at different spacings cannot be compared
             if len({n for name in (ours, theirs) for _, n in rough[name].values()}) == 1:
                 mine, other = ({seed: x for seed, (x, _) in rough[name].items()} for name in (ours, theirs))
                 test = _of_numbers(mine, other)
                 shared = mine.keys() & other.keys() or mine.keys() | other.keys()
                 mine, other = ({s: x for s, x in each.items() if s in shared} for each in (mine, other))
-                numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({_seed_count(test)})"
+                numbers = f"{_mean(mine):.2g} against {_mean(other):.2g} ({effect(test, ours)})"
                 where = f"{data}, rank {rank}, {ours} against {theirs}"
                 duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
         "roughness of the running score: mean absolute second difference between neighbouring points, "
         f"first {START:.0%} of the points left out; 0 is a straight line"
     )
-    text = f"Running curves are smoother than those of {r.listed(GRADIENT_STEPS)}"
+    text = f"Running curves of {whose} are smoother than those of {r.listed(GRADIENT_STEPS)}"
     return _of_curves(found, text, judged, duels, ("smoother", "rougher"))
 
 
@@ -84,10 +85,6 @@ def _of_numbers(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paire
 
 def _mean(by_seed: Mapping[int, float]) -> float:
     return fmean(by_seed.values())
-
-
-def _seed_count(test: Paired) -> str:
-    return f"{test.seeds} shared seed{'s' * (test.seeds != 1)}"
 
 
 def _of_curves(
@@ -132,7 +129,8 @@ def on_the_fly(found: Sequence[Run]) -> Claim:
                     ahead += [mine[n] < other[n] for n in points]
             if ahead:
                 test = paired(*means)
-                numbers = f"ahead at {sum(ahead) / len(ahead):.0%} of the points ({_seed_count(test)})"
+                sign = -1 if METRICS[metric].higher_is_better else 1
+                numbers = f"ahead at {sum(ahead) / len(ahead):.0%} of the points ({effect(test, ours, sign)})"
                 where = f"{data}, rank {rank}{', second half' * half}, {ours} against {theirs}"
                 duels.append(Duel(data, where, ours, theirs, test, numbers))
     judged = (
@@ -152,25 +150,39 @@ def _losses(run: Run, metric: str) -> dict[int, float]:
 
 
 def pruned(found: Sequence[Run]) -> Claim:
-    checks, names = [], []
+    checks, names, shares, untouched_shares = [], [], [], []
     for run in found:
         if run.weights and run.method in r.PAPER:
             layers = [[p for unit in layer["inclusion"] for p in unit] for layer in run.weights]
-            shares = [sum(p < PRUNED for p in layer) / len(layer) for layer in layers]
+            by_layer = [sum(p < PRUNED for p in layer) / len(layer) for layer in layers]
             everywhere = [p for layer in layers for p in layer]
             share = sum(p < PRUNED for p in everywhere) / len(everywhere)
             half, untouched = (
                 sum(map(counts, everywhere)) / len(everywhere)
                 for counts in (lambda p: p < 0.5, lambda p: abs(p - 0.5) < UNTOUCHED)
             )
-            numbers = f"{share:.0%} pruned (by layer {', '.join(f'{s:.0%}' for s in shares)})"
+            numbers = f"{share:.0%} pruned (by layer {', '.join(f'{s:.0%}' for s in by_layer)})"
             numbers += f"; {half:.0%} below 0.5; {untouched:.0%} within {UNTOUCHED} of 0.5, the prior"
             where = f"{run.data}, rank {run.rank}, {run.name}, seed {run.seed}"
             checks.append(Check(run.data, where, decided(share >= PRUNED_SHARE), numbers, run.name))
             names.append(run.name)
+            shares.append(share)
+            untouched_shares.append(untouched)
+    figures = (
+        f"{_percents(shares)} of the weights are pruned, {_percents(untouched_shares)} stay within "
+        f"{UNTOUCHED} of the prior."
+        if shares
+        else ""
+    )
     judged = f"at least {PRUNED_SHARE:.0%} of the weights have an inclusion probability below {PRUNED}"
     cost = costs.summary(found, names)
-    return Claim("Redundant weights are pruned", judged, checks, "weights", every=False, costs=cost)
+    text = "Redundant weights are pruned"
+    return Claim(text, judged, checks, "weights", every=False, costs=cost, figures=figures)
+
+
+def _percents(shares: Sequence[float]) -> str:
+    low, high = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def cost(found: Sequence[Run]) -> Claim:

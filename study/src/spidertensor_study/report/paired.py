@@ -19,13 +19,26 @@ LEVEL = 0.05  # a difference counts if its corrected p is below this
 class Paired(NamedTuple):
     """A paired comparison of the losses of two methods.
 
-    difference: mean of ours minus theirs, below 0 where ours is better; infinite where one of the two failed
-    p:          two-sided; NaN where nothing can be judged
+    difference:    mean of ours minus theirs, below 0 where ours is better; infinite where one of both failed
+    p:             two-sided; NaN where nothing can be judged
+    error:         half of the 95 % interval of the difference, not corrected; NaN where there is none
+    better, worse: in how many seeds ours has the lower loss, and the higher one
     """
 
     seeds: int
     difference: float
     p: float
+    error: float = math.nan
+    better: int = 0
+    worse: int = 0
+
+    @property
+    def always_better(self) -> bool:
+        return self.better == self.seeds
+
+    @property
+    def always_worse(self) -> bool:
+        return self.worse == self.seeds
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
@@ -41,18 +54,26 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
         difference = math.nan if all(failed) else math.inf if failed[0] else -math.inf
     else:
         difference = fmean(ours[seed] - theirs[seed] for seed in seeds) if seeds else math.nan
+    test = Paired(
+        len(seeds),
+        difference,
+        math.nan,
+        better=sum(ours[seed] < theirs[seed] for seed in seeds),
+        worse=sum(ours[seed] > theirs[seed] for seed in seeds),
+    )
     if len(seeds) < FEWEST_SEEDS or math.isnan(difference):
-        return Paired(len(seeds), difference, math.nan)
+        return test
     if math.isinf(difference):
-        return Paired(len(seeds), difference, 0.0)
+        return test._replace(p=0.0)
     spread = stdev(ours[seed] - theirs[seed] for seed in seeds)
     if spread == 0:
         rounding = ROUNDING * max(abs(each[seed]) for each in (ours, theirs) for seed in seeds)
-        return Paired(len(seeds), difference, 0.0 if abs(difference) > rounding else 1.0)
-    from scipy.special import stdtr
+        return test._replace(p=0.0 if abs(difference) > rounding else 1.0, error=0.0)
+    from scipy.special import stdtr, stdtrit
 
-    t = difference / spread * math.sqrt(len(seeds))
-    return Paired(len(seeds), difference, 2 * float(stdtr(len(seeds) - 1, -abs(t))))
+    freedom, standard_error = len(seeds) - 1, spread / math.sqrt(len(seeds))
+    p = 2 * float(stdtr(freedom, -abs(difference / standard_error)))
+    return test._replace(p=p, error=standard_error * float(stdtrit(freedom, 0.975)))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -23,7 +23,14 @@ RANK_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_rank)
 BATCH_FREE = tuple(name for name, entry in METHODS.items() if not entry.has_batch_size)
 DATA = ("movielens-1m", "acc", "anime", "dblp")  # the paper's, in the order of its figures
 RANK, BATCH_SIZE = 8, 256  # kept fixed while the other is varied
-APART = ("time", "tuning", "approximations", "engines", "starts")  # experiments with sections of their own
+APART = (
+    "time",
+    "tuning",
+    "approximations",
+    "engines",
+    "starts",
+    "capacity",
+)  # experiments with sections of their own
 USUAL = {"method", "data", "protocol", "rank", "batch_size", "seed", "at"}
 
 

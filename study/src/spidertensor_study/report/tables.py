@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spidertensor.evaluation.metrics import METRICS, PERCENTS, WINDOW_ENTRIES
+from spidertensor_study.registry import METHODS
 from spidertensor_study.report import approximations as of_approximations
 from spidertensor_study.report import runs as r
 from spidertensor_study.report.costs import cost, three_digits, timed
@@ -35,7 +36,41 @@ def scores(found: Sequence[Run]) -> list[Table]:
     tables = [
         _table(f"Score at rank {rank}, batch size {size}", grid, rank, size, "score") for rank, size in places
     ]
-    return [_defined(table) for table in tables]
+    return [_with_size(_defined(table), grid, rank) for table, (rank, _) in zip(tables, places, strict=True)]
+
+
+def _with_size(table: Table, chosen: Sequence[Run], rank: int) -> Table:
+    """The table with how many numbers each method keeps of a node, in front."""
+    run_of = {run.name: run for run in chosen}
+    rows = []
+    for name, entries in table.rows:
+        run = run_of[name]
+        size = METHODS[run.method].numbers_per_node({**run.settings, "rank": rank})
+        rows.append((name, [Entry(f"{size:,}"), *entries]))
+    return table._replace(columns=["numbers per node", *table.columns], rows=rows)
+
+
+def capacity(found: Sequence[Run]) -> list[Table]:
+    """Scores beside sizes: rivals at larger ranks, ours with fewer numbers."""
+    chosen = [run for run in found if run.experiment == "capacity"]
+    tests = r.tests(chosen)
+    columns = ["rank", "numbers per node", *(f"{data} {_said_test(test)}" for data, test in tests)]
+    settings = dict.fromkeys((run.name, run.method, run.rank) for run in chosen)
+    sized = []
+    for name, method, rank in settings:
+        here = [run for run in chosen if run.name == name and run.rank == rank]
+        size = METHODS[method].numbers_per_node(here[0].settings)
+        cells = [r.cell([run for run in here if run.data == data], test) for data, test in tests]
+        sized.append((name, rank, size, cells))
+    sized.sort(key=lambda each: each[2])
+    marks = [
+        _best([cells[n] for *_, cells in sized], r.metric(chosen, data)) for n, (data, _) in enumerate(tests)
+    ]
+    rows = []
+    for place, (name, rank, size, cells) in enumerate(sized):
+        scores = [Entry(str(cell) if cell else NOT_RUN, marks[n][place]) for n, cell in enumerate(cells)]
+        rows.append((name, [Entry(str(rank)), Entry(f"{size:,}"), *scores]))
+    return [Table("Score and size", columns, rows)] if rows else []
 
 
 def details(found: Sequence[Run]) -> list[Table]:

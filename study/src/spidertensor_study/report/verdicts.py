@@ -22,7 +22,9 @@ RULE = (
     "its runs are compared once and not at every setting. Holm's correction goes over all comparisons of a "
     f"claim; a difference counts where the corrected p is below {LEVEL}, and is undecided else. Comparisons "
     f"with fewer than {FEWEST_SEEDS} shared seeds are not judged. A method with a score that is not a number "
-    "loses. A claim about every setting does not hold if it fails in one."
+    "loses. A claim about every setting does not hold if it fails in one. Every comparison has the mean "
+    "difference with its 95 % interval, not corrected, and in how many of the seeds the first of the two is "
+    "ahead: what is undecided is not equal."
 )
 _MOST_PAIRS = 3  # most pairs of methods whose data sets a sentence names
 
@@ -36,6 +38,7 @@ class Check(NamedTuple):
     numbers: str
     ours: str = ""  # the method the claim is about
     theirs: str = ""  # the method it is compared with
+    test: Paired | None = None  # where two methods are compared
 
 
 class Duel(NamedTuple):
@@ -59,9 +62,8 @@ def judge(duels: Sequence[Duel]) -> list[Check]:
         elif p < LEVEL:
             outcome = "win" if duel.test.difference < 0 else "loss"
         p_value = "" if math.isnan(p) or math.isinf(duel.test.difference) else f", p {_p_text(p)}"
-        checks.append(
-            Check(duel.data, duel.where, outcome, f"{duel.numbers}{p_value}", duel.ours, duel.theirs)
-        )
+        numbers = f"{duel.numbers}{p_value}"
+        checks.append(Check(duel.data, duel.where, outcome, numbers, duel.ours, duel.theirs, duel.test))
     return checks
 
 
@@ -76,7 +78,28 @@ def means(values_by_name: Mapping[str, Mapping[int, float]]) -> str:
     for name, values in values_by_name.items():
         cell = average(value for seed, value in values.items() if seed in shared or not shared)
         parts.append(f"{name} {number(cell.mean) if cell else 'not run'}")
-    return f"{', '.join(parts)} ({len(shared)} shared seed{'s' * (len(shared) != 1)})"
+    return ", ".join(parts)
+
+
+def effect(test: Paired, name: str, sign: int = 1) -> str:
+    """How large a difference is, and how steady, as text.
+
+    name: the first of the two methods; sign: -1 where the numbers that were compared are losses of scores of
+    which higher is better
+    """
+    seeds = f"{test.seeds} shared seed{'s' * (test.seeds != 1)}"
+    if not math.isfinite(test.difference):
+        return seeds
+    ahead = f"{name} ahead in {test.better} of {seeds}"
+    if math.isnan(test.error):
+        return ahead
+    middle = sign * test.difference
+    low, high = (_signed(end) for end in (middle - test.error, middle + test.error))
+    return f"difference {_signed(middle)} ({low} to {high}), {ahead}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2g}".replace("-", "\N{MINUS SIGN}")
 
 
 def decided(holds: bool) -> Outcome:
@@ -95,10 +118,18 @@ def counted(outcomes: Iterable[Outcome]) -> str:
 
 def against(checks: Sequence[Check]) -> list[str]:
     """The outcomes for each pair of methods, as text."""
-    met: dict[tuple[str, str], list[Outcome]] = {}
+    met: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        met.setdefault((check.ours, check.theirs), []).append(check.outcome)
-    return [f"{ours} against {theirs}: {counted(outcomes)}" for (ours, theirs), outcomes in met.items()]
+        met.setdefault((check.ours, check.theirs), []).append(check)
+    lines = []
+    for (ours, theirs), each in met.items():
+        tests = [check.test for check in each if check.test]
+        better, runs = sum(test.better for test in tests), sum(test.seeds for test in tests)
+        outcomes = counted(check.outcome for check in each)
+        lines.append(
+            f"{ours} against {theirs}: {outcomes}; for the claim in {better} of {runs} pairs of runs"
+        )
+    return lines
 
 
 class Claim(NamedTuple):
@@ -111,6 +142,7 @@ class Claim(NamedTuple):
     notes: Sequence[str] = ()
     costs: str = ""
     words: tuple[str, str] | None = None  # "better", "worse": a win and a loss, where methods are compared
+    figures: str = ""  # a sentence of its own, where counting checks says too little
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -141,15 +173,24 @@ class Claim(NamedTuple):
         all_or_some = f"all {n}" if wins == n > 1 else f"{wins or 'none'} of {n}"
         if self.words:
             parts = [f"{self.words[0]} in {all_or_some} comparison{'s' * (n > 1)}"]
-            parts += [f"{self.words[1]} in {losses or 'none'}"] if wins < n else []
-            parts += [f"undecided in {open_ones}"] if open_ones else []
+            parts += [f"{self.words[1]} in {losses}"] if losses else []
+            parts += [f"undecided in {open_ones}{self._leanings()}"] if open_ones else []
         else:
             parts = [f"it holds in {all_or_some} check{'s' * (n > 1)}"]
         missing = len(self.checks) - n
         parts += [f"{missing} not judged"] if missing else []
         counts = ", ".join(parts)
         counts = f"{counts[0].upper()}{counts[1:]}."
-        return f"{self._failures()}. {counts}" if losses else counts
+        parts = [f"{self._failures()}."] * bool(losses) + [counts] + [self.figures] * bool(self.figures)
+        return " ".join(parts)
+
+    def _leanings(self) -> str:
+        """How many of the undecided comparisons have the same sign in every seed."""
+        tests = [check.test for check in self.checks if check.outcome == "undecided" and check.test]
+        assert self.words
+        better, worse = sum(t.always_better for t in tests), sum(t.always_worse for t in tests)
+        each = [f"{n} {word}" for n, word in zip((better, worse), self.words, strict=True) if n]
+        return f" (in every seed: {', '.join(each)})" if each else ""
 
     def _failures(self) -> str:
         """Which methods lose against which, and on which data, unless there are too many to name."""
@@ -164,9 +205,12 @@ class Claim(NamedTuple):
         if len(pairs) <= _MOST_PAIRS:
             each = (f"{ours} {verb} {theirs} on {_listed(data)}" for (ours, theirs), data in pairs.items())
             return "; ".join(each)
+        ours, theirs = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+        if len(theirs) == 1:
+            return f"{_listed(ours)} are {self.words[1]} than {theirs[0]}, each on some data"
         return "; ".join(
             f"{name} {verb} {_listed(theirs for ours, theirs in pairs if ours == name)}, each on some data"
-            for name in dict.fromkeys(ours for ours, _ in pairs)
+            for name in ours
         )
 
     @property
