@@ -1,7 +1,8 @@
 """Real servers for the tests and benchmarks of streams: Valkey, NATS, and Kafka's mock cluster.
 
 Each is started on a free port, has `url(name)` and `put(name, records)`, and can be stopped and started again
-with what it holds. Records are JSON objects; of Redis they are the fields of entries.
+with what it holds. `backup(name)` is a copy of a stream, to which `restore(name, copy)` sets it back. Records
+are JSON objects; of Redis they are the fields of entries.
 
 The mock cluster is inside librdkafka, the library below confluent-kafka: real brokers as far as a client can
 see, over TCP. It has no Python interface, so its functions are called through ctypes.
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +22,6 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,17 @@ class Redis:
     def delete(self, name: str) -> None:
         self.client.delete(name)
 
+    def delete_one(self, name: str, n: int) -> None:
+        """Delete the n-th message."""
+        (entry, _), *_ = self.client.xrange(name, count=n)[n - 1 :]
+        self.client.xdel(name, entry)
+
+    def backup(self, name: str) -> bytes:
+        return self.client.dump(name)
+
+    def restore(self, name: str, copy: bytes) -> None:
+        self.client.restore(name, 0, copy, replace=True)
+
 
 class Nats:
     name = "nats"
@@ -194,6 +206,23 @@ class Nats:
     def delete(self, name: str) -> None:
         self.run(lambda _, stream: stream.delete_stream(name))
 
+    def delete_one(self, name: str, n: int) -> None:
+        """Delete the n-th message."""
+        self.run(lambda _, stream: stream.delete_msg(name, n))
+
+    def backup(self, name: str) -> str:
+        self.stop()
+        copy = shutil.copytree(Path(self.folder.name) / "jetstream", f"{self.folder.name}/copies/{name}")
+        self.start()
+        return copy
+
+    def restore(self, name: str, copy: str) -> None:
+        """All streams are set back."""
+        self.stop()
+        shutil.rmtree(Path(self.folder.name) / "jetstream")
+        shutil.copytree(copy, Path(self.folder.name) / "jetstream")
+        self.start()
+
 
 class Kafka:
     """partitions: of each topic that is put to; message n goes to partition n modulo their number."""
@@ -215,7 +244,7 @@ class Kafka:
         self._owner = ctypes.c_void_p(library.rd_kafka_new(0, settings, error, 512))
         self._cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(self._owner, 1))
         self.hosts = library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
-        self._sent: dict[str, count[int]] = {}
+        self._sent: dict[str, list[tuple[bytes, int]]] = {}  # contents, and time in milliseconds
 
     def _call(self, name: str, *arguments: Any) -> None:
         typed = [ctypes.c_int64(each) if isinstance(each, int) else each for each in arguments]
@@ -239,18 +268,32 @@ class Kafka:
     def url(self, name: str) -> str:
         return f"kafka://{self.hosts}/{name}"
 
-    def put(self, name: str, records: Sequence[Record], partitions: int | None = None) -> None:
+    def put(
+        self, name: str, records: Sequence[Record], partitions: int | None = None, at: int | None = None
+    ) -> None:
+        """at: the time of the messages, in milliseconds"""
+        at = at or int(1000 * time.time())
+        self._put(name, [(_payload(record), at) for record in records], partitions or self.partitions)
+
+    def _put(self, name: str, messages: list[tuple[bytes, int]], partitions: int) -> None:
         from confluent_kafka import Producer
 
         if name not in self._sent:
-            self._call("topic_create", name.encode(), partitions or self.partitions, 1)
-            self._sent[name] = count()
-        producer = Producer({"bootstrap.servers": self.hosts, "log_level": 0})
-        for record in records:
-            to = next(self._sent[name]) % (partitions or self.partitions)
-            producer.produce(name, _payload(record), partition=to)
+            self._call("topic_create", name.encode(), partitions, 1)
+            self._sent[name] = []
+        producer, sent = Producer({"bootstrap.servers": self.hosts, "log_level": 0}), self._sent[name]
+        for content, at in messages:
+            producer.produce(name, content, partition=len(sent) % partitions, timestamp=at)
             producer.poll(0)
+            sent.append((content, at))
         assert producer.flush(60) == 0
+
+    def backup(self, name: str) -> list[tuple[bytes, int]]:
+        return list(self._sent[name])
+
+    def restore(self, name: str, copy: list[tuple[bytes, int]]) -> None:
+        self.delete(name)
+        self._put(name, copy, self.partitions)
 
     def trim(self, name: str, n: int) -> None:
         for partition in range(self.partitions):

@@ -268,20 +268,20 @@ def test_a_partition_that_is_added(running, topic, spider, monkeypatch):
     """A topic cannot grow here, so it is made again with the same messages and one partition more."""
     kafka = running("kafka")
     rows = records(100)
-    kafka.put(topic, rows)
+    kafka.put(topic, rows, at=1000)
     fit = ("fit", kafka.url(topic), *ONCE, "--model", "m.spider", "--until-end", "--quiet")
     assert spider(*fit)[0] == 0
     assert spidertensor.load("m.spider").position_["stream"]["partitions"] == {"0": 50, "1": 50}
     kafka.delete(topic)
     third = records(50, seed=2)
     grown = chain(*zip(rows[::2], rows[1::2], third, strict=True))
-    kafka.put(topic, list(grown), partitions=3)
+    kafka.put(topic, list(grown), partitions=3, at=1000)
     assert spider(*fit, "--resume")[0] == 0
     position = spidertensor.load("m.spider").position_
     assert position["stream"]["partitions"] == {"0": 50, "1": 50, "2": 50}
     assert n_entries("m.spider") == 150
     kafka.delete(topic)
-    kafka.put(topic, rows)
+    kafka.put(topic, rows, at=1000)
     assert "partition 2 is gone: was the topic deleted" in spider(*fit, "--resume")[2]
 
 

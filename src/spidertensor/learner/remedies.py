@@ -57,6 +57,10 @@ REMEDIES = {
     "tabs": Remedy("use --format tsv"),
     "commas": Remedy("use --format csv"),
     "gap": Remedy("use --on-gap continue to go on without them"),
+    "restored": Remedy(
+        "go back to a model file from before that, or use --on-gap continue to learn only what is later than "
+        "the last message learned"
+    ),
     "secret": Remedy("put user names, passwords and other settings in a file, and pass --broker-config FILE"),
     "columns": Remedy("see --format and --columns"),
     "delimiter": Remedy("name it with --delimiter"),

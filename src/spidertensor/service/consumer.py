@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
+from spidertensor.learner.remedies import for_command
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.from_stream import MESSAGES, packed, unpacked
 from spidertensor.service.owner import Owner
@@ -55,7 +56,7 @@ class Consumer(threading.Thread):
                 self._commit()
             self._send_letters()
         except SourceError as error:  # such as messages deleted while the broker was away
-            self.trouble = f"{error.text('')}; reading has stopped until the server is restarted"
+            self.trouble = f"{error.text(for_command(error))}; reading has stopped until a restart"
         except Exception as error:
             self.trouble = f"{self._stream.stream.name}: {type(error).__name__}: {error}; reading has stopped"
             raise

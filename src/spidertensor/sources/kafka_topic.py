@@ -1,17 +1,19 @@
 """Kafka: read all partitions of a topic from stored offsets, without a consumer group.
 
-Position: `partitions`, the next offset of each.
+Position: `partitions`, the next offset of each, and `last`, its last message read:
+offset, time in milliseconds, checksum.
 
 Order: within a partition, always its own. Across partitions, rounds: up to ROUND_MESSAGES messages of
-partition 0, then of 1, and so on. A round waits for every partition that has more, so the speed of the
-brokers does not matter. A complete log is therefore always read in the same order, however often the reader
-is killed and continues from a stored position. At the live end, empty partitions are not waited for: there
-the order is that of arrival.
+partition 0, then of 1, and so on; fewer if they are large, so that a round has at most ROUND_BYTES. A round
+waits for every partition that has more, so the speed of the brokers does not matter. A complete log is
+therefore always read in the same order, however often the reader is killed and continues from a stored
+position. At the live end, empty partitions are not waited for: there the order is that of arrival.
 """
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,9 +24,11 @@ import confluent_kafka as kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from spidertensor.sources.source import SourceError
-from spidertensor.sources.stream import MAX_MESSAGES, Disconnected, Messages, Position, Stream
+from spidertensor.sources.stream import MAX_BYTES, MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
 ROUND_MESSAGES = 1000  # per partition
+ROUND_BYTES = MAX_BYTES // 2  # of all partitions, each with an equal share
+MESSAGE_BYTES = 100  # of a message besides its content
 MAX_BUFFERED = 8 * ROUND_MESSAGES  # messages per partition; a partition with more is paused
 PATIENCE_S = 30.0  # how long a round waits for a partition whose broker does not answer
 TIMEOUT_S = 5.0  # for an answer of a broker
@@ -52,20 +56,41 @@ def _settings(stream: Stream, **more: Any) -> dict[str, Any]:
 class _Partition:
     """next: the offset after the last message returned; fetched: after the last one in the buffer;
     high: the current end, -1 if unknown; end: the end when the partition was first seen;
-    heard: when its broker last answered"""
+    last: what is known about the last message returned; heard: when its broker last answered"""
 
     where: TopicPartition
     next: int
     end: int
     fetched: int
+    last: list[int] | None = None
     high: int = -1
     buffer: deque[Any] = field(default_factory=deque)
+    bytes: int = 0  # of the buffer
     paused: bool = False
     heard: float = 0.0
 
-    def take(self) -> list[Any]:
-        """Remove and return its messages for one round."""
-        taken = [self.buffer.popleft() for _ in range(min(ROUND_MESSAGES, len(self.buffer)))]
+    def put(self, message: Any) -> None:
+        self.buffer.append(message)
+        self.bytes += _size(message)
+        self.fetched = message.offset() + 1
+
+    def has_round(self, share: int) -> bool:
+        """Whether its messages of a round are there, or there are no more. share: of ROUND_BYTES"""
+        is_full = len(self.buffer) >= ROUND_MESSAGES or self.bytes >= share
+        return is_full or self.fetched >= self.high >= 0
+
+    def take(self, share: int) -> list[Any]:
+        """Remove and return its messages for one round. share: of ROUND_BYTES"""
+        taken: list[Any] = []
+        while self.buffer and len(taken) < ROUND_MESSAGES:
+            size = _size(self.buffer[0])
+            if taken and size > share:
+                break
+            taken.append(self.buffer.popleft())
+            share -= size
+            self.bytes -= size
+        if taken:
+            self.last = _facts(taken[-1])
         self.settle()
         return taken
 
@@ -73,17 +98,28 @@ class _Partition:
         self.next = self.buffer[0].offset() if self.buffer else self.fetched
 
 
+def _size(message: Any) -> int:
+    return len(message) + MESSAGE_BYTES
+
+
+def _facts(message: Any) -> list[int]:
+    """What distinguishes a message from another one with its offset."""
+    return [message.offset(), message.timestamp()[1], zlib.crc32(message.value() or b"")]
+
+
 class Connection:
     def __init__(self, stream: Stream, position: Position | None) -> None:
         self.stream, self.at_end, self.lag = stream, False, None
         match position:
             case None:
-                self._stored, self._messages = None, 0
+                self._stored, self._messages, self._last = None, 0, {}
             case {"partitions": dict(offsets), "messages": int(messages)} if _are_offsets(offsets):
                 self._stored, self._messages = (
                     {int(name): offset for name, offset in offsets.items()},
                     messages,
                 )
+                last = position.get("last", {})  # not in positions of earlier versions
+                self._last = {number: last[str(number)] for number in self._stored if str(number) in last}
             case _:
                 raise stream.refuse_position(position)
         self._failed: SourceError | Disconnected | None = None
@@ -116,14 +152,18 @@ class Connection:
         gone = sorted(set(self._stored or ()) - set(found.partitions))
         if gone:
             self.stream.gap(f"partition {gone[0]} is gone: was the topic deleted and recreated?")
-        new = []
-        for number in sorted(set(found.partitions) - set(self._partitions)):
-            where = TopicPartition(topic, number)
-            low, high = self._bounds(where)
-            start = low
-            if self._stored is not None:
-                start = self._start(number, self._stored.get(number, 0), low, high)
-            new.append(_Partition(where, start, high, start, heard=monotonic()))
+        numbers = sorted(set(found.partitions) - set(self._partitions))
+        bounds = {number: self._bounds(TopicPartition(topic, number)) for number in numbers}
+        starts = {number: low for number, (low, _) in bounds.items()}
+        if self._stored is not None:
+            starts = self._starts(bounds)
+        new = [
+            _Partition(
+                TopicPartition(topic, number), starts[number], bounds[number][1], starts[number],
+                self._last.get(number), heard=monotonic(),
+            )
+            for number in numbers
+        ]  # fmt: skip
         if self._stored is None:  # partitions that appear from now on are new
             self._stored = {}
         if new:
@@ -138,17 +178,72 @@ class Connection:
         with self._broker_errors():
             return self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
 
-    def _start(self, number: int, offset: int, low: int, high: int) -> int:
-        """The offset to continue from; reports a gap if the stored one no longer exists."""
-        if offset < low:
-            lost = f"{low - offset:,} messages from offset {offset:,} on were deleted before they were read"
-            self.stream.gap(f"partition {number}: {lost}", low - offset)
+    def _starts(self, bounds: dict[int, tuple[int, int]]) -> dict[int, int]:
+        """The offset of each partition to continue from; reports gaps. Before anything is assigned."""
+        assert self._stored is not None
+        known = {
+            number: last
+            for number, last in self._last.items()
+            if number in bounds and bounds[number][0] <= last[0] < bounds[number][1]
+        }
+        there = self._first_messages({number: last[0] for number, last in known.items()})
+        starts = {}
+        for number, (low, high) in bounds.items():
+            offset, message = self._stored.get(number, 0), there.get(number)
+            starts[number] = max(offset, low)
+            if offset < low:
+                self._deleted(number, offset, low)
+            elif offset > high:
+                what = f"ends at offset {high:,}, but was read up to {offset:,}"
+                self.stream.gap(
+                    f"partition {number} {what}: was the topic restored or recreated?", kind="restored"
+                )
+                starts[number] = self._first_later(number, low, high)
+            elif message and message.offset() == known[number][0] and _facts(message) != known[number]:
+                what = f"the message at offset {message.offset():,}, the last one read, is another one"
+                self.stream.gap(f"partition {number}: {what}: was the topic restored?", kind="restored")
+                starts[number] = self._first_later(number, low, high)
+        return starts
+
+    def _deleted(self, number: int, offset: int, low: int) -> None:
+        lost = f"{low - offset:,} messages from offset {offset:,} on were deleted before they were read"
+        self.stream.gap(f"partition {number}: {lost}", low - offset)
+
+    def _first_later(self, number: int, low: int, high: int) -> int:
+        """The offset of the first message that is later than the last one read, by halving."""
+        if number not in self._last:
             return low
-        if offset > high:
-            what = f"ends at offset {high:,}, but was read up to {offset:,}"
-            self.stream.gap(f"partition {number} {what}: was the topic deleted and recreated?")
-            return low
-        return offset
+        _, time, _ = self._last[number]
+        while low < high:
+            middle = (low + high) // 2
+            message = self._first_messages({number: middle})[number]
+            if message is None or message.timestamp()[1] > time:
+                high = middle
+            else:
+                low = message.offset() + 1
+        return low
+
+    def _first_messages(self, offsets: dict[int, int]) -> dict[int, Any]:
+        """The first message from an offset of each partition on; None at its end."""
+        found: dict[int, Any] = {}
+        at = [TopicPartition(self.stream.topic, number, offset) for number, offset in offsets.items()]
+        deadline = monotonic() + TIMEOUT_S
+        with self._broker_errors():
+            self._consumer.incremental_assign(at)
+            while len(found) < len(at):
+                message: Any
+                for message in self._consumer.consume(MAX_MESSAGES, SLICE_S):
+                    error = message.error()
+                    if error is None or error.code() == KafkaError._PARTITION_EOF:
+                        found.setdefault(message.partition(), None if error else message)
+                    elif not error.retriable():
+                        raise Disconnected(error.str())
+                if self._failed is not None:
+                    raise self._failed
+                if monotonic() > deadline:
+                    raise Disconnected(self._reason or "no answer")
+            self._consumer.incremental_unassign(at)
+        return found
 
     # --- messages
 
@@ -166,32 +261,40 @@ class Connection:
                 break
         self._count()
         self._messages += len(messages)
-        offsets = {str(number): each.next for number, each in self._partitions.items()}
+        partitions = self._partitions.items()
+        position = {
+            "partitions": {str(number): each.next for number, each in partitions},
+            "last": {str(number): each.last for number, each in partitions if each.last is not None},
+            "messages": self._messages,
+        }
         return Messages(
             [each.value() for each in messages],
             lambda n: f"partition {messages[n].partition()}, offset {messages[n].offset()}",
-            {"partitions": offsets, "messages": self._messages},
+            position,
         )
 
     def _rounds(self) -> list[Any]:
         """The messages of as many whole rounds as are complete."""
         taken: list[Any] = []
-        partitions = self._partitions.values()
-        now = monotonic()
-        while len(taken) < MAX_MESSAGES and all(self._is_ready(each, now) for each in partitions):
+        partitions, now, left = self._partitions.values(), monotonic(), ROUND_BYTES
+        while (
+            len(taken) < MAX_MESSAGES and left > 0 and all(self._is_ready(each, now) for each in partitions)
+        ):
             before = len(taken)
             for each in partitions:
-                taken += each.take()
+                taken += each.take(self._share)
+            left -= sum(map(_size, taken[before:]))
             if len(taken) == before:
                 break
         self._hold_back()
         return taken
 
+    @property
+    def _share(self) -> int:
+        return ROUND_BYTES // len(self._partitions)
+
     def _is_ready(self, partition: _Partition, now: float) -> bool:
-        """Whether its part of a round is complete: enough messages, or all there are."""
-        if len(partition.buffer) >= ROUND_MESSAGES or partition.fetched >= partition.high >= 0:
-            return True
-        return now - partition.heard > PATIENCE_S
+        return partition.has_round(self._share) or now - partition.heard > PATIENCE_S
 
     def _fetch(self, timeout: float) -> None:
         try:
@@ -207,8 +310,7 @@ class Connection:
             if error is not None:
                 self._take_error(partition, message, error)
             elif message.offset() >= partition.fetched:  # else a duplicate
-                partition.buffer.append(message)
-                partition.fetched = message.offset() + 1
+                partition.put(message)
         for each in self._partitions.values():  # cached from the last answer: no request
             _, each.high = self._consumer.get_watermark_offsets(each.where, cached=True) or (0, -1)
         if self._failed is not None:
@@ -220,19 +322,22 @@ class Connection:
             partition.fetched = max(partition.fetched, message.offset())
             partition.settle()
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            number = partition.where.partition
-            start = self._start(number, partition.fetched, *self._bounds(partition.where))
-            if start != partition.fetched:
-                partition.fetched = start
-                partition.settle()
-            self._consumer.seek(TopicPartition(self.stream.topic, number, start))
+            number, (low, _) = partition.where.partition, self._bounds(partition.where)
+            if partition.fetched >= low:  # the log was cut: connect again, which compares what is there
+                raise Disconnected(error.str())
+            self._deleted(number, partition.fetched, low)
+            partition.fetched = low
+            partition.settle()
+            self._consumer.seek(TopicPartition(self.stream.topic, number, low))
         elif not error.retriable():
             raise SourceError(f"{self.stream.name}: {error.str()}")
 
     def _hold_back(self) -> None:
         """Pause partitions far ahead of a slow one, to bound memory."""
-        for each in self._partitions.values():
-            if each.paused != (len(each.buffer) > MAX_BUFFERED):
+        partitions, share = self._partitions.values(), self._share
+        full = sum(each.bytes for each in partitions) > MAX_BYTES
+        for each in partitions:
+            if each.paused != (len(each.buffer) > MAX_BUFFERED or (full and each.bytes >= share)):
                 each.paused = not each.paused
                 change = self._consumer.pause if each.paused else self._consumer.resume
                 change([each.where])

@@ -1,10 +1,12 @@
 """NATS JetStream: read a stream through an ephemeral consumer, which the server removes by itself.
 
-Position: `next`, the sequence number of the first unread message, and `created`, when the stream was created:
-a recreated stream counts from 1 again.
+Position: `next`, the sequence number of the first unread message; `time`, of the message before it in
+nanoseconds, which the server has set; and `created`, when the stream was created: a recreated stream counts
+from 1 again.
 
 The consumer needs no acknowledgements, so messages lost with a connection are not sent again. Each message
-carries its consumer sequence number; if one is missing, or nothing is heard, a new consumer starts at `next`.
+carries its consumer sequence number; if one is missing, or nothing is heard, a new consumer starts. It starts
+at the last message read, to see that it is the same.
 
 The client is asynchronous. It runs in its own thread, which also reads ahead while the model learns.
 """
@@ -18,7 +20,8 @@ import logging
 import ssl
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -32,6 +35,7 @@ from spidertensor.sources.stream import MAX_BYTES, MAX_MESSAGES, Disconnected, M
 
 TIMEOUT_S = 10.0  # for an answer of the server
 EXPIRES_S = 20.0  # after which the server drops a request for messages, and reports that
+HEARTBEAT_S = 4.0  # between its signs of life until then; a node of a cluster may die with the consumer
 TLS = ("tls_ca", "tls_cert", "tls_key")
 
 
@@ -166,13 +170,16 @@ class Connection:
         self.stream, self.at_end, self.lag = stream, False, None
         match position:
             case None:
-                self._next, self._created, self._messages = None, None, 0
+                self._next, self._created, self._messages, self._time = None, None, 0, None
             case {"next": int(number), "created": str(created), "messages": int(messages)} if number > 0:
                 self._next, self._created, self._messages = number, created, messages
+                time = position.get("time")
+                self._time = time if type(time) is int and 0 <= time < 2**63 else None
             case _:
                 raise stream.refuse_position(position)
         self._received: deque[Any] = deque()  # not yet returned: reply, data, headers
         self._arrived = threading.Event()
+        self._inbox: Any = None
         self._client = _Client(stream)
         try:
             self._client.call(self._begin())
@@ -182,31 +189,75 @@ class Connection:
 
     async def _begin(self) -> None:
         """Create a consumer at the first unread message, and send a first request."""
+        info = await self._client.wire.jsm(timeout=TIMEOUT_S).stream_info(self.stream.topic)
+        first, self._end, created = info.state.first_seq, info.state.last_seq, str(info.created)
+        before, self._created = self._created, created
+        if self._next is None:
+            self._next = max(first, 1)
+        elif before != created:
+            await self._begin_again("the stream was deleted and recreated since it was last read", first)
+            return
+        elif self._next > self._end + 1:
+            read = f"ends at sequence {self._end:,}, but was read up to {self._next - 1:,}"
+            await self._begin_again(f"the stream {read}: was it restored?", self._end + 1)
+            return
+        self._check_gap(first)
+        start = self._next if self._time is None else max(self._next - 1, 1)
+        await self._consume(api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start)
+        if self._time is None or not self.lag:  # not known, or deleted, and nothing comes after it
+            return
+        number, _, time, _ = _numbers(await self._first_reply())
+        if number == self._next - 1:
+            self.lag -= 1
+            self.at_end = not self.lag
+            if time != self._time:
+                what = f"message {number:,}, the last one read, is another one"
+                await self._begin_again(f"{what}: was the stream restored?", self._next)
+
+    async def _begin_again(self, what: str, otherwise: int) -> None:
+        """Report that this is not the stream that was read; if that is accepted, begin with later messages.
+
+        otherwise: the sequence number to begin with if the time of the last message read is not known
+        """
+        self.stream.gap(what, kind="restored")
+        if self._time is None:
+            self._next = max(otherwise, 1)
+            await self._consume(api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=self._next)
+            return
+        later = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._time // 1000 + 1)
+        self._next = await self._consume(api.DeliverPolicy.BY_START_TIME, opt_start_time=later)
+
+    async def _consume(self, policy: api.DeliverPolicy, **start: Any) -> int:
+        """Create a consumer and send a first request. Returns the sequence number it starts at."""
         wire, name = self._client.wire, self.stream.topic
         manager = wire.jsm(timeout=TIMEOUT_S)
-        info = await manager.stream_info(name)
-        state, created = info.state, str(info.created)
-        if self._created not in (None, created):
-            self.stream.gap("the stream was deleted and recreated since it was last read")
-            self._next = None
-        self._created = created
-        if self._next is None:
-            self._next = max(state.first_seq, 1)
-        self._check_gap(state.first_seq)
-        self._end = state.last_seq
+        if self._inbox is not None:
+            await self._inbox.unsubscribe()
+        wire.sid, wire.received, wire.arrived = -1, self._received, self._arrived
+        self._received.clear()
         consumer = await manager.add_consumer(
-            name,
-            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=self._next,
+            name, deliver_policy=policy, **start,
             ack_policy=api.AckPolicy.NONE, inactive_threshold=60.0, mem_storage=True, num_replicas=1,
         )  # fmt: skip
         self._consumed, self.lag = 0, consumer.num_pending
         self.at_end = not consumer.num_pending
-        self._inbox = wire.new_inbox()
-        wire.received, wire.arrived = self._received, self._arrived
-        wire.sid = (await wire.subscribe(self._inbox))._id
+        self._inbox = await wire.subscribe(wire.new_inbox())
+        wire.sid = self._inbox._id
         self._pull = f"{manager._prefix}.CONSUMER.MSG.NEXT.{name}.{consumer.name}"
         self._open = 0  # messages of the request still to come
         await self._ask()
+        return consumer.delivered.stream_seq + 1 if consumer.delivered else 1
+
+    async def _first_reply(self) -> bytes:
+        """Wait for the first message of the consumer, and leave it where it is."""
+        deadline = monotonic() + TIMEOUT_S
+        while not (self._received and self._received[0][0]):
+            if monotonic() > deadline:
+                raise Disconnected("the server sends no messages")
+            if self._received:
+                self._handle_status(self._received.popleft()[2] or b"")
+            await asyncio.sleep(0.002)
+        return self._received[0][0]
 
     def _check_gap(self, first: int) -> None:
         assert self._next is not None
@@ -218,9 +269,12 @@ class Connection:
             self._next = first
 
     async def _ask(self) -> None:
-        self._open, self._asked = MAX_MESSAGES, monotonic()
-        request = {"batch": MAX_MESSAGES, "expires": int(EXPIRES_S * 1e9), "max_bytes": MAX_BYTES}
-        await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox)
+        self._open, self._heard = MAX_MESSAGES, monotonic()
+        request = {
+            "batch": MAX_MESSAGES, "max_bytes": MAX_BYTES, "expires": int(EXPIRES_S * 1e9),
+            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+        }  # fmt: skip
+        await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox.subject)
 
     def poll(self, timeout: float) -> Messages | None:
         deadline = monotonic() + timeout
@@ -230,17 +284,21 @@ class Connection:
                 self._arrived.wait(min(left, 1.0))
             self._arrived.clear()
             # a fixed count: the client's thread keeps adding meanwhile
-            messages = self._in_order([self._received.popleft() for _ in range(len(self._received))])
+            received = [self._received.popleft() for _ in range(len(self._received))]
+            messages = self._in_order(received)
             if messages:
                 break
-            if self._client.wire.is_closed or monotonic() - self._asked > EXPIRES_S + TIMEOUT_S:
+            self._heard = monotonic() if received else self._heard
+            if self._client.wire.is_closed or monotonic() - self._heard > 3 * HEARTBEAT_S:
                 raise Disconnected("the server is gone")
             if monotonic() >= deadline:
                 return None
         contents = [data for _, data in messages]
         self._messages += len(messages)
-        position = {"next": self._next, "created": self._created, "messages": self._messages}
-        return Messages(contents, lambda n: f"sequence {messages[n][0]}", position)
+        position = {"next": self._next, "time": self._time, "created": self._created}
+        return Messages(
+            contents, lambda n: f"sequence {messages[n][0]}", position | {"messages": self._messages}
+        )
 
     def _in_order(self, received: list[Any]) -> list[tuple[int, bytes]]:
         """The new messages with their sequence numbers; handles the server's status messages."""
@@ -250,19 +308,18 @@ class Connection:
             if not reply:
                 self._handle_status(headers or b"")
                 continue
-            # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; maybe two parts before STREAM
-            parts = reply.split(b".")
-            at = 5 if len(parts) == 9 else 7
-            number, consumed = int(parts[at]), int(parts[at + 1])
+            number, consumed, time, pending = _numbers(reply)
             if consumed <= self._consumed:
                 continue  # a duplicate
             if consumed > self._consumed + 1:
                 raise Disconnected("messages were lost in transit")
-            self._consumed, self.lag, self._open = consumed, int(parts[at + 3]), self._open - 1
+            self._consumed, self.lag, self._open = consumed, pending, self._open - 1
+            if number < self._next:
+                continue  # the last one read, which the consumer starts at
             if number > self._next:  # single deleted messages are not a gap
                 info = self._client.call(self._client.wire.jsm().stream_info(self.stream.topic))
                 self._check_gap(min(info.state.first_seq, number))
-            self._next = number + 1
+            self._next, self._time = number + 1, time
             found.append((number, data))
         if found:
             self.at_end = self.at_end or self._next > self._end or self.lag == 0
@@ -283,6 +340,14 @@ class Connection:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _numbers(reply: bytes) -> Iterator[int]:
+    """Its numbers in the stream and for the consumer, its time in ns, and how many messages are to come."""
+    # $JS.ACK.STREAM.CONSUMER.delivered.sequence.consumed.time.pending; maybe two parts before STREAM
+    parts = reply.split(b".")
+    at = 5 if len(parts) == 9 else 7
+    return map(int, parts[at : at + 4])
 
 
 class Sender:

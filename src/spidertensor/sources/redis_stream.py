@@ -1,14 +1,16 @@
 """Redis and Valkey Streams: an entry is a message, and its id is its place.
 
-Position: `id`, of the last entry read, and `added`, how many entries had been added to the stream up to
-there. Trimming (XTRIM, or XADD with MAXLEN) removes the oldest entries; `added` tells how many were removed
-unread. Each look at the stream is one transaction, so no trimming goes unnoticed in between. Single entries
-deleted after they were read (XDEL) do not count as lost.
+Position: `id`, of the last entry read, `crc`, a checksum of its fields, and `added`, how many entries had
+been added to the stream up to there. Trimming (XTRIM, or XADD with MAXLEN) removes the oldest entries;
+`added` tells how many were removed unread. Each look at the stream is one transaction and begins with the
+last entry read, so nothing goes unnoticed in between. Single entries deleted after they were read (XDEL) do
+not count as lost.
 """
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,13 @@ class Connection:
         self.stream, self.at_end, self.lag = stream, False, None
         match position:
             case None:
-                self._id, self._added, self._messages = (0, 0), None, 0
+                self._id, self._added, self._messages, self._crc = (0, 0), None, 0, None
             case {"id": str(last), "added": int() | None as added, "messages": int(messages)} if _is_id(last):
                 self._id, self._added, self._messages = _parts(last.encode()), added, messages
+                self._crc = position.get("crc")
             case _:
                 raise stream.refuse_position(position)
+        self._is_read = self._id > (0, 0)  # so that the entry with this id must be there
         self._client = _client(stream)
         self._end: tuple[int, int] | None = None
         self._wire: Any = None
@@ -81,7 +85,7 @@ class Connection:
         if not entries:
             return None
         self._size = _largest(entries)
-        self._id = _parts(entries[-1][0])
+        self._id, self._crc, self._is_read = _parts(entries[-1][0]), _checksum(entries[-1][1]), True
         self._messages += len(entries)
         if self._added is not None and self._total is not None:
             # exact at the end; before it, entries deleted in between are not counted
@@ -90,7 +94,7 @@ class Connection:
         fields = [entry[1] for entry in entries]
         if self.stream.format.name != "fields":
             fields = [each[1] if len(each) == 2 else _all(each) for each in fields]
-        position = {"id": _text(self._id), "added": self._added, "messages": self._messages}
+        position = {"id": _text(self._id), "crc": self._crc, "added": self._added, "messages": self._messages}
         return Messages(fields, lambda n: f"id {entries[n][0].decode()}", position)
 
     def _look(self, most: int) -> tuple[dict[bytes, Any], list[Any]]:
@@ -99,7 +103,14 @@ class Connection:
         for command in (
             ("MULTI",),
             ("XINFO", "STREAM", topic),
-            ("XRANGE", topic, f"({_text(self._id)}", "+", "COUNT", most),
+            (
+                "XRANGE",
+                topic,
+                _text(self._id),
+                "+",
+                "COUNT",
+                most + 1,
+            ),  # the last one read, and those after it
             ("EXEC",),
         ):
             wire.send_command(*command)
@@ -111,32 +122,44 @@ class Connection:
         if failed is not None:  # a stream does not exist before its first entry
             info, entries = [], []
         about = dict(zip(info[::2], info[1::2], strict=True))
-        return (about, entries) if self._is_same(about) else self._look(most)
+        last = entries.pop(0)[1] if entries and _parts(entries[0][0]) == self._id else None
+        self._check(about, last)
+        return about, entries[:most]
 
-    def _is_same(self, about: dict[bytes, Any]) -> bool:
-        """Whether this is still the stream that was read; reports a gap if not, or if entries are lost.
+    def _check(self, about: dict[bytes, Any], last: list[bytes] | None) -> None:
+        """Report a gap if this is not the stream that was read, or if entries are lost.
 
-        Servers before Redis 7 do not count the entries added, so there a gap cannot be detected.
+        last: the fields of the last entry read, if it is there. Servers before Redis 7 do not count the
+        entries added, nor say what was deleted, so there only a stream that ends earlier is noticed.
         """
         self._total = about.get(b"entries-added") if about else 0
-        if self._total is None:
-            self._added = None
-            return True
-        length, first = about.get(b"length", 0), about.get(b"first-entry")
-        removed = self._total - length
-        if self._added is None:
+        removed = None if self._total is None else self._total - about.get(b"length", 0)
+        if self._is_read and not self._is_same(about, last):
+            last_read = f"entry {_text(self._id)}, the last one read, is not there any more"
+            self.stream.gap(f"{last_read}: was the stream restored or recreated?", kind="restored")
+            self._is_read, self._added = False, None  # go on after this id: ids are times
+        if removed is None or self._added is None:
             self._added = removed
-        if self._total < self._added:
-            self.stream.gap("the stream was deleted and recreated since it was last read")
-            self._id, self._added = (0, 0), removed
-            return False
-        lost = removed - self._added
+            return
+        lost, first = removed - self._added, about.get(b"first-entry")
         if lost > 0 and (first is None or _parts(first[0]) > self._id):
             self.stream.gap(
                 f"{lost:,} entries after id {_text(self._id)} were trimmed before they were read", lost
             )
             self._added += lost
-        return True
+
+    def _is_same(self, about: dict[bytes, Any], last: list[bytes] | None) -> bool:
+        """Whether the last entry read is as it was, or was deleted."""
+        if last is not None:
+            return self._crc in (None, _checksum(last))
+        if self._total is not None and self._total < (self._added or 0):
+            return False
+        newest, first = about.get(b"last-generated-id"), about.get(b"first-entry")
+        deleted = about.get(b"max-deleted-entry-id")
+        if newest is None or _parts(newest) < self._id:
+            return False
+        is_trimmed = first is None or _parts(first[0]) > self._id
+        return is_trimmed or deleted is None or _parts(deleted) >= self._id
 
     def _wait(self, timeout: float) -> None:
         """Wait until an entry arrives; `_look` then reads it."""
@@ -181,6 +204,10 @@ def _is_id(text: str) -> bool:
 def _largest(entries: list[Any]) -> int:
     """Bytes of the largest entry, a guess for the next: Redis limits a reading by number only."""
     return max((sum(map(len, each[1])) for each in entries if each), default=1) or 1
+
+
+def _checksum(fields: list[bytes]) -> int:
+    return zlib.crc32(b"\0".join(fields))
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

@@ -7,10 +7,16 @@ needs its own client package.
 A position is a JSON object. It has `messages`, the number of messages read so far, and the broker's own
 counters. It is saved in the same file as the model, so both always agree, whatever state the broker keeps.
 No consumer group, acknowledgement or transaction is needed for correctness.
+
+A broker may lose what it has acknowledged: it is restored from a backup, or a replica that lacks the latest
+messages takes over. Then other messages may take the places of those that were read. So a position also says
+which message was the last one read, and each connection compares: its time, and a checksum if that is not
+enough. Positions of earlier versions lack this.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +39,15 @@ BROKERS = {
 }
 MAX_MESSAGES = 8192  # read at once
 MAX_BYTES = 1 << 26  # of these
+
+GAPS = {  # kind of gap -> what on_gap="continue" does, and what else helps
+    "gap": ("go on without them", ""),
+    "restored": (
+        "learn only what is later than the last message learned",
+        "go back to a model file from before that, or ",
+    ),
+}
+_log = logging.getLogger("spidertensor.sources")
 
 Position = dict[str, Any]
 
@@ -62,7 +77,8 @@ class Connection(Protocol):
     def __init__(self, stream: Stream, position: Position | None) -> None:
         """Start after the position, or at the oldest message kept if it is None.
 
-        SourceError if that is impossible, with kind "gap" if messages were deleted before they were read.
+        SourceError if that is impossible, with kind "gap" if messages were deleted before they were read, and
+        "restored" if the last message read is not there any more, though nothing deleted it.
         """
         ...
 
@@ -124,15 +140,13 @@ class Stream:
     def sender(self) -> Sender:
         return self._module().Sender(self)
 
-    def gap(self, what: str, value: int | None = None) -> None:
-        """Messages are lost: raise SourceError unless on_gap accepts it."""
+    def gap(self, what: str, value: int | None = None, *, kind: str = "gap") -> None:
+        """Messages are lost: raise SourceError unless on_gap accepts it. kind: see Connection"""
+        then, other = GAPS[kind]
         if self.on_gap == "raise":
-            raise SourceError(
-                f"{self.name}: {what}",
-                kind="gap",
-                value=value,
-                remedy='pass on_gap="continue" to go on without them',
-            )
+            remedy = f'{other}pass on_gap="continue" to {then}'
+            raise SourceError(f"{self.name}: {what}", kind=kind, value=value, remedy=remedy)
+        _log.warning("%s: %s; on_gap: %s", self.name, what, then)
 
     def refuse_position(self, position: Any) -> SourceError:
         return SourceError(f"{self.name}: the stored position does not fit this stream: {position!r:.200}")
