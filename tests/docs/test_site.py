@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("docs", "study", "benchmarks", "src")
+PARTS = ("docs", "study", "benchmarks", "examples", "src")
 FILES = (
     "README.md",
     "CHANGELOG.md",

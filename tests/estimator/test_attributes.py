@@ -424,8 +424,8 @@ def test_bad_attributes_change_nothing(learned, change, message):
     with pytest.raises(EntryError, match=message):
         model.partial_fit(columns | change, values(columns))
     np.testing.assert_array_equal(model.predict(asked), before)
-    with pytest.raises(EntryError, match="missing columns: movie"):
-        model.predict({"user": [1]})
+    with pytest.raises(EntryError, match=r"missing columns: movie \(found: user, film\)"):
+        model.predict({"user": [1], "film": [2]})
     with pytest.raises(EntryError, match="second row"):
         model.set_attributes("user", {"user": [1, 1], "age": [3.0, 4.0]})
     with pytest.raises(ValueError, match="no mode 'when' with ids"):
@@ -596,3 +596,16 @@ def test_a_candidate_may_be_an_attribute_of_the_entry():
     means = model.predict({"user": [4] * 9, "movie": [each.id for each in ranked]})
     assert [each.mean for each in ranked] == means.tolist()
     assert len(set(means.tolist())) == 9
+
+
+def test_arrays_of_arrow_are_columns_as_lists_are(learned):
+    columns = table(40, seed=3)
+    arrow = {name: pa.array(column) for name, column in columns.items()}
+    np.testing.assert_array_equal(learned.predict(arrow), learned.predict(columns))
+    movies = sorted(set(columns["movie"]))
+    given = {"user": 1, "hour": 3, "time": datetime(2024, 1, 1)}
+    ranked = [
+        [each.id for each in learned.recommend(given, over="movie", candidates=candidates)]
+        for candidates in (movies, pa.chunked_array([movies]), {"movie": pa.array(movies)})
+    ]
+    assert ranked[0] == ranked[1] == ranked[2]

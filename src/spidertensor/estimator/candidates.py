@@ -151,7 +151,8 @@ def given_columns(table: Any, mode_of: Modes) -> dict[int, list[Any]]:
 
 def is_sequence(table: Any) -> bool:
     """Whether this is a sequence of ids rather than a table."""
-    return isinstance(table, list | tuple | set | frozenset | range) or getattr(table, "ndim", 0) == 1
+    of_arrow = hasattr(table, "to_pylist") and not hasattr(table, "columns")
+    return isinstance(table, list | tuple | set | frozenset | range) or getattr(table, "ndim", of_arrow) == 1
 
 
 def _by_mode(table: Any, over: int, mode_of: Modes, what: str) -> dict[int, Column]:

@@ -81,7 +81,7 @@ def named_columns(X: Any, modes: Sequence[tuple[str, bool]], used: Collection[st
     names, wanted = tuple(name for name, _ in modes), [name for name, has_id in modes if has_id]
     table = _named(X, wanted, used)
     if missing := [name for name in wanted if name not in table]:
-        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(map(str, table))})")
+        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(_names(X) or table)})")
     lengths = {name: len(column) for name, column in table.items()}
     if len(set(lengths.values())) > 1:
         raise EntryError(f"columns differ in length: {lengths!s:.200}")
@@ -97,7 +97,7 @@ def by_name_of(table: Any, ids: str, used: Collection[str]) -> dict[str, Column]
         raise EntryError("a table of attributes is a data frame or a dict of columns, not a plain list")
     found = _named(table, [ids], used)
     if ids not in found:
-        raise EntryError(f"missing columns: {ids} (found: {', '.join(map(str, found))})")
+        raise EntryError(f"missing columns: {ids} (found: {', '.join(_names(table) or found)})")
     if len({len(column) for column in found.values()}) > 1:
         raise EntryError("columns differ in length")
     return found
@@ -122,12 +122,26 @@ def _named(X: Any, ids: Sequence[str], used: Collection[str]) -> dict[str, Colum
     return dict(zip(ids, columns(X, width=len(ids)).ids, strict=True))  # pyright: ignore[reportReturnType]
 
 
+def _names(X: Any) -> list[str]:
+    """The names of all columns of X that has any, also of those that are not used."""
+    if isinstance(X, Columns):
+        return [*(X.names or ()), *X.given]
+    rows = [X] if isinstance(X, Mapping) else X if isinstance(X, list | tuple) else []
+    names = [name for row in rows if isinstance(row, Mapping) for name in row]
+    return list(dict.fromkeys(map(str, names or (() if rows else _series(X) or ()))))
+
+
 def _column(name: Any, column: Any) -> Column:
     if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
         reason = f"a column must be a list or an array, got {type(column).__name__}"
         remedy = "for a single entry pass a list with one dict, or use learn_one and predict_one"
         raise EntryError(reason, column=str(name), remedy=remedy)
-    return column
+    return without_scalars(column)
+
+
+def without_scalars(column: Any) -> Any:
+    """An array of pyarrow as a list, because its elements are no plain objects; all else as it is."""
+    return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
 def _cells(series: Any) -> Column:
@@ -147,7 +161,7 @@ def by_name(table: Any, what: str, attributes: Collection[str] = ()) -> dict[Any
     attributes: columns that are not ids
     """
     if isinstance(table, Mapping):
-        return dict(table)
+        return {name: without_scalars(column) for name, column in table.items()}
     series = None if isinstance(table, list | tuple | np.ndarray) else _series(table)
     if series is None:
         raise ValueError(f"{what} must be a dict of columns or a frame, got {type(table).__name__}")
