@@ -291,6 +291,12 @@ def test_fit_notes_a_model_that_is_worse_than_the_floors(spider, tmp_path):
     assert [note["kind"] for note in record["notes"]] == ["unclipped", "worse than mean", "worse than biases"]
     assert "pass a suitable --scaling SHIFT,SCALE" in err
     assert "in the last 750 entries the model was worse than the running mean" in err
+    X, y = entries(3_000)
+    written(tmp_path / "b.csv", X.tolist(), y.tolist())
+    out, err = spider("fit", "b.csv", *FIT[:-2], "--paper", "--scaling", "1000,1", "--passes", "2")
+    assert "on the 500 entries held back, which it learned after its passes, the model was worse" in err
+    assert "just before it was learned, in the first pass" in " ".join(out.split())
+    assert "last part" not in out
 
 
 def test_predict_and_recommend_note_ids_in_another_form(spider, tmp_path):
@@ -361,6 +367,19 @@ def test_only_the_last_part_counts():
         "floors": {name: pytest.approx(1.0, abs=0.02) for name in ("mean", "biases")},
     }
     assert worse(tally(GAUSSIAN, value, np.where(np.arange(30_000) < 20_000, 0.0, 5.0))) == BOTH
+
+
+def test_after_passes_only_entries_held_back_count():
+    """What was learned in the first pass says little about a model that has seen it again."""
+    value = np.random.default_rng(0).normal(size=8_000)
+    losses = np.ones((3, 600))
+    for error, floor, notes in ((5.0, 1.0, []), (0.0, 0.5, BOTH)):
+        found = tally(GAUSSIAN, value, np.full(8_000, error))
+        losses[1:] = floor + 0.01 * value[:600]
+        found.judge(losses)
+        assert worse(found) == notes
+    (note, _) = found.notes()
+    assert "on the 600 entries held back" in str(note)
 
 
 def test_labels_are_judged_by_their_log_loss():

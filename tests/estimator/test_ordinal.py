@@ -171,6 +171,15 @@ def test_damaged_levels_are_refused(learned, tmp_path, damage):
         spidertensor.load(tmp_path / "damaged")
 
 
+def test_levels_of_a_file_are_ascending(learned, tmp_path):
+    learned.save(tmp_path / "model")
+    file = checkpoint.load(tmp_path / "model")
+    file.sections["model"]["params"]["levels"] = list(STARS[::-1])
+    checkpoint.save(tmp_path / "damaged", file.arrays, file.sections, {"calibration", "noise"})
+    with pytest.raises(CheckpointError, match="not ascending"):
+        spidertensor.load(tmp_path / "damaged")
+
+
 def test_far_off_predictions_have_probabilities_too():
     learned = Ordinal(STARS, np.array([1.0, 1e6, 3.0, 1e6, 1.0]))
     chance = learned.probabilities(np.array([-50.0, 0.0, 50.0]), 1e-4, 1e-4)

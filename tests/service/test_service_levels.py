@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
 
 from serving import serving
 from spidertensor import SpiderRegressor, load
+from spidertensor.cli import app
 
 MODEL = (
     "--model", "m.spider", "--modes", "user,movie", "--value", "stars", "--levels", "3,1,2", "--seed", "1",
@@ -36,6 +38,8 @@ def test_levels_are_learned_kept_by_the_journal_and_followed(tmp_path, warm_kern
         server.stop()
     model = load(tmp_path / "m.spider")
     assert isinstance(model, SpiderRegressor)
+    shown = CliRunner().invoke(app, ["info", str(tmp_path / "m.spider")]).output
+    assert "request 1 to spider serve" in shown
     X = [(each["user"], each["movie"]) for each in ROWS]
     python = SpiderRegressor(likelihood="ordinal", levels=(1, 2, 3), random_state=1, committee=2)
     python.learn(X, [each["stars"] for each in ROWS])

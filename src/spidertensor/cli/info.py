@@ -131,12 +131,17 @@ def _bins(estimator: Any) -> list[tuple[str, str]]:
 
 
 def _place(position: Any) -> str:
+    """Where a model stopped, in words; a position that a user saved with it, as it is."""
+    found = []
     match position:
         case None:
             return "none"
         case {"source": str(source), "row": int(row), "bad": int(bad), "stream": dict(where)}:
             at = ", ".join(f"{name} {each}" for name, each in where.items() if name != "messages")
-            return f"message {row:,} of {source} ({at}), with {output.counted(bad, 'bad message')}"
+            found = [f"message {row:,} of {source} ({at}), with {output.counted(bad, 'bad message')}"]
         case {"source": str(source), "row": int(row), "bad": int(bad)}:
-            return f"row {row:,} of {source}, with {output.counted(bad, 'bad row')}"
-    return str(position)
+            found = [f"row {row:,} of {source}, with {output.counted(bad, 'bad row')}"]
+    match position:
+        case {"service": {"sequence": int(sequence)}}:
+            found.append(f"request {sequence:,} to spider serve")
+    return "; then ".join(found) or str(position)

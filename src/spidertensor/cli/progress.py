@@ -155,7 +155,7 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
         ("evidence", output.evidence(record["log_evidence"], model)),
         ("score", score),
         *([("floors", f"simple guesses to beat: {_floors(record['floors'])}")] if now else []),
-        *_last_part(record),
+        *([] if record["history"] else _last_part(record)),
         *_coverage(record["coverage_90"]),
         *output.pairs_of_history(record["history"], record["metric"]),
         *([] if record["once"] is None else [("passes", f"1: {record['once']}")]),
@@ -170,7 +170,8 @@ def _case(learner: Learner) -> str:
     if learner.case != NEXT_ENTRY:
         return f"{learner.case}; floors know them at once"
     each = "each event or draw" if learner.estimator.learns_events else "each entry"
-    return f"{NEXT_ENTRY}: {each} predicted just before it was learned"
+    passes = "" if learner.estimator.history_ is None else ", in the first pass"
+    return f"{NEXT_ENTRY}: {each} predicted just before it was learned{passes}"
 
 
 def _floors(floors: dict[str, float]) -> str:

@@ -212,6 +212,8 @@ class Run:
             self.learner.estimator._keep_floors(
                 dict(zip(FLOORS, scores.in_units(latest[1:].mean(axis=1)), strict=True))
             )
+            if self.learner.estimator.history_ is not None:
+                self.last_part.judge(latest)
 
     def _score(self, learned: Learned) -> NDArray[np.float64]:
         """Returns the losses of the model and of the floors: Scores.add."""

@@ -389,7 +389,9 @@ def _state(
         arrays = arrays | added
     else:
         arrays = noise_file.from_file(arrays, len(members), model.members[0].network.n_modes)
-        arrays = levels_file.from_file(arrays, len(members), model.likelihood.levels)
+        levels = model.likelihood.levels
+        check(list(levels) == (params.get("levels") or []), "the levels of the params are not ascending")
+        arrays = levels_file.from_file(arrays, len(members), levels)
     if "committee" not in file.sections:  # its counts are those of its one member
         counts = {name: arrays[f"committee/members/0/counts/{name}"] for name in CommitteeCounts._fields}
         empty = empty._replace(counts=CommitteeCounts(**counts))

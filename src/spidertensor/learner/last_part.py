@@ -24,6 +24,7 @@ class LastPart:
         self.scores = scores  # of the whole run
         self._parts: deque[NDArray[np.float64]] = deque()  # losses of at least the last LAST_ENTRIES entries
         self._kept = 0
+        self._judged: NDArray[np.float64] | None = None
 
     def add(self, losses: NDArray[np.float64]) -> None:
         """losses: as returned by `Scores.add`"""
@@ -31,6 +32,11 @@ class LastPart:
         self._kept += self._parts[-1].shape[1]
         while self._kept - self._parts[0].shape[1] >= LAST_ENTRIES:
             self._kept -= self._parts.popleft().shape[1]
+
+    def judge(self, losses: NDArray[np.float64]) -> None:
+        """Let the notes speak of entries held back from several passes, and learned after them, with these
+        losses: all others were learned in the first pass, of which the model has left little."""
+        self._judged = losses
 
     def record(self) -> dict[str, Any] | None:
         """The scores over the last part; None if it has no entries."""
@@ -46,17 +52,20 @@ class LastPart:
 
     def notes(self) -> Iterator[SpiderWarning]:
         """One note for each floor that did better than the model; for the end of a run."""
-        losses = self._losses()
+        losses = self._losses() if self._judged is None else self._judged
         n = losses.shape[1]
         if n < MIN_ENTRIES:
             return
+        where = f"in the last {n:,} entries"
+        if self._judged is not None:
+            where = f"on the {n:,} entries held back, which it learned after its passes,"
         score, *of_floors = self.scores.in_units(losses.mean(axis=1))
         for (name, words), floor, own in zip(FLOORS.items(), of_floors, losses[1:], strict=True):
             difference = losses[0] - own
             if score > MARGIN * floor and difference.mean() > STANDARD_ERRORS * difference.std() / n**0.5:
                 scores = f"{score:.4g} and {floor:.4g}"
                 yield SpiderWarning(
-                    f"in the last {n:,} entries the model was worse than {words} ({scores})",
+                    f"{where} the model was worse than {words} ({scores})",
                     kind=f"worse than {name}",
                 )
 
