@@ -166,6 +166,12 @@ class QuantileFunction(Protocol):
         ...
 
 
+class LikelihoodFunction(Protocol):
+    def __call__(self, state: Any, /) -> Any:
+        """The likelihood (spider/likelihoods) that predictions of this state have."""
+        ...
+
+
 @dataclass(frozen=True)
 class Method:
     """Three functions, the unit in which they learn, and the quantiles of the residuals.
@@ -180,6 +186,7 @@ class Method:
     unit: Unit = "entry"
     quantile: QuantileFunction | None = None  # None: residuals are treated as normal
     quick: QuickFunction | None = None  # None: nothing is faster than `predict`
+    likelihood: LikelihoodFunction | None = None  # None: always the one that the method was built with
 
 
 def check_batch(

@@ -53,6 +53,12 @@ def evaluate(
         bool, typer.Option("--counts", help="Values are counts (0, 1, ...); score rates.")
     ] = False,
     labels: model_options.Labels = None,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...", help="Values are ordered levels, such as 1,2,3,4,5; score their probabilities."
+        ),
+    ] = None,
     events: Annotated[
         bool, typer.Option("--events", help="Rows are events without a value; rank what comes next.")
     ] = False,
@@ -178,6 +184,7 @@ def evaluate(
     from spidertensor.cli import text_labels  # slow imports
     from spidertensor.estimator.columns import FittedColumns
     from spidertensor.estimator.labels import are_zero_one
+    from spidertensor.evaluation.methods import CONTINUOUS
 
     call: program.Call = context.obj
     catalogue = call.catalogue()
@@ -198,8 +205,7 @@ def evaluate(
     with_engines = [name for name, entry in methods.items() if "engine" in entry.settings]
     if engine == options.Engine.VECTORIZED and method not in with_engines:
         raise CommandError(f"{method} has no engines: --engine is for {', '.join(with_engines)}")
-    if binary and counts:
-        raise CommandError("use only one of --binary and --counts")
+    model_options.check_kinds(binary=binary, counts=counts, levels=levels is not None)
     timing = Timing(time, known_at, delay, rest)
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
@@ -210,13 +216,14 @@ def evaluate(
         batch_size=batch_size,
     )  # fmt: skip
     _check_settings(methods[method], settings)
-    if binary or is_events:
-        model_options.check_of_values(settings, "events" if is_events else "binary")
+    if binary or is_events or levels is not None:
+        kind_of_values = "events" if is_events else "binary" if binary else "levels"
+        model_options.check_of_values(settings, kind_of_values)
     if method in with_engines:
         settings["engine"] = engine.value
     if passes is not None:
         settings["passes"] = options.passes(passes)
-    _check_events(data, events, over, value, own=own, values=binary or counts)
+    _check_events(data, events, over, value, own=own, values=binary or counts or levels is not None)
     names, schema = options.modes_and_schema(modes, kind)
     _check_attributes(schema, attributes, method=method)
     rejects = rejects or Path(f"{Path(data).name.split('.')[0] or 'evaluate'}.rejects.jsonl")
@@ -231,6 +238,7 @@ def evaluate(
         return evaluated_file.load(
             source, BadRows(source, on_bad, rejects), names, value, timing, over,
             schema=schema, attributes=attributes, binary=binary or events, counts=counts,
+            levels=model_options.levels(levels),
             classes=None if classes is None or are_zero_one(classes) else classes,
             missing=missing_id.value, rules=bin,
         )  # fmt: skip
@@ -273,7 +281,8 @@ def evaluate(
         described = None if schema is None else catalogue.described
         if described is None:
             _check_no_columns(data, modes=modes)
-        _check_no_columns(data, attributes=attributes, value=value, time=time, decimal=decimal, **written)
+        written |= {"levels": levels, "attributes": attributes, "value": value, "time": time}
+        _check_no_columns(data, decimal=decimal, **written)
         loaded = catalogue.load(data) if schema is None or described is None else described(data, schema)
         if loaded.schema is not None:
             about = {"attributes": FittedColumns(loaded.schema).kinds}
@@ -294,11 +303,15 @@ def evaluate(
         able = methods[name].counts or not loaded.likelihood.counts
         if name not in rows and able and not static:  # static floors have no prequential score
             rows[name] = rows_of(loaded, methods[name], plan)
+    is_ordinal = loaded.likelihood.ordinal
+    if is_ordinal and method == "spider" and plan.passes == 1:
+        rows[CONTINUOUS.name] = rows_of(loaded, CONTINUOUS, plan, describe)
     last = {name: each[-1] for name, each in rows.items()}
-    shown = ("score", "log_density")
-    floors = {name: {key: last[name][key] for key in shown} for name in catalogue.floors if name in last}
+    shown = ("score", "log_density", *(["accuracy"] if is_ordinal else []))
+    compared = [name for name in (*catalogue.floors, CONTINUOUS.name) if name in last]
+    floors = {name: {key: last[name][key] for key in shown} for name in compared}
     record = asked | last[method] | {"test": tested, "floors": floors}
-    record["notes"] = _notes(loaded, plan.protocol, record) + _worse_than_a_floor(methods, record)
+    record["notes"] = _notes(loaded, plan.protocol, record) + _worse_than_a_floor(record, methods)
     if plot is not None:
         _draw(plot, rows)
     (output.print_json if as_json else evaluated.show)(record)
@@ -374,14 +387,16 @@ def _notes(dataset: Dataset, protocol: Protocol, record: dict[str, Any]) -> list
     return [skipped, dataset.prequential_note] if dataset.prequential_note else [skipped]
 
 
-def _worse_than_a_floor(methods: Mapping[str, Entry], record: dict[str, Any]) -> list[str]:
+def _worse_than_a_floor(record: dict[str, Any], methods: Mapping[str, Entry]) -> list[str]:
+    from spidertensor.evaluation.methods import CONTINUOUS
     from spidertensor.evaluation.metrics import METRICS
 
-    loss = METRICS[record["metric"]].loss
+    name = "score" if record["accuracy"] is None else "log_density"  # levels are a matter of probabilities
+    loss = METRICS[record["metric"] if name == "score" else name].loss
     better = [
-        methods[name].label
-        for name, floor in record["floors"].items()
-        if loss(floor["score"]) < loss(record["score"])
+        {**methods, CONTINUOUS.name: CONTINUOUS}[each].label
+        for each, floor in record["floors"].items()
+        if loss(floor[name]) < loss(record[name])
     ]
     if not better or methods[record["method"]].role == "floor":
         return []

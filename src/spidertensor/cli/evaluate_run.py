@@ -151,6 +151,7 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """describe: sets attributes of an estimator, which then learns those of the data set"""
     from spidertensor.evaluation import at_rest, clock, protocols
+    from spidertensor.spider.likelihoods import GAUSSIAN
 
     name = entry.name
     settings = plan.settings
@@ -159,12 +160,16 @@ def rows_of(
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     if dataset.schema is not None:
+        from spidertensor.evaluation.levels import between_half_ways
         from spidertensor.evaluation.with_attributes import of_estimator, of_ids
 
+        as_levels = name == "continuous"
+        likelihood = GAUSSIAN if as_levels else dataset.likelihood
         if describe is None:
             method = of_ids(method)
         else:
-            method = of_estimator(dataset.table, dataset.schema, dataset.likelihood, describe, settings)
+            method = of_estimator(dataset.table, dataset.schema, likelihood, describe, settings)
+            method = between_half_ways(method, dataset.likelihood, scaled=True) if as_levels else method
     with output.bar(f"{name} learns {dataset.name}") as progress:
         if plan.protocol == Protocol.HELD_OUT:
             train, test = _split(dataset, plan)

@@ -15,10 +15,14 @@ def show(record: dict[str, Any]) -> None:
         f"{record['dataset']}, {record['protocol']} ({record['case']}){test}{order}: rank {record['rank']}, "
         f"batch size {record['batch_size']}, seed {record['seed']}"
     )
-    rows = [[record["method"], f"{record['score']:.4f}", f"{record['log_density']:.4f}"]]
-    for name, floor in record["floors"].items():
-        rows.append([f"floor: {name}", f"{floor['score']:.4f}", f"{floor['log_density']:.4f}"])
-    output.print_table(title, ["", metric, "log density"], rows)
+    columns = {"score": metric, "log_density": "log density"}
+    names = {name: f"floor: {name}" for name in record["floors"]} | {"continuous": "as continuous values"}
+    if record["accuracy"] is not None:
+        columns = {"log_density": "log score", "accuracy": "accuracy", "score": f"{metric} of the mean"}
+        names["mean"] = "floor: frequencies"
+    scored = {record["method"]: record} | {names[name]: each for name, each in record["floors"].items()}
+    rows = [[name, *(f"{each[key]:.4f}" for key in columns)] for name, each in scored.items()]
+    output.print_table(title, ["", *columns.values()], rows)
     nodes = "".join(f", {n:,} of {mode}" for mode, n in record.get("nodes", {}).items())
     shown = {
         "bad rows, skipped": ("bad_rows", ",d"),

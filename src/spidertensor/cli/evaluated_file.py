@@ -28,6 +28,7 @@ def load(
     attributes: list[str] | None,
     binary: bool,
     counts: bool,
+    levels: list[float] | None = None,
     classes: Classes | None = None,
     missing: str = "error",
     rules: list[str] | None = None,
@@ -45,6 +46,7 @@ def load(
     from spidertensor.learner.labels import label_texts
     from spidertensor.sources import Bins
     from spidertensor.spider.likelihoods import COUNT, GAUSSIAN, PROBIT
+    from spidertensor.spider.likelihoods.ordinal import ordinal
 
     if names is None or (value is None and over is None):
         needed = "--modes" if over else "--modes and --value"
@@ -60,7 +62,7 @@ def load(
     if over is not None and len(names) < 2:
         raise CommandError("ranking needs two modes: one that has events, and one to rank")
     bins = [Bins(of_mode[name]) if name in of_mode else None for name in names]
-    likelihood = PROBIT if binary else COUNT if counts else GAUSSIAN
+    likelihood = PROBIT if binary else COUNT if counts else ordinal(tuple(levels)) if levels else GAUSSIAN
     labels = label_texts(classes)
 
     def reject(chunk: Chunk, bad: list[BadRow]) -> None:

@@ -168,8 +168,7 @@ def fit(
         raise CommandError("use only one of --resume, --add and --force")
     if again and not add:
         raise CommandError("--again is for --add")
-    if binary + counts + (levels is not None) > 1:
-        raise CommandError("use only one of --binary, --counts and --levels")
+    model_options.check_kinds(binary=binary, counts=counts, levels=levels is not None)
     if (counts or levels is not None) and scaling is not None:
         raise CommandError("--scaling is for continuous values, not with --counts or --levels")
     if labels is not None and not binary:
@@ -199,8 +198,8 @@ def fit(
     )  # fmt: skip
     if counts:
         settings["likelihood"] = "count"
-    if levels is not None:
-        settings |= {"likelihood": "ordinal", "levels": sorted(options.numbers("--levels", levels, float))}
+    if (known := model_options.levels(levels)) is not None:
+        settings |= {"likelihood": "ordinal", "levels": known}
     if events and (value is not None or binary or counts or levels is not None):
         raise CommandError("--events means rows without a value; omit --value, --binary and --counts")
     settings |= event_options.settings(

@@ -87,6 +87,25 @@ def settings(
     return found if clip is None else found | {"clip": _clip(clip)}
 
 
+def levels(text: str | None) -> list[float] | None:
+    """The text of --levels as the parameter `levels`."""
+    if text is None:
+        return None
+    from spidertensor.estimator.parameters import is_levels  # imported late: slow
+
+    found = sorted(options.numbers("--levels", text, float))
+    if not is_levels(found):
+        raise CommandError(f"--levels takes 2 to 100 different numbers, such as 1,2,3,4,5, not {text!r:.200}")
+    return found
+
+
+def check_kinds(**kinds: bool) -> None:
+    """CommandError for values of two kinds."""
+    if sum(kinds.values()) > 1:
+        *most, last = (f"--{name}" for name in kinds)
+        raise CommandError(f"use only one of {', '.join(most)} and {last}")
+
+
 def check_of_values(settings: dict[str, Any], kind: str) -> None:
     """CommandError for settings of continuous values beside --binary or --events. kind: which of these"""
     for name in ("scaling", "clip"):

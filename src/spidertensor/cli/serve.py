@@ -167,8 +167,8 @@ def serve(
         raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
     if counts:
         given["likelihood"] = "count"
-    if levels is not None:
-        given |= {"likelihood": "ordinal", "levels": sorted(options.numbers("--levels", levels, float))}
+    if (known := model_options.levels(levels)) is not None:
+        given |= {"likelihood": "ordinal", "levels": known}
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     try:

@@ -27,6 +27,7 @@ def tune(
     binary: model_options.Binary = False,
     counts: model_options.Counts = False,
     labels: model_options.Labels = None,
+    levels: model_options.Levels = None,
     time: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column with the time of a row: the latest tenth is held back."),
@@ -53,8 +54,7 @@ def tune(
     predicted better by more than chance. Prints the command with what was kept. Takes about ten times as
     long as spider fit.
     """
-    if binary and counts:
-        raise CommandError("use only one of --binary and --counts")
+    model_options.check_kinds(binary=binary, counts=counts, levels=levels is not None)
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     if seed is not None and seed < 0:
@@ -77,6 +77,7 @@ def tune(
     data, _ = evaluated_file.load(
         opened, BadRows(opened, on_bad, rejects), names, value, Timing(time, None, None, None), None,
         schema=schema, attributes=attributes, binary=binary, counts=counts,
+        levels=model_options.levels(levels),
         classes=None if classes is None or are_zero_one(classes) else classes, rules=bin,
     )  # fmt: skip
     own = {} if passes is None else {"passes": options.passes(passes)}
@@ -109,13 +110,14 @@ def tune(
     if as_json:
         output.print_json(record)
         return
-    _show(record, found, in_time=in_time)
+    _show(record, found, in_time=in_time, is_ordinal=data.likelihood.ordinal)
 
 
-def _show(record: dict[str, Any], found: list[Trial], *, in_time: bool) -> None:
+def _show(record: dict[str, Any], found: list[Trial], *, in_time: bool, is_ordinal: bool) -> None:
     which = "latest" if in_time else "random"
     title = f"{record['source']}: {record['held_back']:,} {which} entries held back"
-    header = ["settings", output.METRICS[record["metric"]], "log density", "gain", "", "seconds"]
+    density = "log score" if is_ordinal else "log density"
+    header = ["settings", output.METRICS[record["metric"]], density, "gain", "", "seconds"]
     rows = [
         [
             _named(trial),

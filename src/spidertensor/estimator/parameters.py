@@ -162,6 +162,10 @@ def is_list(value: Any, good: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(good, value))
 
 
+def is_levels(x: Any) -> bool:
+    return is_list(x, is_number) and 1 < len(set(x)) == len(x) <= MOST_LEVELS
+
+
 def is_scaling(value: Any) -> bool:
     if not (is_list(value, is_number) and len(value) == 2):
         return False
@@ -214,7 +218,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise_memory": (lambda x: x is None or is_number(x), "a finite number of entries, or None"),
     "likelihood": (lambda x: x in ("gaussian", "count", "ordinal"), '"gaussian", "count" or "ordinal"'),
     "levels": (
-        lambda x: x is None or (is_list(x, is_number) and 1 < len(set(x)) == len(x) <= MOST_LEVELS),
+        lambda x: x is None or is_levels(x),
         f"2 to {MOST_LEVELS} different numbers, or None",
     ),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),

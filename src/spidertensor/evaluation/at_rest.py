@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spidertensor.estimator import SpiderClassifier, SpiderRegressor
 from spidertensor.estimator.groups import paths
 from spidertensor.evaluation.dataset import Dataset, DatasetError, take
 from spidertensor.evaluation.metrics import METRICS
 from spidertensor.evaluation.protocols import Row, held_out
-from spidertensor.evaluation.with_attributes import quantile_of_estimator
+from spidertensor.evaluation.with_attributes import estimator_for, of_state
 from spidertensor.method import Batch, Method, Prediction, Update
 
 ORIGINS = 3
@@ -65,7 +64,6 @@ def fitted(
     in_time:  whether entries come in the order of time; then the latest ones are held back
     """
     own = dict(settings) | {"time": TIME if in_time else None}
-    binary, counts = dataset.likelihood.binary, dataset.likelihood.counts
 
     def frame(index: NDArray[np.integer], **more: Any) -> pa.Table:
         if dataset.schema is None:
@@ -73,7 +71,7 @@ def fitted(
         return pa.table({name: column[index[:, -1]] for name, column in dataset.table.items()} | more)
 
     def init(seed: int) -> Any:
-        kind = SpiderClassifier() if binary else SpiderRegressor(likelihood="count" if counts else "gaussian")
+        kind = estimator_for(dataset.likelihood)
         kind.set_params(**paths(own), modes=dataset.schema, random_state=seed)
         if describe is not None and dataset.schema is not None:
             describe(kind)
@@ -92,5 +90,4 @@ def fitted(
             warnings.simplefilter("ignore")
             return state.predict_parts(frame(index))
 
-    calibrated = quantile_of_estimator if dataset.likelihood.intervals else None
-    return Method(init, update, predict, unit="all", quantile=calibrated)
+    return Method(init, update, predict, unit="all", **of_state(dataset.likelihood))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spidertensor.estimator.known_later import tick_of, ticks
 from spidertensor.estimator.times import case
 from spidertensor.evaluation.dataset import Dataset, DatasetError
-from spidertensor.evaluation.protocols import NotLearned, Row, Step, StreamScores, progress
+from spidertensor.evaluation.protocols import NotLearned, Row, Step, StreamScores, known, progress
 from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import ForecastingMethod
@@ -132,9 +132,10 @@ def honest_clock(
         if asked.start >= first:
             index = stream.index[asked]
             prediction = run.predict(index, pending, asked)
-            below = run.below(likelihood, values[asked], prediction)
-            log_density = likelihood.log_evidence(values[asked], *prediction)
-            scores.add(asked, scaling.user_units(*prediction), scaling.log_density(log_density), below)
+            by = run.likelihood(likelihood)
+            below = run.below(by, values[asked], prediction)
+            log_density = scaling.log_density(by.log_evidence(values[asked], *prediction))
+            scores.add(asked, scaling.user_units(*prediction), log_density, below, by)
         if number in rows_after and asked.start >= first:
             row = scores.row(asked.stop, last=number == len(ticks))
             row |= progress(
@@ -171,6 +172,9 @@ class _Run:
             pending.keep(at, own)
             return prediction
         return self._method.predict(self._state, index)
+
+    def likelihood(self, likelihood: Likelihood) -> Likelihood:
+        return known(self._method, self._state, likelihood)
 
     def below(
         self, likelihood: Likelihood, value: NDArray[np.float64], prediction: Prediction

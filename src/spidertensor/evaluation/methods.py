@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from spidertensor.estimator.columns import Schema
 from spidertensor.evaluation import floors, styles
 from spidertensor.evaluation.dataset import Dataset, DatasetError, Info
+from spidertensor.evaluation.levels import between_half_ways, frequencies
 from spidertensor.evaluation.styles import Style
 from spidertensor.method import Method, Unit
 from spidertensor.spider.likelihoods import GAUSSIAN, OF_ENGINES, Likelihood, check
@@ -118,15 +119,24 @@ def _params(
     return estimator._resolved(estimator._flat_params(), None, n_modes)
 
 
+def _continuous(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int, **settings: Any) -> Method:
+    method = spider(rank, n_modes, GAUSSIAN, batch_size, **settings)
+    return between_half_ways(method, likelihood, scaled=True)
+
+
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    return floors.mean(likelihood)
+    return frequencies(likelihood) if likelihood.ordinal else floors.mean(likelihood)
 
 
 def _biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    if likelihood.ordinal:
+        return between_half_ways(floors.biases(n_modes, GAUSSIAN), likelihood, scaled=False)
     return floors.biases(n_modes, likelihood)
 
 
 def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
+    if likelihood.ordinal:
+        return between_half_ways(floors.static_biases(n_modes, GAUSSIAN), likelihood, scaled=False)
     return floors.static_biases(n_modes, likelihood)
 
 
@@ -148,6 +158,8 @@ DEFAULT = Entry(
     settings=(*DEFAULT_SETTINGS, "committee"),
     per_node=spider_per_node,
 )
+# The same for levels learned as plain numbers, to compare with.
+CONTINUOUS = DEFAULT._replace(build=_continuous, name="continuous", label="continuous values")
 FLOORS = (
     Entry(
         _static_biases,
@@ -180,7 +192,7 @@ FLOORS = (
         _mean,
         "mean",
         "mean",
-        "floor: the mean so far, or the rate of ones",
+        "floor: the mean so far, the rate of ones, or the frequencies of levels",
         styles.THIN_DOTTED,
         unit="entry",
         role="floor",

@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from spidertensor.method import Prediction
 from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.ordinal import Ordinal
 
 LEVELS = np.linspace(0.05, 0.95, 19)  # of a calibration curve
 PERCENTS = (50, 80, 90, 95, 99)  # intervals whose coverage is a score
@@ -218,6 +219,11 @@ def _mae(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float
     return mae(value, likelihood.expected(*prediction))
 
 
+def _accuracy(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
+    assert isinstance(likelihood, Ordinal)
+    return _average(likelihood.most_likely(prediction) == value)
+
+
 def _auc(value: Floats, prediction: Prediction, likelihood: Likelihood) -> float:
     # increases with the probability; Phi itself would round to ties beyond 8
     return auc(value, prediction.mean / np.sqrt(1 + prediction.var))
@@ -238,17 +244,27 @@ def _coverage(level: float, value: Floats, prediction: Prediction, likelihood: L
 def plain_intervals(
     value: Floats, prediction: Prediction, likelihood: Likelihood, quantile: Quantile = ndtri
 ) -> Inside:
-    """Test for values inside intervals between quantiles of the residuals.
+    """Test for values inside intervals between quantiles of the residuals, or inside intervals of levels.
 
     Residuals of counts are randomized within their steps, so intervals of whole numbers cover slightly more.
     """
+    if isinstance(likelihood, Ordinal):
+        return partial(_inside_levels, value, prediction, likelihood)
     residual = likelihood.residual(value, prediction)
     return partial(inside, residual, np.zeros(len(residual)), np.ones(len(residual)), quantile=quantile)
+
+
+def _inside_levels(
+    value: Floats, prediction: Prediction, likelihood: Ordinal, level: float
+) -> NDArray[np.bool_]:
+    low, high = likelihood.interval(prediction, level)
+    return (low <= value) & (value <= high)
 
 
 METRICS: dict[str, Metric] = {
     "rmse": Metric("RMSE", _rmse),
     "auc": Metric("AUC", _auc, higher_is_better=True),
+    "accuracy": Metric("accuracy", _accuracy, higher_is_better=True),
     "mae": Metric("MAE", _mae),
     "log_density": Metric(
         "log density",

@@ -7,8 +7,10 @@ A row is a dict of plain numbers in the user's units, with the same keys in both
 
     test                    name of the test set; None if there is only one
     metric, score           "rmse" or, for binary values, "auc": the metric of the likelihood
-    mae, log_density, log_loss, calibration_error
-                            other metrics; None if the likelihood does not have them
+    accuracy, mae, log_density, log_loss, calibration_error
+                            other metrics; None if the likelihood does not have them. The log density of a
+                            level is the log of its probability, its accuracy the share of entries whose most
+                            probable level it was
     coverage_50, coverage_80, coverage_90, coverage_95, coverage_99
                             share of values inside plain intervals of so many percent, whose ends are
                             normal quantiles; None for binary values
@@ -56,6 +58,7 @@ from spidertensor.method import Batch, Method, Prediction, Update
 from spidertensor.scaling import Scaling
 from spidertensor.spider.committee import CommitteeState
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
+from spidertensor.spider.likelihoods.ordinal import Ordinal
 
 Row = dict[str, Any]
 
@@ -95,6 +98,7 @@ def held_out(
             continue
         for name, (index, value, *_) in tests.items():
             prediction = scaling.user_units(*method.predict(step.state, index))
+            likelihood = known(method, step.state, likelihood)
             calibrated = _calibrated_intervals(method, step.state, value, prediction, likelihood)
             scores = _scores(likelihood, value, prediction) | _calibrated_scores(calibrated) | {"test": name}
             if step.last:
@@ -127,12 +131,17 @@ def prequential(
         update = step.update
         prediction = scaling.user_units(*update[:3])
         log_density = scaling.log_density(update.log_evidence)
-        scores.add(slice(learned, step.n_entries), prediction, log_density, update.below)
+        scores.add(slice(learned, step.n_entries), prediction, log_density, update.below, step.likelihood)
         learned, lost = step.n_entries, lost.plus(update)
         if step.wants_row:
             row = scores.row(learned, last=step.last)
             row |= progress(step, lost, n_scored=scores.n_scored(learned), skipped=scores.skipped)
             yield row | {"case": NEXT_ENTRY}
+
+
+def known(method: Method, state: Any, likelihood: Likelihood) -> Likelihood:
+    """The likelihood with what the state has learned about it."""
+    return likelihood if method.likelihood is None else method.likelihood(state)
 
 
 class StreamScores:
@@ -145,6 +154,7 @@ class StreamScores:
     def __init__(self, value: NDArray[np.float64], likelihood: Likelihood) -> None:
         n = len(value)
         self._value, self._likelihood = value, likelihood
+        self._parts: list[tuple[Ordinal, int]] = []  # cut points of levels, and up to which entry
         self.predicted = Prediction(*np.full((3, n), math.nan))
         self._log_density, self.below = np.full((2, n), math.nan)
         self._calibrates, self._window_start = False, 0
@@ -156,8 +166,14 @@ class StreamScores:
         prediction: Prediction,
         log_density: NDArray[np.float64],
         below: NDArray[np.float64] | None,
+        likelihood: Likelihood | None = None,
     ) -> None:
-        """Predictions of these entries, in the user's units. below: see Update"""
+        """Predictions of these entries, in the user's units; entries come in order.
+
+        below: see Update; likelihood: of these predictions
+        """
+        if isinstance(likelihood, Ordinal):
+            self._parts.append((likelihood, rows.stop))
         for kept, part in zip(self.predicted, prediction, strict=True):
             kept[rows] = part
         self._log_density[rows] = log_density
@@ -170,7 +186,7 @@ class StreamScores:
     def row(self, until: int, *, last: bool) -> Row:
         """Scores of the entries before `until`; its window begins where that of the row before ended."""
         scored, window = slice(min(self.skipped, until), until), slice(self._window_start, until)
-        value, prediction, likelihood = self._value[scored], _cut(self.predicted, scored), self._likelihood
+        value, prediction, likelihood = self._value[scored], _cut(self.predicted, scored), self._of(scored)
         calibrated = partial(metrics.inside_by_below, self.below[scored]) if self._calibrates else None
         plain = _plain_intervals(likelihood, value, prediction)
         row = _scores(likelihood, value, prediction, self._log_density[scored])
@@ -178,12 +194,22 @@ class StreamScores:
         row |= _worst_windows("coverage", plain) | _worst_windows("calibrated", calibrated)
         row["quarters"] = _by_quarter(likelihood, prediction, calibrated or plain)
         metric = METRICS[likelihood.metric]
-        row["window_score"] = metric.of(self._value[window], _cut(self.predicted, window), likelihood)
+        in_window = self._value[window], _cut(self.predicted, window)
+        row["window_score"] = metric.of(*in_window, self._of(window))
         row["window_log_density"] = float(self._log_density[window].mean())
         self._window_start = until
         if last:
             row |= _curves(likelihood, value, prediction, calibrated)
         return row
+
+    def _of(self, entries: slice) -> Likelihood:
+        """The likelihood of the predictions of these entries."""
+        inside, start = [], entries.start
+        for each, stop in self._parts:
+            if (n := min(stop, entries.stop) - start) > 0:
+                inside.append((each, n))
+                start += n
+        return Ordinal.of_entries(inside) if inside else self._likelihood
 
 
 class NotLearned(NamedTuple):
@@ -199,7 +225,7 @@ class NotLearned(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A pass after one update."""
+    """A pass after one update. likelihood: before it, with what was learned about it; None if nothing is"""
 
     state: Any
     update: Update
@@ -207,6 +233,7 @@ class Step(NamedTuple):
     seconds: float
     wants_row: bool
     last: bool
+    likelihood: Likelihood | None = None
 
 
 def one_pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int) -> Iterator[Step]:
@@ -221,11 +248,12 @@ def one_pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int
     seconds = 0.0
     for number in range(1, n_batches + 1):
         batch = _slice(entries, (number - 1) * size, number * size)
+        before = None if method.likelihood is None else method.likelihood(state)
         began = perf_counter()
         state, update = method.update(state, batch)
         seconds += perf_counter() - began
         learned = min(number * size, n)
-        yield Step(state, update, learned, seconds, number in rows_after, number == n_batches)
+        yield Step(state, update, learned, seconds, number in rows_after, number == n_batches, before)
 
 
 def _slice(entries: Batch, start: int, stop: int) -> Batch:
@@ -265,7 +293,7 @@ def _scores(
 def _plain_intervals(
     likelihood: Likelihood, value: NDArray[np.float64], prediction: Prediction
 ) -> Inside | None:
-    if not likelihood.intervals:
+    if not (likelihood.intervals or likelihood.ordinal):
         return None
     return metrics.plain_intervals(value, prediction, likelihood)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spidertensor.evaluation.dataset import take
 from spidertensor.evaluation.metrics import METRICS
+from spidertensor.evaluation.protocols import known
 from spidertensor.method import Batch, Method
 from spidertensor.spider.likelihoods import Likelihood
 
@@ -87,7 +88,7 @@ class _Found(NamedTuple):
 def _log_densities(method: Method, train: Batch, test: Batch, likelihood: Likelihood, seed: int) -> _Found:
     started = time.perf_counter()
     state, _ = method.update(method.init(seed), train)
-    prediction = method.predict(state, test.index)
+    prediction, likelihood = method.predict(state, test.index), known(method, state, likelihood)
     each = likelihood.log_evidence(test.value, prediction.mean, prediction.var, prediction.noise)
     score = METRICS[likelihood.metric].of(test.value, prediction, likelihood)
     return _Found(each, score, time.perf_counter() - started)

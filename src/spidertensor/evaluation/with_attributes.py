@@ -54,11 +54,8 @@ def of_estimator(
 
     def init(seed: int) -> Any:
         own = dict(settings) | {"modes": schema, "random_state": seed}
-        if likelihood.binary:
-            estimator = SpiderClassifier()
-        else:
-            estimator = SpiderRegressor(likelihood=likelihood.name)
-            own |= {"scaling": (0.0, 1.0)} if scaled and likelihood.scaled else {}
+        own |= {"scaling": (0.0, 1.0)} if scaled and likelihood.scaled else {}
+        estimator = estimator_for(likelihood)
         estimator.set_params(**paths(own))
         describe(estimator)
         return estimator
@@ -87,14 +84,27 @@ def of_estimator(
             earlier = forecast_by(state._fitted(), forecasts)
             return state, state.learn(columns(batch.index), batch.value, forecast=earlier)
 
-    calibrated = quantile_of_estimator if likelihood.intervals else None
     return ForecastingMethod(
-        init, update, predict, quantile=calibrated, forecast=forecast, update_by=update_by
+        init, update, predict, forecast=forecast, update_by=update_by, **of_state(likelihood)
     )
 
 
-def quantile_of_estimator(state: Any, probability: Any) -> Any:
-    """`Method.quantile` of a method whose state is an estimator."""
+def estimator_for(likelihood: Likelihood) -> Any:
+    """A new estimator of values with this likelihood."""
+    if likelihood.binary:
+        return SpiderClassifier()
+    return SpiderRegressor(likelihood=likelihood.name, levels=likelihood.levels or None)
+
+
+def of_state(likelihood: Likelihood) -> dict[str, Any]:
+    """What a Method whose state is an estimator says of its predictions: `quantile` and `likelihood`."""
+    return {
+        "quantile": _quantile if likelihood.intervals else None,
+        "likelihood": (lambda estimator: estimator.likelihood_) if likelihood.ordinal else None,
+    }
+
+
+def _quantile(state: Any, probability: Any) -> Any:
     fitted = state._fitted()
     return fitted.model.method.quantile(fitted.state, probability)
 

@@ -199,6 +199,7 @@ def committee(
     calibrated = quantile if likelihood.intervals else None
     are_quick = quick if all(member.quick for member in members) else None
     own: dict[str, Any] = {"quick": are_quick, "ready": ready, "forecast": forecast, "update_by": update_by}
+    own["likelihood"] = likelihood.at if likelihood.ordinal else None
     return CommitteeMethod(init, update, predict, unit, calibrated, **own)
 
 

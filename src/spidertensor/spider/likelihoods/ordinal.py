@@ -11,6 +11,7 @@ points, so `at` gives the likelihood those of a state.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -35,26 +36,36 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(N_NODES)
 
 
 def cut_points(counts: Floats) -> Floats:
-    """(levels + 1,) cut points, from -inf to inf; by the smaller tail, which has its digits."""
-    below, above = np.append(0, np.cumsum(counts)), np.append(np.cumsum(counts[::-1])[::-1], 0)
-    return np.where(below <= above, 1, -1) * ndtri(np.minimum(below, above) / below[-1])
+    """(..., levels + 1) cut points, from -inf to inf; by the smaller tail, which has its digits."""
+    none = np.zeros((*counts.shape[:-1], 1))
+    below = np.concatenate([none, np.cumsum(counts, axis=-1)], axis=-1)
+    above = np.concatenate([np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1], none], axis=-1)
+    return np.where(below <= above, 1, -1) * ndtri(np.minimum(below, above) / below[..., -1:])
 
 
 class Ordinal(Likelihood):
     """levels: all values there are, ascending; () before the first entry if they are not given
-    counts: how often each was seen, plus 1, in the state that `at` was called with
+    counts: how often each was seen, plus 1: in the state that `at` was called with, or (n, levels)
+    cuts:   other cut points than those of the counts
     """
 
     name, code = "ordinal", CODE
     remedy = "correct it, or pass levels=(...) with all levels there are"
     scaled, intervals = False, False
     normal_noise, ordinal, weighted = True, True, False
-    metric, metrics = "rmse", ("mae", "log_density")
+    metric = "rmse"
+    metrics = (
+        "accuracy", "mae", "log_density",
+        "coverage_50", "coverage_80", "coverage_90", "coverage_95", "coverage_99",
+    )  # fmt: skip
     std_name = "std_of_f"
 
-    def __init__(self, levels: tuple[float, ...], counts: Floats | None = None) -> None:
+    def __init__(
+        self, levels: tuple[float, ...], counts: Floats | None = None, cuts: Floats | None = None
+    ) -> None:
         self.levels, self._counts, self._values = levels, counts, np.array(levels)
         self._cuts = cut_points(np.ones(max(1, len(levels))) if counts is None else counts)
+        self._cuts = self._cuts if cuts is None else cuts
         self.allowed = f"one of the levels {', '.join(f'{level:g}' for level in levels)}"
 
     def of_values(self, value):
@@ -99,19 +110,29 @@ class Ordinal(Likelihood):
         off = self._values - (chance @ self._values)[..., None]
         return np.sqrt((chance * off * off).sum(axis=-1))
 
+    def most_likely(self, prediction: Prediction) -> Floats:
+        """(n,) the level with the largest probability."""
+        return self._values[self.probabilities(*prediction).argmax(axis=-1)]
+
     def interval(self, prediction: Prediction, coverage: float) -> tuple[Floats, Floats]:
         """(n,) first and last of the fewest neighbouring levels that have at least this probability."""
         chance = self.probabilities(*prediction)
         up_to = np.concatenate([np.zeros((len(chance), 1)), np.cumsum(chance, axis=1)], axis=1)
         first, last = np.zeros((2, len(chance)), np.intp)
-        open_ = np.ones(len(chance), bool)
+        rows = np.arange(len(chance))  # not found so far
         for more in range(len(self.levels)):
             inside = up_to[:, 1 + more :] - up_to[:, : len(self.levels) - more]
             best = inside.argmax(axis=1)
-            found = open_ & ((inside.max(axis=1) >= coverage) | (more == len(self.levels) - 1))
-            first[found], last[found] = best[found], best[found] + more
-            open_ &= ~found
+            found = (inside.max(axis=1) >= coverage) | (more == len(self.levels) - 1)
+            first[rows[found]], last[rows[found]] = best[found], best[found] + more
+            rows, up_to = rows[~found], up_to[~found]
         return self._values[first], self._values[last]
+
+    @staticmethod
+    def of_entries(parts: Sequence[tuple[Ordinal, int]]) -> Ordinal:
+        """The likelihood of entries whose cut points differ: for each part, those of so many entries."""
+        cuts = [np.broadcast_to(each._cuts, (n, len(each.levels) + 1)) for each, n in parts]
+        return Ordinal(parts[0][0].levels, cuts=np.concatenate(cuts))
 
     @property
     def of_floors(self):
@@ -155,9 +176,9 @@ class Ordinal(Likelihood):
         return rate / shape
 
     def __reduce__(self) -> Any:
-        if self._counts is None:
+        if self is ordinal(self.levels):
             return ordinal, (self.levels,)
-        return Ordinal, (self.levels, self._counts)
+        return Ordinal, (self.levels, self._counts, self._cuts)
 
 
 @cache  # the same object for the same levels
