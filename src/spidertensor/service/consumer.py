@@ -82,7 +82,7 @@ class Consumer(threading.Thread):
         place = self._place | {"row": chunk.end, "stream": chunk.position}
         body = packed(chunk, self._wanted.columns, place, texts=not self._stream.stream.format.typed)
         found, messages = unpacked(body, self._wanted)
-        request = Request(found, body, MESSAGES, skip=True, messages=messages._replace(where=chunk.place))
+        request = Request(found, body, MESSAGES, skip=True, messages=messages)
         while not self._stopped.is_set():
             outcome = self._owner.learn(request)
             if not (isinstance(outcome, ServiceError) and outcome.status == 503):

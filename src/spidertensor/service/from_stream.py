@@ -10,7 +10,8 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -23,7 +24,6 @@ from spidertensor.sources.stream import Sender
 
 MESSAGES = "application/x-spider-messages"  # never accepted from a client
 
-Where = Callable[[int], str]
 Place = Callable[[int], str | None]
 
 
@@ -34,14 +34,14 @@ class JournaledMessages(NamedTuple):
     rows:  the message number of each row
     bad:   messages that are not rows, and where in the broker each is
     texts: whether attributes are texts without types, which the model knows once it has decided the columns
-    where: message number -> where in the broker it is; None after a restart
+    where: message number -> where in the broker it is; journals of earlier versions do not tell
     """
 
     place: dict[str, Any]
     rows: list[int]
     bad: list[tuple[BadRow, str]]
     texts: bool = False
-    where: Where | None = None
+    where: Mapping[int, str] = MappingProxyType({})
 
     def rejected(self, found: Entries, outcome: bytes | ServiceError) -> list[tuple[BadRow, str | None]]:
         """All messages that were not learned, with where in the broker each is."""
@@ -55,7 +55,7 @@ class JournaledMessages(NamedTuple):
         for row, reason in refused.items():
             number = self.rows[row]
             content = _raw(found, raw[row]) if row in raw else _shown(faults.get(row))
-            left.append((BadRow(number, reason, content), self.where and self.where(number)))
+            left.append((BadRow(number, reason, content), self.where.get(number)))
         return sorted(left, key=lambda each: each[0].row)
 
 
@@ -157,7 +157,8 @@ def packed(chunk: Chunk, columns: Sequence[str], place: dict[str, Any], *, texts
     numbers, bad = chunk.rows.tolist(), chunk.bad
     bad = [*bad, *(BadRow(numbers[n], reason, ascii(objects[n])) for n, reason in wrong.items())]
     numbers = [row for n, row in enumerate(numbers) if n not in wrong]
-    about = {"place": place, "rows": numbers, "bad": [[*each, chunk.place(each.row)] for each in bad]}
+    about = {"place": place, "rows": numbers, "where": list(map(chunk.place, numbers))}
+    about["bad"] = [[*each, chunk.place(each.row)] for each in bad]
     if texts and chunk.attributes:
         about["texts"] = True
     return json.dumps(about, default=str).encode() + b"\n" + rows
@@ -193,9 +194,10 @@ def _is_writable(raw: Any) -> bool:
 def unpacked(body: bytes, wanted: BodyFields) -> tuple[Entries, JournaledMessages]:
     about, rows = _about(body)
     bad = [(BadRow(row, reason, raw), where) for row, reason, raw, where in about["bad"]]
-    texts = about.get("texts", False)
+    where = dict(zip(about["rows"], about.get("where", ()), strict=False))
     wanted = wanted._replace(labels=None)  # these values are numbers already
-    return entries(rows, JSON, wanted), JournaledMessages(about["place"], about["rows"], bad, texts)
+    messages = JournaledMessages(about["place"], about["rows"], bad, about.get("texts", False), where)
+    return entries(rows, JSON, wanted), messages
 
 
 def place_of(body: bytes) -> dict[str, Any]:
