@@ -149,7 +149,51 @@ def test_large_entries_of_redis_are_read_few_at_once(running, topic):
     with sources.open(running("redis").url(topic), *OPEN) as stream:
         chunks = read(stream, 100)
     assert values(chunks) == ratings_of(large)
-    assert max(len(each.values) for each in chunks) <= 64
+    assert max(len(each.values) for each in chunks) <= 16
+
+
+def test_large_entries_after_small_ones_are_read_few_at_once(running, topic, monkeypatch):
+    """The server limits entries by number only, so how large the next are is found out a few at a time."""
+    monkeypatch.setattr(redis_stream, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(redis_stream, "READ_MESSAGES", 8)
+    rows = [each | {"more": "x" * (n // 100 * 10_000)} for n, each in enumerate(records(200))]
+    running("redis").put(topic, [*rows, *records(1)])
+    with sources.open(running("redis").url(topic), *OPEN) as stream:
+        sizes = [len(chunk.values) for chunk in read(stream, 201)]
+    assert 100 <= sizes[0] <= 118  # one reading too much
+    assert max(sizes[1:]) <= 10
+
+
+def test_rounds_of_kafka_have_a_size_in_bytes(running, topic, monkeypatch):
+    """Each partition gives as many messages as fit into its share, at least one, wherever reading starts."""
+    monkeypatch.setattr(kafka_topic, "ROUND_BYTES", 6000)
+    kafka = running("kafka")
+    rng = np.random.default_rng(0)
+    sizes = rng.choice([1, 200, 1500, 5000], size=80).tolist()
+    rows = [{"user": n, "movie": "x" * size, "rating": 1.0} for n, size in enumerate(sizes)]
+    kafka.put(topic, rows)
+    parts, wanted = [rows[0::2], rows[1::2]], []
+    while any(parts):
+        for part in parts:
+            left = 3000
+            while part and (left == 3000 or cost(part[0]) <= left):
+                left -= cost(part[0])
+                wanted.append(part.pop(0)["user"])
+    found, positions = [], [None]
+    for at in range(100):
+        with sources.open(kafka.url(topic), *OPEN, position=positions[-1], until_end=True) as stream:
+            if stream.at_end:
+                break
+            chunk = next(iter(stream)) if at % 2 else stream.poll(10)
+        found += chunk.columns[0].tolist()
+        assert sum(map(cost, (rows[user] for user in chunk.columns[0]))) <= 2 * (6000 + 5200)
+        positions.append(chunk.position)
+    assert len(positions) > 5
+    assert found == wanted
+
+
+def cost(row: dict) -> int:
+    return len(json.dumps(row)) + kafka_topic.MESSAGE_BYTES
 
 
 # --- what breaks

@@ -69,7 +69,7 @@ def test_a_kill_loses_no_letter_and_the_file_has_each_once(tmp_path, broker, top
     places = {each["row"]: each["place"] for each in file}
     ids = [entry.decode() for entry, _ in broker.client.xrange(topic)]
     assert all(place == f"id {ids[row - 1]}" for row, place in places.items())
-    assert all(each["place"] == places[each["row"]] for each in sent)  # also after the kill: the journal knows it
+    assert all(each["place"] == places[each["row"]] for each in sent)  # also of those sent after the kill
 
 
 @pytest.mark.slow

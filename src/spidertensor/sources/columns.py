@@ -28,6 +28,9 @@ def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDA
     if isinstance(column, list):
         return _object_ids(column)
     if pa.types.is_dictionary(column.type):
+        known, is_short = column.dictionary, len(column.dictionary) <= len(column)
+        if is_text(known.type) and is_short and not known.null_count and not find_ints:
+            return _text_ids(column, find_ints, empty_is_missing)
         column = column.dictionary_decode()
     if is_text(column.type):
         return _text_ids(column, find_ints, empty_is_missing)
@@ -45,7 +48,7 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
                 return ints.to_numpy(), {}
         except pa.ArrowInvalid:
             pass
-    coded = column.dictionary_encode()
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     ids: list[Any] = coded.dictionary.to_pylist()
     if find_ints:
         ids = [plain_id(text) for text in ids]

@@ -30,6 +30,7 @@ ROUND_MESSAGES = 1000  # per partition
 ROUND_BYTES = MAX_BYTES // 2  # of all partitions, each with an equal share
 MESSAGE_BYTES = 100  # of a message besides its content
 MAX_BUFFERED = 8 * ROUND_MESSAGES  # messages per partition; a partition with more is paused
+MAX_BUFFERED_BYTES = 1 << 26  # of all partitions; beyond that, one that has its round is paused
 PATIENCE_S = 30.0  # how long a round waits for a partition whose broker does not answer
 TIMEOUT_S = 5.0  # for an answer of a broker
 NEW_PARTITIONS_S = 30.0  # between two checks for new partitions
@@ -335,7 +336,7 @@ class Connection:
     def _hold_back(self) -> None:
         """Pause partitions far ahead of a slow one, to bound memory."""
         partitions, share = self._partitions.values(), self._share
-        full = sum(each.bytes for each in partitions) > MAX_BYTES
+        full = sum(each.bytes for each in partitions) > MAX_BUFFERED_BYTES
         for each in partitions:
             if each.paused != (len(each.buffer) > MAX_BUFFERED or (full and each.bytes >= share)):
                 each.paused = not each.paused

@@ -18,7 +18,7 @@ from spidertensor.sources.source import Parsed, Source, SourceError, Wanted
 from spidertensor.sources.zip_member import Unzipped
 
 BLOCK_BYTES = 1 << 20  # some 64 thousand rows of two ids and a value
-MAX_LINE_BYTES = 1 << 26  # a longer line means that this is not text
+MAX_LINE_BYTES = 1 << 23  # a longer line means that this is not text; JSON may take 30 times as much memory
 BOM = b"\xef\xbb\xbf"  # only at the start of a file; elsewhere these bytes are an ordinary character
 
 Parser = Callable[[bytes, int, int], Parsed]  # a block, and the numbers of the lines before it and at its end

@@ -270,8 +270,9 @@ class Connection:
 
     async def _ask(self) -> None:
         self._open, self._heard = MAX_MESSAGES, monotonic()
+        most = MAX_BYTES + 2 * self._client.wire.max_payload  # or the largest message would never come
         request = {
-            "batch": MAX_MESSAGES, "max_bytes": MAX_BYTES, "expires": int(EXPIRES_S * 1e9),
+            "batch": MAX_MESSAGES, "max_bytes": most, "expires": int(EXPIRES_S * 1e9),
             "idle_heartbeat": int(HEARTBEAT_S * 1e9),
         }  # fmt: skip
         await self._client.wire.publish(self._pull, json.dumps(request).encode(), self._inbox.subject)

@@ -20,6 +20,7 @@ from redis import exceptions
 from spidertensor.sources.source import SourceError
 from spidertensor.sources.stream import MAX_BYTES, MAX_MESSAGES, Disconnected, Messages, Position, Stream
 
+READ_MESSAGES = 512  # in one answer of the server
 TIMEOUT_S = 10  # for an answer of the server
 # A starting server, or a replica taking over, refuses for a while.
 RETRYABLE = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
@@ -71,31 +72,45 @@ class Connection:
         with self._broker_errors():
             self._wire = self._client.connection_pool.get_connection()
             info, entries = self._look(1)
-            self._size = _largest([info.get(b"last-entry"), *entries])
+            self._size = max(map(_size, entries), default=0) + 1  # a guess for the next
         self._end = _parts(info[b"last-generated-id"]) if info else (0, 0)
 
     def poll(self, timeout: float) -> Messages | None:
-        most = max(min(MAX_BYTES // self._size, MAX_MESSAGES), 1)
         with self._broker_errors():
-            _, entries = self._look(most)
+            entries = self._entries()
             if not entries and timeout > 0:
                 self._wait(timeout)
-                _, entries = self._look(most)
-        self.at_end = not entries or self._end is None or _parts(entries[-1][0]) >= self._end
+                entries = self._entries()
+        self.at_end = not entries or self._end is None or self._id >= self._end
         if not entries:
             return None
-        self._size = _largest(entries)
-        self._id, self._crc, self._is_read = _parts(entries[-1][0]), _checksum(entries[-1][1]), True
         self._messages += len(entries)
-        if self._added is not None and self._total is not None:
-            # exact at the end; before it, entries deleted in between are not counted
-            self._added = self._total if len(entries) < most else self._added + len(entries)
-            self.lag = max(self._total - self._added, 0)
         fields = [entry[1] for entry in entries]
         if self.stream.format.name != "fields":
             fields = [each[1] if len(each) == 2 else _all(each) for each in fields]
         position = {"id": _text(self._id), "crc": self._crc, "added": self._added, "messages": self._messages}
         return Messages(fields, lambda n: f"id {entries[n][0].decode()}", position)
+
+    def _entries(self) -> list[Any]:
+        """The next entries, a few at once: Redis limits them by number only, and the next may be large."""
+        entries: list[Any] = []
+        left = MAX_BYTES
+        while len(entries) < MAX_MESSAGES and (left > self._size or not entries):
+            most = max(min(left // self._size, READ_MESSAGES, MAX_MESSAGES - len(entries)), 1)
+            _, found = self._look(most)
+            if not found:
+                break
+            entries += found
+            sizes = list(map(_size, found))
+            self._size, left = max(sizes) + 1, left - sum(sizes)
+            self._id, self._crc, self._is_read = _parts(found[-1][0]), _checksum(found[-1][1]), True
+            if self._added is not None and self._total is not None:
+                # exact at the end; before it, entries deleted in between are not counted
+                self._added = self._total if len(found) < most else self._added + len(found)
+                self.lag = max(self._total - self._added, 0)
+            if len(found) < most:
+                break
+        return entries
 
     def _look(self, most: int) -> tuple[dict[bytes, Any], list[Any]]:
         """The server's info about the stream, and the entries after the last one read."""
@@ -201,9 +216,8 @@ def _is_id(text: str) -> bool:
     return left.isdecimal() and right.isdecimal() and text.isascii() and len(text) <= 41
 
 
-def _largest(entries: list[Any]) -> int:
-    """Bytes of the largest entry, a guess for the next: Redis limits a reading by number only."""
-    return max((sum(map(len, each[1])) for each in entries if each), default=1) or 1
+def _size(entry: Any) -> int:
+    return sum(map(len, entry[1]))
 
 
 def _checksum(fields: list[bytes]) -> int:

@@ -38,7 +38,7 @@ BROKERS = {
     "nats": ("nats", "nats_stream", "json"),
 }
 MAX_MESSAGES = 8192  # read at once
-MAX_BYTES = 1 << 26  # of these
+MAX_BYTES = 1 << 24  # of these; once parsed, JSON may take 30 times as much memory
 
 GAPS = {  # kind of gap -> what on_gap="continue" does, and what else helps
     "gap": ("go on without them", ""),
