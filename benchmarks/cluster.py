@@ -1,13 +1,10 @@
-"""Several workers against one: accuracy for any number of them, throughput, and what shards cost.
+"""Several threads that learn one member against one: accuracy, throughput, and where the time goes.
 
     SPIDER_DATA=folder python benchmarks/cluster.py accuracy [--quick] [--processes N] [--seeds 0 1]
-    python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2] [--on threads local]
+    python benchmarks/cluster.py throughput [--entries 10000000] [--workers 2 4 8 16] [--parts 16384]
     python benchmarks/cluster.py phases [--entries 3000000] [--workers 2]
-    python benchmarks/cluster.py shards [--nodes 5000000] [--shards 4]
 
-Each prints JSON lines as it goes. `accuracy` needs no Ray, and of other packages numpy, scipy, numba and
-pyarrow: any number of workers learns in one process as it would on many machines, bit for bit. `throughput
---on local` and `shards` start Ray on this machine.
+Each prints JSON lines as it goes. Of other packages they need numpy, scipy, numba, scikit-learn and pyarrow.
 """
 
 from __future__ import annotations
@@ -15,17 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
-from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,86 +124,41 @@ def stream(n: int, nodes: int, seed: int = 0) -> Iterator[Batch]:
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """One process, threads and Ray by turns, a million entries at a time: what others do on the machine
-    meets all alike. The best million of each counts."""
+    """One process and any number of threads by turns, a million entries at a time: what others do on the
+    machine meets all alike. The best million of each counts."""
     from spidertensor import SpiderRegressor
     from spidertensor.cluster import on_workers
 
-    def model() -> SpiderRegressor:
-        return SpiderRegressor(committee=1, hidden=tuple(options.hidden))
-
-    workers = options.workers_now
-    models, found = {("one process", 0): model()}, {}
+    models, found = {}, {}
     with ExitStack() as stack:
-        for address, part in product(options.on, options.parts):
-            how = {"workers": workers, "part": part, "address": None if address == "threads" else address}
-            models[address, part] = model()
-            stack.enter_context(on_workers(models[address, part], **how))
+        for workers, part in [(1, 0), *product(options.workers, options.parts)]:
+            own = models[workers, part] = SpiderRegressor(
+                committee=options.committee[0], hidden=tuple(options.hidden)
+            )
+            if workers > 1:
+                stack.enter_context(on_workers(own, workers=workers, part=part))
         for number, (index, value, *_) in enumerate(stream(options.entries, options.nodes)):
             for each, own in models.items():
-                began, before = perf_counter(), processors()
+                began, before = perf_counter(), process_time()
                 own.partial_fit(index, value)
-                seconds, after = perf_counter() - began, processors()
-                if number:  # the first million starts processes and compiles
-                    used = {kind: after[kind] - before.get(kind, 0) for kind in after}
-                    found.setdefault(each, []).append((seconds / len(value), used, len(value)))
-                say(million=number, on=each[0], part=each[1], per_second=len(value) / seconds)
-    alone = min(found["one process", 0])[0]
-    for (on, part), times in found.items():
-        best, n = min(times)[0], sum(n for _, _, n in times)
-        used = {kind: 1e6 * sum(used.get(kind, 0) for _, used, _ in times) / n for kind in times[-1][1]}
+                seconds, used = perf_counter() - began, process_time() - before
+                if number:  # the first million compiles
+                    found.setdefault(each, []).append((seconds / len(value), used / len(value)))
+    alone = min(found[1, 0])[0]
+    for (workers, part), times in found.items():
+        best, mean = min(times)[0], np.mean(times, axis=0)
         say(
-            what="best", on=on, part=part, workers=workers if part else 1, per_second=1 / best,
-            times_one_process=alone / best, processor_us_per_entry={k: round(v, 2) for k, v in used.items()},
-            bytes_per_entry=bytes_sent(part, options.nodes) if part and on != "threads" else 0,
+            workers=workers, part=part, per_second=round(1 / best), times_one_process=round(alone / best, 2),
+            on_average=round(float(np.mean(found[1, 0], axis=0)[0] / mean[0]), 2),
+            processor_us_per_entry=round(1e6 * float(mean[1]), 2),
         )  # fmt: skip
 
 
-def processors() -> dict[str, float]:
-    """Seconds of processor time of this process and of those below it, by what they are."""
-    parents, known, found = {}, {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(") ")[2].split()
-            name = (folder / "cmdline").read_text().split("\0")[0]
-        except OSError:  # it has just ended
-            continue
-        parents[int(folder.name)] = int(fields[1])
-        known[int(folder.name)] = name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    for process, (name, seconds) in known.items():
-        above = process
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above == os.getpid():
-            kind = "this process" if process == above else "Ray itself"
-            kind = "workers" if "_Worker" in name else "shards" if "_Shards" in name else kind
-            found[kind] = found.get(kind, 0.0) + seconds
-    return found
-
-
-def bytes_sent(part: int, nodes: int) -> float:
-    """Per entry, by counting: what a worker gets and sends back for a part of the stream."""
-    from spidertensor import SpiderRegressor
-    from spidertensor.estimator.parameters import model_of
-    from spidertensor.spider.likelihoods import GAUSSIAN
-
-    params = SpiderRegressor(committee=1)._flat_params()
-    (recipe,) = recipes_of(params, model_of(params, GAUSSIAN, 2))
-    weights = 2 * 4 * recipe.network.n_weights
-    row = [2 * 4 * (size + 1) for size in recipe.network.factor_sizes]  # and its log_noise
-    index = next(stream(10**6, nodes)).index
-    numbers = 3 * 8  # of a row: asked for, and sent back with how often it was used
-    rows = sum(len(np.unique(index[:part, mode])) * (2 * row[mode] + numbers) for mode in range(2))
-    entries = part * (2 * 8 + 8 + 4 * 8)  # index and value there, four numbers back
-    return round((rows + 2 * weights + entries) / part, 1)
-
-
 def phases(options: argparse.Namespace) -> None:
-    """Processor time of each phase of a round, in one thread: what threads and processes have in common."""
+    """Processor time of each phase of a round, in one thread."""
     from spidertensor import SpiderRegressor
-    from spidertensor.cluster import parts, shards
+    from spidertensor.cluster import merge_rows, parts
     from spidertensor.estimator.parameters import model_of
-    from spidertensor.spider import sequential
     from spidertensor.spider.likelihoods import GAUSSIAN
 
     params = SpiderRegressor(committee=1, hidden=tuple(options.hidden))._flat_params()
@@ -228,13 +177,14 @@ def phases(options: argparse.Namespace) -> None:
         setattr(where, name, run)
 
     for where, name, shown in (
-        (sequential, "run_models", "learning"), (parts, "plan", "plan"), (shards.Shard, "fetch", "fetch"),
-        (shards.Shard, "merge", "merge of rows"), (rounds, "merge_shared", "merge of weights"),
-        (rounds, "_refined", "refine"), (rounds, "one_round", "all"),
+        (parts, "run_models", "learning"), (parts, "_numbered", "numbering"),
+        (parts.Worker, "learn", "learning, with rows"), (merge_rows, "_merge", "merge of rows"),
+        (rounds, "merge_shared", "merge of weights"), (rounds, "_refined", "refine"),
+        (rounds, "one_round", "all"),
     ):  # fmt: skip
         timed(where, name, shown)
     for part in options.parts:
-        method = split(recipe, Rounds(options.workers_now, part))
+        method = split(recipe, Rounds(options.workers[0], part))
         state = method.init(0)
         for number, batch in enumerate(stream(options.entries, options.nodes)):
             if number == 1:
@@ -244,53 +194,9 @@ def phases(options: argparse.Namespace) -> None:
         say(part=part, us_per_entry={name: round(1e6 * each / n, 3) for name, each in seconds.items()})
 
 
-# --- shards ---
-
-
-def shards(options: argparse.Namespace) -> None:
-    """A model of many nodes: what its rows take in the shards, what the ids take, and saving and loading."""
-    from spidertensor import SpiderRegressor
-    from spidertensor.cluster import on_workers
-
-    n = options.nodes
-    model = SpiderRegressor(committee=1)
-    rng = np.random.default_rng(0)
-    folder = Path(tempfile.mkdtemp())
-    with on_workers(model, workers=2, part=4096, n_shards=options.shards, address="local") as placed:
-        began, before = perf_counter(), memory()
-        for start in range(0, n, 10**6):
-            users = np.arange(start, min(start + 10**6, n))
-            index = np.stack([users, rng.integers(1000, size=len(users))], axis=1)
-            model.partial_fit(index, rng.normal(size=len(users)))
-            say(what="learned", nodes=start + len(users), seconds=perf_counter() - began)
-        actors = placed._members[0].machines.actors
-        held = placed.ray.get([actor.nbytes.remote() for actor in actors])
-        resident = placed.ray.get([actor.resident.remote() for actor in actors])
-        say(
-            what="memory", nodes=n, shards=options.shards, rows_per_node=sum(held) / n,
-            resident_per_node=sum(resident) / n, driver_per_node=(memory() - before) / n,
-        )  # fmt: skip
-        began = perf_counter()
-        model.save(folder / "model.spider")
-        size = (folder / "model.spider").stat().st_size
-        say(what="saved", seconds=perf_counter() - began, bytes_per_node=size / n)
-    del model
-    began = perf_counter()
-    model = SpiderRegressor.load(folder / "model.spider")
-    say(what="loaded", seconds=perf_counter() - began)
-    with on_workers(model, workers=2, n_shards=options.shards, address="local"):
-        say(what="in shards again", seconds=perf_counter() - began)
-
-
-def memory() -> int:
-    """Bytes of this process that are in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["accuracy", "throughput", "phases", "shards"])
+    parser.add_argument("what", choices=["accuracy", "throughput", "phases"])
     parser.add_argument("--quick", action="store_true", help="two data sets, one and eight workers")
     parser.add_argument("--data", nargs="+", choices=DATA)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
@@ -302,20 +208,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--entries", type=int, help="of the stream; accuracy: all, throughput: ten million")
     parser.add_argument("--growth", type=int, help="in place of rounds.GROWTH; 1: rounds are long at once")
-    parser.add_argument("--nodes", type=int, help="throughput: 20,000 per mode; shards: five million")
-    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--nodes", type=int, default=20_000, help="of each mode of the stream")
     parser.add_argument("--hidden", nargs="*", type=int, default=[50, 50], help="throughput: of the network")
-    parser.add_argument(
-        "--on", nargs="+", default=["threads"], help="throughput: threads, or addresses of Ray such as local"
-    )
     options = parser.parse_args(arguments)
-    options.workers_now = options.workers[0] if options.workers != list(WORKERS) else 2
-    if options.what in ("throughput", "phases"):
-        options.entries, options.nodes = options.entries or 10**7, options.nodes or 20_000
-    elif options.what == "shards":
-        options.nodes = options.nodes or 5 * 10**6
-    run = {"accuracy": accuracy, "throughput": throughput, "phases": phases, "shards": shards}
-    run[options.what](options)
+    if options.what != "accuracy":
+        options.entries = options.entries or 10**7
+        options.workers = [workers for workers in options.workers if workers > 1]
+    {"accuracy": accuracy, "throughput": throughput, "phases": phases}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
-"""Several workers on a real Ray, started once for this file: the same results, whatever is killed."""
+"""Members in processes of a real Ray, started once for this file: the same model, whatever is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -16,13 +14,9 @@ import numpy as np
 import pytest
 
 import streams
-from spidertensor import SpiderClassifier, SpiderRegressor, SpiderWarning, cluster, load
+from spidertensor import SpiderClassifier, SpiderRegressor, cluster, load
 from spidertensor.cli import main
-from spidertensor.cluster.fit import rounds_for
-from spidertensor.cluster.parts import recipes_of
-from spidertensor.cluster.rounds import Rounds, split
 from spidertensor.estimator import fitted_file
-from spidertensor.spider.committee import committee
 
 ray = pytest.importorskip("ray", reason="several workers need Ray: pip install 'spidertensor[ray]'")
 
@@ -32,7 +26,6 @@ pytestmark = pytest.mark.slow  # Ray alone takes seconds to start
 entries = partial(streams.entries, nodes=50, noise=0.3)
 
 SMALL = {"rank": 2, "hidden": (4,), "multilinear": 3, "batch_size": 64}
-PART = 128
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,23 +46,6 @@ def same(a, b) -> None:
         np.testing.assert_array_equal(array, b[name], err_msg=name)
 
 
-def in_this_process(model, X, y, how: Rounds):
-    """What `split` makes of the same entries, without Ray."""
-    model = type(model)(**model.get_params(deep=False))
-
-    class Placed:
-        def start(self, fitted):
-            members = [split(recipe, how) for recipe in recipes_of(fitted.params, fitted.model)]
-            method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"))
-            return fitted._replace(model=fitted.model._replace(method=method))
-
-        def whole(self, fitted):
-            return fitted
-
-    model._placed = Placed()
-    return model.fit(X, y)
-
-
 def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     X, y = entries(3000)
     model = cluster.fit(SpiderRegressor(committee=2, **SMALL), X, y, workers=2, address="auto")
@@ -78,61 +54,18 @@ def test_one_member_for_each_worker_is_the_same_model_bit_for_bit():
     model.partial_fit(X[:100], y[:100])  # an ordinary model again
 
 
-def test_rounds_on_ray_are_those_of_one_process(tmp_path):
+def test_values_may_change_and_new_nodes_come_and_a_save_inside_is_the_model(tmp_path):
     X, y = entries(4000)
-    y[2500:] += 30  # followed, in all shards
+    y[2500:] += 30  # one of the members follows by then, in its process
     model, more = SpiderRegressor(committee=2, **SMALL), [*X[:5].tolist(), [999, 3]]
-    assert rounds_for(model, 5, PART) == Rounds(2, PART)
-    with cluster.on_workers(model, workers=5, part=PART, n_shards=2, address="auto"):
-        with pytest.warns(SpiderWarning):
-            model.partial_fit(X, y)
+    with cluster.on_workers(model, workers=2, address="auto"):
+        model.partial_fit(X, y)
         predicted = model.predict(more)
         model.save(tmp_path / "inside.spider")
-    with pytest.warns(SpiderWarning):
-        same(model, in_this_process(model, X, y, Rounds(2, PART)))
+    assert sum(each.stream.followed.sum() for each in model._learned.state.members) == 1
+    same(model, SpiderRegressor(committee=2, passes=1, **SMALL).fit(X, y))
     np.testing.assert_array_equal(predicted, model.predict(more))
     same(load(tmp_path / "inside.spider"), model)
-
-
-def workers_of_ray() -> list[int]:
-    """Processes that run parts now."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (folder / "cmdline").read_bytes().split(b"\0")[0]
-        except OSError:
-            continue
-        if title.startswith(b"ray::") and b"_Worker" in title:
-            found.append(int(folder.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds processes in /proc")
-def test_workers_that_are_killed_change_nothing(capsys):
-    X, y = entries(6000)
-    model, killed, done = SpiderRegressor(committee=1, **SMALL), [], threading.Event()
-
-    def kill() -> None:
-        rng = np.random.default_rng()
-        while not done.is_set() and len(killed) < 2:
-            time.sleep(rng.uniform(0.02, 0.1))
-            for process in workers_of_ray()[:1]:
-                os.kill(process, signal.SIGKILL)
-                killed.append(process)
-                time.sleep(0.5)
-
-    killer = threading.Thread(target=kill)
-    with cluster.on_workers(model, workers=2, part=PART, address="auto"):
-        killer.start()
-        try:
-            while not killed:
-                model.fit(X, y)
-        finally:
-            done.set()
-            killer.join()
-    assert killed
-    assert capsys.readouterr().out == ""  # where results go, Ray tells nothing
-    same(model, in_this_process(model, X, y, Rounds(2, PART)))
 
 
 def kill(actor) -> None:
@@ -143,19 +76,17 @@ def kill(actor) -> None:
             ray.get(actor.__ray_ready__.remote())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
+def test_a_dead_member_is_told_and_the_file_stays(tmp_path):
     X, y = entries(3000)
-    model, end = SpiderRegressor(committee=1, **SMALL), Rounds(2, PART).whole(0, 2000)
+    model = SpiderRegressor(committee=1, **SMALL)
     path = tmp_path / "model.spider"
 
     def learn_and_lose() -> None:
-        with cluster.on_workers(model, workers=workers, part=PART, address="auto") as placed:
-            model.partial_fit(X[:end], y[:end])
+        with cluster.on_workers(model, workers=1, address="auto") as placed:
+            model.partial_fit(X[:2000], y[:2000])
             model.save(path)
-            member = placed._members[0]
-            kill(member.actor.actor if workers == 1 else member.machines.actors[0])
-            model.partial_fit(X[end:], y[end:])
+            kill(placed._members[0].actor.actor)
+            model.partial_fit(X[2000:], y[2000:])
 
     with pytest.raises(ray_cluster.Lost, match="load the model from its last file"):
         learn_and_lose()
@@ -164,9 +95,9 @@ def test_a_dead_shard_or_member_is_told_and_the_file_stays(workers, tmp_path):
         model.save(path)
     assert path.read_bytes() == saved
     again = load(path)
-    with cluster.on_workers(again, workers=workers, part=PART, address="auto"):
-        again.partial_fit(X[end:], y[end:])
-    same(again, in_this_process(model, X, y, Rounds(workers, PART)))
+    with cluster.on_workers(again, workers=1, address="auto"):
+        again.partial_fit(X[2000:], y[2000:])
+    same(again, SpiderRegressor(committee=1, passes=1, **SMALL).fit(X, y))
 
 
 def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
@@ -176,7 +107,7 @@ def test_a_killed_command_resumes_to_the_same_model(tmp_path, monkeypatch):
     lines.insert(3000, "u1,,not a number")
     Path("a.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
     fit = ["fit", "a.csv", "--modes", "user,item", "--value", "rating", "--committee", "1", "--rank", "2"]
-    fit += ["--hidden", "4", "--workers", "2", "--part", "256", "--on-bad", "skip", "-q"]
+    fit += ["--hidden", "4", "--workers", "1", "--on-bad", "skip", "-q"]
     head = ray.get_runtime_context().gcs_address
     often = ["--model", "b.spider", "--checkpoint-every", "0s", "--cluster", head]
     stopped = subprocess.Popen([sys.executable, "-m", "spidertensor", *fit, *often])
@@ -212,7 +143,7 @@ def test_what_cannot_be_learned_by_workers_is_refused():
         (SpiderRegressor(engine="vectorized"), "sequential engine"),
         (SpiderRegressor(max_nodes=10), "max_nodes"),
         (SpiderClassifier(negatives=2, negatives_over=1), "events"),
-        (SpiderRegressor(likelihood="count", committee=1), "at most 1"),
+        (SpiderRegressor(committee=1), "a cluster has one worker per member: at most 1"),
     ):
         with pytest.raises(ValueError, match=reason):
             cluster.fit(wrong, X, y, workers=2, address="auto")

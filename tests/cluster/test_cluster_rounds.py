@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from spidertensor import checkpoint
-from spidertensor.cluster import parts, rounds, shards
-from spidertensor.cluster.merge import _joined_windows, copied, merge_weights
-from spidertensor.cluster.merge_rows import MOST, merge_log_noise, merge_rows
-from spidertensor.cluster.parts import Recipe, without_rows
-from spidertensor.cluster.rounds import Here, Rounds, split
-from spidertensor.cluster.shards import OutOfStep, Rows, Shard, Touched
+from spidertensor.cluster import parts, rounds
+from spidertensor.cluster.merge import _joined_windows, merge_weights
+from spidertensor.cluster.merge_rows import MOST, RowMerge, marks
+from spidertensor.cluster.parts import Recipe, Worker
+from spidertensor.cluster.rounds import Member, Rounds, split
 from spidertensor.method import Batch
 from spidertensor.spider import posterior
+from spidertensor.spider.crew import Crew
 from spidertensor.spider.follow import note_in_window
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, Prior
+from spidertensor.spider.robust import LARGEST_LOG_NOISE
 from spidertensor.spider.sequential import sequential
 
 NETWORK = Network((3, 2, 3), (6, 5), "relu", bias=True, multilinear=4)
@@ -44,37 +46,26 @@ def same(a, b) -> None:
         np.testing.assert_array_equal(array, b[name], err_msg=name)
 
 
-def begin(of: Recipe, nodes: int, n_shards: int, seed: int = 0):
-    """The shared part of a fresh state, and machines with its rows in so many shards."""
-    state = parts.whole_engine(of).init(seed)
-    state = posterior.grow(state, NETWORK, of.prior, np.full(3, nodes))
-    made = [
-        Shard(NETWORK, of.prior, seed, shards.cut(state, number, n_shards), number=number, of=n_shards)
-        for number in range(n_shards)
-    ]
-    return copied(without_rows(state)), Here(of, made)
+def begin(of: Recipe, nodes: int, workers: int = 1, crew: Crew | None = None):
+    """A member that learns in rounds, and a fresh state with so many nodes per mode."""
+    state = posterior.grow(parts.whole_engine(of).init(0), NETWORK, of.prior, np.full(3, nodes))
+    used = [marks(len(each.mean)) for each in state.posterior.factors]
+    return Member(of, [Worker(of) for _ in range(workers)], crew or Crew(1), used), state
 
 
-def whole(shared, machines: Here):
-    about = shared.counts.nodes, int(shared.counts.entries)
-    return shards.joined(shared, [shard.all_rows(*about) for shard in machines.shards])
-
-
-@pytest.mark.parametrize("n_shards", [1, 3])
 @pytest.mark.parametrize("likelihood", ["gaussian", "probit"])
-def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood, n_shards):
+def test_one_worker_is_the_sequential_engine_bit_for_bit(likelihood):
     of, batch = recipe(likelihood), some_batch(1024, likelihood=likelihood)
     if likelihood == "gaussian":
         batch.value[450:] *= 60  # followed: new units, and all rows start anew
     one, told = parts.whole_engine(of).update(parts.whole_engine(of).init(0), batch)
-    shared, machines = begin(of, 12, n_shards)
+    member, state = begin(of, 12)
     updates = []
     for start in range(0, 1024, of.refine_every):  # a round ends where the engine refines
-        part = Batch(batch.index[start : start + 64], batch.value[start : start + 64])
-        shared, update = rounds.one_round(machines, of, 1, shared, part, 0, 64)
+        state, update = rounds.one_round(member, state, batch.part(start, start + 64))
         updates.append(update)
     assert likelihood == "probit" or one.stream.followed.sum() > 0
-    same(one, whole(shared, machines))
+    same(one, state)
     np.testing.assert_array_equal(told.mean, np.concatenate([each.mean for each in updates]))
     np.testing.assert_array_equal(told.log_evidence, np.concatenate([each.log_evidence for each in updates]))
 
@@ -83,27 +74,13 @@ def test_split_for_one_worker_is_that_engine():
     assert split(recipe(), Rounds(1)) is parts.whole_engine(recipe())
 
 
-@pytest.mark.parametrize("n_shards", [2, 5])
-def test_the_number_of_shards_changes_nothing(n_shards):
-    of, batch = recipe(), some_batch(3000, nodes=40)
-    batch.value[2000:] += 50  # followed
-    found = []
-    for n in (1, n_shards):
-        shared, machines = begin(of, 0, n)
-        shared = shared._replace(counts=shared.counts._replace(nodes=np.full(3, 40)))
-        shared, _ = rounds.learn(machines, of, Rounds(4, 64), shared, batch)
-        found.append(whole(shared, machines))
-    assert found[0].stream.followed.sum() > 0
-    same(*found)
+class AnyOrder(Crew):
+    """Parts are learned and merged in a random order."""
 
-
-class AnyOrder(Here):
-    """Parts are learned and merged in a random order, and some of them twice."""
-
-    def run(self, jobs):
-        results, rng = [None] * len(jobs), np.random.default_rng()
-        for place in rng.permutation([*range(len(jobs)), 0]):
-            results[place] = jobs[place]()
+    def run(self, work, n):
+        results = [None] * n
+        for place in np.random.default_rng().permutation(n):
+            results[place] = work(place)
         return results
 
 
@@ -119,30 +96,50 @@ def test_threads_change_nothing(threads):
     np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
-def test_a_plan_has_every_node_once_and_the_entries_in_numbers_of_these():
-    rng = np.random.default_rng(0)
-    batch = Batch(rng.integers((3, 10**12), size=(500, 2)) * [1, 7919], np.zeros(500))
-    for n_shards in (1, 4):
-        found = parts.plan(batch, n_shards)
-        for mode in range(2):
-            rows = np.concatenate([shard[mode] for shard in found.rows])
-            times = np.concatenate([shard[mode] for shard in found.times])
-            np.testing.assert_array_equal(rows[found.entries.index[:, mode]], batch.index[:, mode])
-            wanted, often = np.unique(batch.index[:, mode], return_counts=True)
-            np.testing.assert_array_equal(np.sort(rows), wanted)
-            np.testing.assert_array_equal(times[np.argsort(rows)], often)
-            assert all((shard[mode] % n_shards == n).all() for n, shard in enumerate(found.rows))
+def test_a_worker_has_every_node_of_its_part_once():
+    rng, of = np.random.default_rng(0), recipe()
+    batch = Batch(rng.integers(0, 300, size=(500, 3)), rng.normal(size=500))
+    _, state = begin(of, 300)
+    found = Worker(of).learn(state, batch)
+    for mode in range(3):
+        wanted, often = np.unique(batch.index[:, mode], return_counts=True)
+        order = np.argsort(found.rows[mode])
+        np.testing.assert_array_equal(found.rows[mode][order], wanted)
+        np.testing.assert_array_equal(found.times[mode][order], often)
+    assert found.reported.shape == (4, 500)
 
 
-def test_who_learns_which_part_when_and_how_often_changes_nothing():
-    of, batch = recipe(), some_batch(3000, nodes=40)
-    method = split(of, Rounds(4, 64))
-    one, update = method.update(method.init(0), batch)
-    shared, machines = begin(of, 40, 2)
-    other = AnyOrder(of, machines.shards)
-    shared, again = rounds.learn(other, of, Rounds(4, 64), shared, batch)
-    same(one, whole(shared, other))
-    np.testing.assert_array_equal(update.log_evidence, again.log_evidence)
+def test_a_worker_learns_the_same_wherever_it_has_learned_before():
+    """It uses its memory again, and makes more of it for a longer part."""
+    of, (_, state) = recipe(), begin(recipe(), 40)
+    used = Worker(of)
+    for n in (50, 400):
+        used.learn(state, some_batch(n, nodes=40 if n > 50 else 3))
+    again, fresh = (each.learn(state, some_batch(100, seed=5, nodes=40)) for each in (used, Worker(of)))
+    np.testing.assert_array_equal(again.reported, fresh.reported)
+    for mode, rows in enumerate(fresh.rows):
+        np.testing.assert_array_equal(again.rows[mode], rows)
+        for own, other in zip(
+            again.state.posterior.factors[mode], fresh.state.posterior.factors[mode], strict=True
+        ):
+            np.testing.assert_array_equal(own[: len(rows)], other[: len(rows)])
+
+
+def test_who_learns_and_merges_what_and_when_changes_nothing():
+    of, batch, how = recipe(), some_batch(3000, nodes=40), Rounds(4, 64)
+    batch.value[2000:] += 50  # followed
+    one, update = split(of, how).update(split(of, how).init(0), batch)
+    member, state = begin(of, 40, 4, AnyOrder(1))
+    updates, done = [], 0
+    while done < 3000:
+        end = done + how.length(done)
+        state, told = rounds.one_round(member, state, batch.part(done, end))
+        updates, done = [*updates, told], end
+    assert one.stream.followed.sum() > 0
+    same(one, state)
+    np.testing.assert_array_equal(
+        update.log_evidence, np.concatenate([each.log_evidence for each in updates])
+    )
 
 
 def test_calls_that_end_where_rounds_end_change_nothing():
@@ -160,17 +157,16 @@ def test_workers_with_nodes_of_their_own_learn_what_one_learns():
     """Probit has no noise, and weights of no variance do not move: then only the nodes are shared."""
     of, batch = recipe("probit", memory=None), some_batch(400, nodes=5, likelihood="probit")
     batch.index[200:] += 5  # the second worker has other nodes
-    engine = parts.engine(of)
-    state = posterior.grow(engine.init(0), NETWORK, of.prior, np.full(3, 10))
+    engine, (member, state) = parts.engine(of), begin(of, 10, 2)
     for weight in state.posterior.weights:
         weight.var[:] = 1e-12
-    shard = shards.around(copied(state), NETWORK, of.prior)
-    rounds.one_round(Here(of, [shard]), of, 2, copied(without_rows(state)), batch, 0, 400)
+    alone = copy.deepcopy(state)
+    state, _ = rounds.one_round(member, state, batch)
     mixed = np.arange(400).reshape(2, 200).T.ravel()  # the two workers' entries by turns
-    state, _ = engine.update(state, Batch(batch.index[mixed], batch.value[mixed]))
-    for own, other in zip(shard.rows.factors, state.posterior.factors, strict=True):
-        np.testing.assert_allclose(own.mean, other.mean[: len(own.mean)], rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(own.var, other.var[: len(own.var)], rtol=1e-4)
+    alone, _ = engine.update(alone, Batch(batch.index[mixed], batch.value[mixed]))
+    for own, other in zip(state.posterior.factors, alone.posterior.factors, strict=True):
+        np.testing.assert_allclose(own.mean, other.mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(own.var, other.var, rtol=1e-4)
 
 
 def slow_merge(before, after, most, prior_var):
@@ -193,14 +189,16 @@ def random_rows(rng, shape, spread=1.0) -> Gaussian:
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 def test_rows_are_merged_as_the_formulas_say(spread):
     rng = np.random.default_rng(0)
-    rows, workers = random_rows(rng, (6, 4)), 12
+    rows, workers = random_rows(rng, (600, 4)), 12
     touched = [np.flatnonzero(rng.random(6) < [1, 1, 0.5, 0.2, 0.1, 0]) for _ in range(workers)]
     touched[0] = np.array([0, 1, 4])
+    touched = [100 * where for where in touched]  # some for each thread
     parts = [(where, random_rows(rng, (len(where), 4), spread)) for where in touched]
     before = Gaussian(rows.mean.copy(), rows.var.copy())
-    assert merge_rows(rows, parts, np.full(4, 0.3, np.float32)) == 0
+    merge = RowMerge(rows, parts, np.full(4, 0.3, np.float32))
+    assert [merge.run(part, 4) for part in (2, 0, 3, 1)] == [0] * 4  # by several threads
     assert len(touched) > MOST
-    for row in range(6):
+    for row in range(0, 600, 50):
         for e in range(4):
             after = [
                 (float(own.mean[where == row, e][0]), float(own.var[where == row, e][0]))
@@ -242,7 +240,7 @@ def test_what_is_not_a_number_is_rejected_and_counted():
     parts[0][1].mean[1, 0] = np.inf
     parts[1][1].var[2, 1] = 0
     with np.errstate(all="ignore"):
-        assert merge_rows(rows, parts, 0.1) == 2
+        assert RowMerge(rows, parts, 0.1).run() == 2
     assert (rows.mean[1, 0], rows.var[2, 1]) == (before.mean[1, 0], before.var[2, 1])
     assert np.isfinite(rows).all()
 
@@ -251,7 +249,7 @@ def test_a_memory_cannot_take_all_precision():
     """Each of 8 workers has widened the variance: the sum of the changes would leave less than nothing."""
     rows = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     wide = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.02, np.float32))
-    assert merge_rows(rows, [(np.array([0]), wide)] * 8, 0.05) == 0
+    assert RowMerge(rows, [(np.array([0]), wide)] * 8, 0.05).run() == 0
     np.testing.assert_allclose(rows.var, 0.05, rtol=1e-6)
     assert rows.mean[0, 0] == 1
 
@@ -261,7 +259,7 @@ def test_a_memory_forgets_in_turn_and_errors_that_all_have_corrected_are_not_add
     rows = Gaussian(np.zeros((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     own = Gaussian(np.ones((1, 1), np.float32), np.full((1, 1), 0.01, np.float32))
     left = [np.array([0.5])] * 8
-    assert merge_rows(rows, [(np.array([0]), own)] * 8, 1.0, left=left, modes=2) == 0
+    assert RowMerge(rows, [(np.array([0]), own)] * 8, 1.0, left=left, modes=2).run() == 0
     np.testing.assert_allclose((rows.mean[0, 0], rows.var[0, 0]), (1, 0.01), rtol=1e-5)
 
 
@@ -278,7 +276,7 @@ def test_log_noise_of_a_new_node_starts_at_0_and_has_a_bound():
     prior = posterior.node_noise_var(3)
     rows = Gaussian(np.zeros(2, np.float32), np.full(2, prior, np.float32))
     own = Gaussian(np.full(2, 5.9, np.float32), np.full(2, prior / 2, np.float32))
-    assert merge_log_noise(rows, [(np.arange(2), own)] * 2, prior) == 0
+    assert RowMerge(rows, [(np.arange(2), own)] * 2, prior, bound=LARGEST_LOG_NOISE).run() == 0
     # two workers, each as sure of 11.8 as the prior is of 0: 2 * 11.8 / 3
     np.testing.assert_allclose(rows.mean, 6.0)
     np.testing.assert_allclose(rows.var, prior / 3, rtol=1e-5)
@@ -295,33 +293,6 @@ def test_windows_of_several_workers_are_one_window():
         note_in_window(own, y[start:end], f[start:end], np.exp(var[start:end]), 4.0)
         joined = _joined_windows(joined, own)
     np.testing.assert_allclose(joined, together, rtol=1e-9)
-
-
-def test_a_shard_refuses_a_round_that_is_not_the_next():
-    _, machines = begin(recipe(), 4, 1)
-    shard = machines.shards[0]
-    nothing = [np.empty(0, np.int64)] * 3
-    empty = shard.fetch(np.full(3, 4), nothing, 0)
-    about = {"touched": [Touched(nothing, nothing, empty)]}
-    shard.merge(start=0, end=100, **about)
-    with pytest.raises(OutOfStep, match="has learned 100 entries received 300 to 400"):
-        shard.merge(start=300, end=400, **about)
-    with pytest.raises(OutOfStep, match="has learned 100 entries, but the rest of the model 0"):
-        shard.fetch(np.full(3, 4), nothing, 0)  # a part that is repeated when its round is merged
-
-
-def test_shards_start_new_nodes_as_any_model_does():
-    prior, nodes = Prior(), np.array([70_000, 5, 11])
-    state = parts.whole_engine(recipe()).init(3)
-    whole_state = posterior.trim(posterior.grow(state, NETWORK, prior, nodes))
-    own = []
-    for number in range(4):
-        shard = Shard(NETWORK, prior, 3, shards.cut(state, number, 4), number=number, of=4)
-        shard.fetch(nodes // 2, [np.arange(0)] * 3, 0)  # grown in two steps
-        own.append(shard.all_rows(nodes, 0))
-    joined = shards.joined(state._replace(counts=whole_state.counts), own)
-    same(joined, whole_state)
-    assert isinstance(own[0], Rows)
 
 
 def test_counts_are_those_of_all_entries():

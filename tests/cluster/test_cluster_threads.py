@@ -134,8 +134,8 @@ def test_what_threads_cannot_do_is_refused():
     model = SpiderRegressor(committee=2, likelihood="count", **{**SMALL, "multilinear": 3})
     for how, reason in (
         ({"workers": 3}, "at most 2"),
-        ({"workers": 2, "n_shards": 0}, "n_shards must be"),
-        ({"workers": 2, "n_shards": 2}, "n_shards is only for"),
+        ({"workers": 2, "part": 0}, "part must be"),
+        ({"workers": 3, "address": "local"}, "one worker per member: at most 2"),
     ):
         with pytest.raises(ValueError, match=reason), cluster.on_workers(model, **how):
             pass

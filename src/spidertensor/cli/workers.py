@@ -1,4 +1,4 @@
-"""`--workers`: learn one model in several threads, or in processes of a Ray cluster."""
+"""`--workers`: learn one model in several threads, or its members in processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spidertensor.cli.errors import CommandError
 
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Learning threads; with --cluster, Ray processes."),
+    typer.Option(metavar="N", min=1, help="Learning threads; with --cluster, at most one process for each model of the committee."),
 ]
 OnCluster = Annotated[
     str | None,

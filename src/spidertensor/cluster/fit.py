@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.cluster import rounds, shards
 from spidertensor.cluster.merge import copied
-from spidertensor.cluster.parts import Recipe, engine, recipes_of, without_rows
+from spidertensor.cluster.parts import Recipe, engine, recipes_of
 from spidertensor.cluster.rounds import PART, Rounds, split
 from spidertensor.estimator.base import Spider
 from spidertensor.estimator.fitted import Fitted
@@ -22,6 +21,7 @@ from spidertensor.spider.committee import committee
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, State
 
+PIECE = 2**14  # entries that are learned at least while those before are mixed
 ENDLESS = 2**40  # rows: more than there will ever be nodes
 
 S = TypeVar("S", bound=Spider)
@@ -40,8 +40,8 @@ def fit(
 
     workers: number of workers. Up to one per member of the committee the result is the same as with one;
              more share the stream of each member, which changes the result a little
-    address: of a Ray cluster to run them on (pip install 'spidertensor[ray]'): host:port, "auto", or "local"
-             for one on this machine. None: threads of this process
+    address: of a Ray cluster that has a process for each member (pip install 'spidertensor[ray]'): host:port,
+             "auto", or "local" for one on this machine. None: workers are threads of this process
     part:    entries that a worker learns before its results are merged with the others'
     """
     with on_workers(model, workers=workers, address=address, part=part):
@@ -55,30 +55,22 @@ def on_workers(
     workers: int,
     address: str | None = None,
     part: int = PART,
-    n_shards: int | None = None,
 ) -> Iterator[InThreads | OnCluster]:
     """Inside, several workers learn for `model`: partial_fit, learn, predict and save work as usual.
 
     At the end all of the model is back in this process. Each call of `learn` ends a round: few long calls are
     fast, and calls that end where a round ends anyway (see `rounds` of the yielded object) change nothing.
-
-    n_shards: processes of the cluster that hold the nodes' factors; by default one per machine, and at least
-              one for every two workers that share a member. Does not affect results
     """
-    for name, value in (("workers", workers), ("part", part), ("n_shards", n_shards)):
-        if value is None:
-            continue
+    for name, value in (("workers", workers), ("part", part)):
         if not (is_whole(value) and value >= 1):
             raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-    if n_shards is not None and address is None:
-        raise ValueError("n_shards is only for a cluster: leave it out, or give an address")
     how = rounds_for(model, workers, part)
     _check(model, workers, address)
     with ExitStack() as stack:
         if address is None:
             placed = InThreads(how, workers)
         else:
-            placed = OnCluster(stack.enter_context(_ray(address, workers)), how, n_shards)
+            placed = OnCluster(stack.enter_context(_ray(address, workers)), how)
         model._placed = placed
         try:
             if model._learned is not None:
@@ -131,6 +123,11 @@ def _check(model: Spider, workers: int, address: str | None) -> None:
             )
         if workers > most:
             raise ValueError(f"models with attributes can use one worker per member: at most {most}")
+    if address is not None and workers > most:
+        raise ValueError(
+            f"a cluster has one worker per member: at most {most}. More can share a member as threads: leave "
+            "the cluster out"
+        )
     if address is not None and model.likelihood_.ordinal:
         raise ValueError("ordinal models do not work on a cluster: leave it out, so that workers are threads")
     if workers > most and (model.likelihood_.level_var or model.likelihood_.ordinal):
@@ -155,7 +152,13 @@ class InThreads:
             for recipe in recipes_of(fitted.params, fitted.model)
         ]
         threads = min(self.workers, len(members))
-        method = committee(members, fitted.model.likelihood, clip=fitted.params.get("clip"), threads=threads)
+        method = committee(
+            members,
+            fitted.model.likelihood,
+            clip=fitted.params.get("clip"),
+            threads=threads,
+            pieces=self._pieces,
+        )
         return fitted._replace(model=fitted.model._replace(method=method))
 
     def _watched(self, method: Method, network: Network) -> Method:
@@ -171,6 +174,18 @@ class InThreads:
 
         return replace(method, update=update)
 
+    def _pieces(self, before: int, batch: Batch) -> list[int]:
+        """Where rounds end; without rounds, a batch can be cut anywhere."""
+        ends, n = [0], len(batch.value)
+        while ends[-1] < n:
+            end = ends[-1] + PIECE
+            if self.rounds.workers > 1:
+                end = ends[-1]
+                while end < min(ends[-1] + PIECE, n):
+                    end += self.rounds.length(before + end)
+            ends.append(min(end, n))
+        return ends[1:]
+
     def _check_whole(self) -> None:
         if self._torn:
             raise RuntimeError("an error stopped a call between two rounds: load the model's last file")
@@ -185,30 +200,20 @@ class InThreads:
 
 
 class OnCluster:
-    """Learns the members of an estimator in processes of a Ray cluster. rounds: see InThreads."""
+    """Learns each member of an estimator in a process of a Ray cluster. rounds: see InThreads."""
 
-    def __init__(self, ray_cluster: Any, rounds: Rounds, n_shards: int | None) -> None:
+    def __init__(self, ray_cluster: Any, rounds: Rounds) -> None:
         self.ray, self.rounds = ray_cluster, rounds
-        self._n_shards = n_shards
-        self._members: list[_Whole] | list[_Split] = []
+        self._members: list[_Whole] = []
         self._model: Any = None
 
     def start(self, fitted: Fitted) -> Fitted:
-        """Move the members to other processes; only their shared part stays in this one."""
+        """Move the members to other processes; without their rows they stay in this one, too."""
         recipes, states = recipes_of(fitted.params, fitted.model), fitted.state.members
-        if self.rounds.workers == 1:
-            self._members = [
-                _Whole(self.ray.MemberActor(recipe, state), recipe)
-                for recipe, state in zip(recipes, states, strict=True)
-            ]
-        else:
-            actors = self.ray.ShardActors(
-                self._n_shards or max(self.ray.machines_in_cluster(), self.rounds.workers // 2)
-            )
-            self._members = [
-                _Split(actors.open(member, recipe, state, self.rounds.workers), recipe, self.rounds)
-                for member, (recipe, state) in enumerate(zip(recipes, states, strict=True))
-            ]
+        self._members = [
+            _Whole(self.ray.MemberActor(recipe, state), recipe)
+            for recipe, state in zip(recipes, states, strict=True)
+        ]
         self._model, likelihood = fitted.model, fitted.model.likelihood
         methods = [member.method() for member in self._members]
         # one thread per member: they only wait
@@ -217,14 +222,14 @@ class OnCluster:
         return fitted._replace(model=fitted.model._replace(method=method), state=state)
 
     def whole(self, fitted: Fitted) -> Fitted:
-        """The model with a copy of all its state in this process; the workers keep theirs."""
+        """The model with a copy of all its state in this process; the others keep theirs."""
         members = tuple(
             member.whole(state) for member, state in zip(self._members, fitted.state.members, strict=True)
         )
         return fitted._replace(model=self._model, state=fitted.state._replace(members=members))
 
     def after_error(self, fitted: Fitted | None) -> None:
-        """Always None: the rows are lost with the workers."""
+        """Always None: the rows are lost with the processes."""
 
 
 class _Whole:
@@ -245,28 +250,6 @@ class _Whole:
 
     def whole(self, state: State) -> State:
         return copied(self.actor.call("state", int(state.counts.entries)))
-
-
-class _Split:
-    def __init__(self, machines: Any, recipe: Recipe, how: Rounds) -> None:
-        self.machines, self.recipe, self.rounds = machines, recipe, how
-
-    def method(self) -> Method:
-        def update(state: State, batch: Batch) -> tuple[State, Update]:
-            check_batch(batch, self.recipe.network.n_modes)
-            shared = copied(without_rows(state))
-            shared, update = rounds.learn(self.machines, self.recipe, self.rounds, shared, batch)
-            return elsewhere(shared), update
-
-        def predict(state: State, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
-            check_index(index, self.recipe.network.n_modes, bags)
-            return rounds.predict_rows(self.machines, self.recipe, without_rows(state), index)
-
-        return Method(engine(self.recipe).init, update, predict, unit="batch")
-
-    def whole(self, state: State) -> State:
-        shared = copied(without_rows(state))
-        return shards.joined(shared, self.machines.all_rows(shared.counts.nodes, int(shared.counts.entries)))
 
 
 def elsewhere(state: State) -> State:

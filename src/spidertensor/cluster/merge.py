@@ -53,11 +53,14 @@ def merge_shared(before: State, parts: Sequence[State], slab_var: float, forgett
 
     forgetting: factor by which an entry shrinks the noise's shape and rate
     """
-    kept = {"factors": before.posterior.factors, "log_noise": before.posterior.log_noise}
     if len(parts) == 1:  # nothing to merge
-        own = copied(parts[0])
-        counts = own.counts._replace(nodes=before.counts.nodes)
-        return own._replace(posterior=own.posterior._replace(**kept), sites=before.sites, counts=counts)
+        (of, own), then = (parts[0].posterior, parts[0]), before.posterior
+        weights, noise, counts, stream = copied((of.weights, of.noise, own.counts, own.stream))
+        return before._replace(
+            posterior=then._replace(weights=weights, noise=noise),
+            counts=counts._replace(nodes=before.counts.nodes),
+            stream=stream,
+        )
     weights, rejected = [], 0
     for layer, then in enumerate(before.posterior.weights):
         weight, lost = merge_weights(then, [part.posterior.weights[layer] for part in parts], slab_var)

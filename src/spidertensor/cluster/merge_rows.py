@@ -16,13 +16,58 @@ from numpy.typing import NDArray
 from spidertensor.method import HUGE
 from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
 from spidertensor.spider.posterior import Gaussian
-from spidertensor.spider.robust import LARGEST_LOG_NOISE
-from spidertensor.spider.sequential_memory import carray, elements
+from spidertensor.spider.sequential_memory import DOUBLE, WHOLE, carray, elements
 
 MOST = 8  # workers' steps that the mean of a row takes in full; more are scaled down
 
+_BITS = 6  # a thread merges blocks of so many rows (powers of 2): others do not write near what it reads
+
 # Not fastmath: a NaN must be noticed.
 _EXACT: dict[str, Any] = {"fastmath": False}
+
+
+class RowMerge:
+    """Merges what all workers learned of the rows of a mode, in place.
+
+    Workers' versions of a row are added up in the order of the workers, whichever thread does it.
+    """
+
+    def __init__(
+        self,
+        rows: Gaussian,
+        parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
+        prior_var: NDArray[np.floating] | float,
+        *,
+        used: NDArray[np.int32] | None = None,
+        left: Sequence[NDArray[np.float64]] | None = None,
+        modes: int = 1,
+        bound: float = math.inf,
+    ) -> None:
+        """
+        parts:     per worker, the numbers of the rows it touched, each once, and their new values, perhaps
+                   followed by spare rows
+        prior_var: prior variance of an element, up to which a memory widens
+        used:      `marks`, which are reused from round to round
+        left:      per worker and row, the share of the precision that its memory left; None: all
+        modes:     number of modes of an entry
+        bound:     of a mean's size
+        """
+        size = math.prod(rows.mean.shape[1:])
+        mean, var = (each.reshape(-1, size) for each in rows)  # views
+        arrays = [[where, *(np.require(each, mean.dtype, "C") for each in after)] for where, after in parts]
+        addresses = np.zeros((len(parts), 4), np.int64)
+        for worker, own in enumerate(arrays):
+            own += [] if left is None else [np.ascontiguousarray(left[worker])]
+            addresses[worker, : len(own)] = [each.ctypes.data for each in own]
+        least = 1 / np.full(size, prior_var, np.float64)
+        first = marks(len(mean)) if used is None else used
+        counts = np.array([len(where) for where, _ in parts], np.int64)
+        self._arguments = addresses, counts, mean, var, first, least, modes, bound
+        self._kept = arrays  # keeps alive what the addresses point to
+
+    def run(self, part: int = 0, of: int = 1) -> int:
+        """Merge a part of the rows; returns how many elements were rejected. of: a power of 2."""
+        return _merge(part, of, *self._arguments)
 
 
 def marks(n_rows: int) -> NDArray[np.int32]:
@@ -31,82 +76,51 @@ def marks(n_rows: int) -> NDArray[np.int32]:
     return np.zeros(n_rows, np.int32)
 
 
-def merge_rows(
-    rows: Gaussian,
-    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
-    prior_var: NDArray[np.floating] | float,
-    used: NDArray[np.int32] | None = None,
-    left: Sequence[NDArray[np.float64]] | None = None,
-    modes: int = 1,
-) -> int:
-    """Merge what all workers learned into `rows`, in place; returns how many elements were rejected.
-
-    parts:       per worker, the numbers of the rows it touched, each once, and their new values
-    prior_var:   prior variance of an element, up to which a memory widens
-    used:        marks that are reused from round to round
-    left:        per worker and row, the share of the precision that its memory left; None: all
-    modes:       number of modes of an entry
-    """
-    size = math.prod(rows.mean.shape[1:])
-    mean, var = (each.reshape(-1, size) for each in rows)  # views
-    prior_var = np.full(size, prior_var, np.float64)
-    own = [[np.require(each, mean.dtype, "C") for each in after] for _, after in parts]
-    addresses = np.array([[each.ctypes.data for each in after] for after in own], np.int64).reshape(-1, 2)
-    where = np.concatenate([numbers for numbers, _ in parts])
-    ends = np.cumsum([len(numbers) for numbers, _ in parts])
-    keep = np.ones(len(where)) if left is None else np.concatenate(left)
-    first = marks(len(mean)) if used is None else used
-    return _merge(where, ends, addresses, keep, mean, var, first, 1 / prior_var, modes)
-
-
-def merge_log_noise(
-    rows: Gaussian,
-    parts: Sequence[tuple[NDArray[np.int64], Gaussian]],
-    prior_var: float,
-    used: NDArray[np.int32] | None = None,
-    left: Sequence[NDArray[np.float64]] | None = None,
-) -> int:
-    """`merge_rows` for a mode's log_noise."""
-    rejected = merge_rows(rows, parts, prior_var, used, left)
-    for where, _ in parts:
-        rows.mean[where] = np.clip(rows.mean[where], -LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
-    return rejected
-
-
 @kernel(**COMPILE | _EXACT)
-def _merge(where, ends, addresses, keep, mean, var, first, least, modes):
-    """where:     row numbers of all workers, one worker after the other, each up to its `ends`
-    addresses: of each worker's means and variances
+def _merge(part, of, addresses, counts, mean, var, first, least, modes, bound):
+    """addresses: of each worker's row numbers, means, variances, and shares that its memory left (0: all)
+    counts:    number of rows of each worker
     least:     the prior's precision of each element
     """
-    size, here = mean.shape[1], np.array([mean.ctypes.data, var.ctypes.data])
-    following, sums = np.empty(len(where), np.int32), np.empty((5, size))
-    for j in range(len(where) - 1, -1, -1):  # backwards, so that a row's chain has the workers in order
-        following[j] = first[where[j]]
-        first[where[j]] = j + 1
-    rejected, worker = 0, 0
-    for j in range(len(where)):
-        while j >= ends[worker]:
-            worker += 1
-        if first[where[j]] == 0:  # already merged with an earlier worker's
+    size, here = mean.shape[1], np.array([0, mean.ctypes.data, var.ctypes.data])
+    total = 0
+    for w in range(len(counts)):
+        total += counts[w]
+    whose, place, sums = np.empty(total, np.int32), np.empty(total, np.int32), np.empty((5, size))
+    n = 0
+    for w in range(len(counts)):
+        where = elements(addresses[w, 0], WHOLE)
+        for i in range(counts[w]):
+            if (where[i] >> _BITS) & (of - 1) == part:
+                whose[n], place[n] = w, i
+                n += 1
+    following = np.empty(n, np.int32)
+    for j in range(n - 1, -1, -1):  # backwards, so that a row's chain has the workers in order
+        row = elements(addresses[whose[j], 0], WHOLE)[place[j]]
+        following[j] = first[row]
+        first[row] = j + 1
+    rejected = 0
+    for j in range(n):
+        row = elements(addresses[whose[j], 0], WHOLE)[place[j]]
+        if first[row] == 0:  # already merged with an earlier worker's
             continue
-        first[where[j]] = 0
-        row_mean, row_var = _row(here, where[j], mean, size)
+        first[row] = 0
+        row_mean, row_var = _row(here, row, mean, size)
         if following[j] == 0:  # touched by this worker only: copied bit for bit
-            own_mean, own_var = _row(addresses[worker], j - _start(ends, worker), mean, size)
+            own_mean, own_var = _row(addresses[whose[j]], place[j], mean, size)
             for e in range(size):
                 row_mean[e], row_var[e] = own_mean[e], own_var[e]
             continue
         for e in range(size):
             sums[0, e] = 1 / np.float64(row_var[e])
             sums[1, e], sums[2, e], sums[3, e], sums[4, e] = 0, 0, 0, sums[0, e]
-        at, of, workers, taken = j, worker, 0, 0.0
+        at, workers, taken = j, 0, 0.0
         while at >= 0:
-            while at >= ends[of]:
-                of += 1
-            own_mean, own_var = _row(addresses[of], at - _start(ends, of), mean, size)
-            _add(sums, row_mean, row_var, own_mean, own_var, keep[at], least)
-            workers, taken = workers + 1, taken + (1 - keep[at])
+            own = addresses[whose[at]]
+            own_mean, own_var = _row(own, place[at], mean, size)
+            keep = elements(own[3], DOUBLE)[place[at]] if own[3] else 1.0
+            _add(sums, row_mean, row_var, own_mean, own_var, keep, least)
+            workers, taken = workers + 1, taken + (1 - keep)
             at = following[at] - 1
         share = min(1.0, MOST / workers)
         # What each worker forgets of a node it relearns from its own entries, as do the nodes of all modes:
@@ -114,13 +128,8 @@ def _merge(where, ends, addresses, keep, mean, var, first, least, modes):
         alike = min(1.0, modes * taken / workers)
         if alike > 0:
             share *= (1 - (1 - alike) ** workers) / (workers * alike)
-        rejected += _finish(sums, row_mean, row_var, share, least)
+        rejected += _finish(sums, row_mean, row_var, share, least, bound)
     return rejected
-
-
-@kernel(**HOT | _EXACT)
-def _start(ends, worker):
-    return ends[worker - 1] if worker else 0
 
 
 @kernel(**PART | _EXACT)
@@ -128,8 +137,8 @@ def _row(addresses, number, like, size):
     """Mean and variance of a row, by the address of the first row: array slices would be slower."""
     offset = number * size * like.itemsize
     return (
-        carray(elements(addresses[0] + offset, like), (size,)),
         carray(elements(addresses[1] + offset, like), (size,)),
+        carray(elements(addresses[2] + offset, like), (size,)),
     )
 
 
@@ -146,7 +155,7 @@ def _add(sums, mean, var, own_mean, own_var, keep, least):
 
 
 @kernel(**HOT | _EXACT)
-def _finish(sums, mean, var, share, least_of_prior):
+def _finish(sums, mean, var, share, least_of_prior, bound):
     """Set a row from its sums; returns how many elements were rejected."""
     rejected, dtype = 0, mean.dtype.type
     for e in range(len(mean)):
@@ -154,6 +163,7 @@ def _finish(sums, mean, var, share, least_of_prior):
         weight = max(1 / np.float64(var[e]) + share * sums[1, e], sums[3, e])
         new_mean, new_var = dtype(mean[e] + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
         good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # false for NaN
+        new_mean = min(max(new_mean, dtype(-bound)), dtype(bound))
         mean[e], var[e] = new_mean if good else mean[e], new_var if good else var[e]
         rejected += not good
     return rejected

@@ -1,26 +1,23 @@
-"""A worker's part of a round: fetch the rows that its entries touch from the shards, and learn.
-
-A worker keeps nothing from one part to the next, so a part can be learned anywhere and repeated.
-"""
+"""A worker's part of a round: copy the rows that its entries touch, and learn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.cluster.merge import copied
-from spidertensor.cluster.shards import Numbers, Rows, Touched
 from spidertensor.estimator.parameters import OF_ENGINE, Model
-from spidertensor.method import Batch, Method
+from spidertensor.method import Batch
 from spidertensor.spider.compiled import COMPILE, kernel
 from spidertensor.spider.likelihoods import LIKELIHOODS
 from spidertensor.spider.network import Network
-from spidertensor.spider.posterior import Gaussian, Posterior, Prior, Site, State
-from spidertensor.spider.sequential import sequential
+from spidertensor.spider.posterior import Gaussian, Prior, Site, State
+from spidertensor.spider.sequential import SequentialMethod, run_models, sequential
+from spidertensor.spider.sequential_record import Record
 
 NEVER = 2**62  # entries between two refinements: workers do not refine
 
@@ -38,18 +35,12 @@ class Recipe(NamedTuple):
         return dict(self.inference).get(name)
 
 
-class PartPlan(NamedTuple):
-    """The rows and entries of a part."""
-
-    entries: Batch  # its index: positions in the fetched rows, one shard after the other
-    rows: list[Numbers]  # per shard and mode, the rows to fetch
-    times: list[Numbers]  # number of entries that each of these rows is in
-
-
 class WorkerResult(NamedTuple):
-    """What a worker sends back besides the rows."""
+    """What a worker has learned. The state is used again for its next part."""
 
-    shared: State  # without rows and sites
+    state: State  # with the rows that its entries touch, and spare ones
+    rows: list[NDArray[np.int64]]  # per mode, the numbers of these rows, each once
+    times: list[NDArray[np.int64]]  # number of entries that each is in
     reported: NDArray[np.float64]  # (4, n): mean, var, noise and log evidence of each entry
 
 
@@ -68,14 +59,14 @@ def recipes_of(params: dict[str, Any], model: Model) -> list[Recipe]:
 
 
 @lru_cache(maxsize=64)
-def engine(recipe: Recipe) -> Method:
+def engine(recipe: Recipe) -> SequentialMethod:
     """The engine of a worker: sequential, without refining the prior."""
     likelihood = LIKELIHOODS[recipe.likelihood]
     return sequential(recipe.network, likelihood, recipe.prior, refine_every=NEVER, **dict(recipe.inference))
 
 
 @lru_cache(maxsize=64)
-def whole_engine(recipe: Recipe) -> Method:
+def whole_engine(recipe: Recipe) -> SequentialMethod:
     """The engine of a member that is learned whole."""
     likelihood = LIKELIHOODS[recipe.likelihood]
     return sequential(
@@ -83,49 +74,66 @@ def whole_engine(recipe: Recipe) -> Method:
     )
 
 
-def learn_part(
-    recipe: Recipe,
-    shared: State,
-    entries: Batch,
-    n_shards: int,
-    fetch: Callable[[list[Numbers]], Sequence[Rows]],
-) -> tuple[WorkerResult, list[Touched]]:
-    """Learn a part from the state before the round; returns the shared part, and the new rows per shard.
+class Worker:
+    """Learns a part of each round, in memory that stays from round to round."""
 
-    fetch: row numbers per shard and mode -> the rows of each shard
-    """
-    wanted = plan(entries, n_shards)
-    rows = fetch(wanted.rows)
-    state = with_rows(shared, recipe.network, rows)
-    state, update = engine(recipe).update(state, wanted.entries)
-    own = Rows(state.posterior.factors, state.posterior.log_noise)
-    touched = map(Touched, wanted.rows, wanted.times, _cut(own, rows))
-    return WorkerResult(without_rows(state)._replace(sites=()), np.array(update[:4])), list(touched)
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._own: tuple[State, Record] | None = None
+
+    def learn(self, start: State, part: Batch) -> WorkerResult:
+        """Learn a part from the state before the round, which stays as it is."""
+        index = np.empty(part.index.shape, np.int64)
+        found = [_numbered(nodes, place) for nodes, place in zip(part.index.T, index.T, strict=True)]
+        rows, times = [wanted for wanted, _ in found], [often for _, often in found]
+        state, record = self._with_room(start, list(map(len, rows)))
+        for own, shared in zip(_shared(state), _shared(start), strict=True):
+            own[...] = shared
+        state.counts.nodes[:] = list(map(len, rows))
+        for name in ("factors", "log_noise"):
+            pairs = zip(getattr(state.posterior, name), getattr(start.posterior, name), strict=True)
+            for numbers, (own, known) in zip(rows, pairs, strict=False):
+                for copy, array in zip(own, known, strict=True):
+                    # without a mode, NumPy would first write into a buffer
+                    array.take(numbers, axis=0, out=copy[: len(numbers)], mode="clip")
+        reported = np.empty((1, 4, len(index)))
+        value = np.require(part.value, np.float64, ["C_CONTIGUOUS", "WRITEABLE"])
+        run_models(True, 0, index, value, record.record, record.like, reported)
+        return WorkerResult(state, rows, times, reported[0])
+
+    def _with_room(self, start: State, n_rows: list[int]) -> tuple[State, Record]:
+        """The worker's own state with its record; new ones if these are too small."""
+        have = [0] * len(n_rows)
+        if self._own is not None:
+            have = [len(each.mean) for each in self._own[0].posterior.factors]
+            if all(n <= room for n, room in zip(n_rows, have, strict=True)):
+                return self._own
+        sizes = [max(room, n + n // 4) for n, room in zip(n_rows, have, strict=True)]
+        factors, log_noise = (
+            tuple(
+                Gaussian(*(np.empty((n, *array.shape[1:]), array.dtype) for array in each))
+                for n, each in zip(sizes, of_modes, strict=False)
+            )
+            for of_modes in (start.posterior.factors, start.posterior.log_noise)
+        )
+        own = copied(start._replace(posterior=start.posterior._replace(factors=(), log_noise=()), sites=()))
+        state = own._replace(
+            posterior=own.posterior._replace(factors=factors, log_noise=log_noise),
+            # placeholders: without refining the engine does not use them
+            sites=tuple(Site(*np.zeros((3, *shape), np.float32)) for shape in self._recipe.network.layers),
+        )
+        self._own = state, engine(self._recipe).record(state)
+        return self._own
 
 
-def plan(batch: Batch, n_shards: int) -> PartPlan:
-    """Which rows the entries of a part need from each shard, and the entries in terms of these rows."""
-    index = np.empty(batch.index.shape, np.int64)
-    rows: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
-    times: list[list[NDArray[np.int64]]] = [[] for _ in range(n_shards)]
-    for mode, nodes in enumerate(batch.index.T):
-        wanted, often = _numbered(nodes, index[:, mode])
-        if n_shards > 1:
-            shard = wanted % n_shards
-            order = np.argsort(shard, kind="stable")
-            moved = np.empty_like(order)
-            moved[order] = np.arange(len(order))
-            index[:, mode] = moved[index[:, mode]]
-            wanted, often, ends = wanted[order], often[order], np.bincount(shard, minlength=n_shards).cumsum()
-            for number, (some, n) in enumerate(
-                zip(np.split(wanted, ends[:-1]), np.split(often, ends[:-1]), strict=True)
-            ):
-                rows[number].append(some)
-                times[number].append(n)
-        else:
-            rows[0].append(wanted)
-            times[0].append(often)
-    return PartPlan(Batch(index, np.ascontiguousarray(batch.value, np.float64)), list(rows), list(times))
+def _shared(state: State) -> list[NDArray[Any]]:
+    """What all workers start from, besides rows."""
+    return [
+        *chain.from_iterable(state.posterior.weights),
+        *state.posterior.noise,
+        *state.counts[1:],
+        *state.stream,
+    ]
 
 
 @kernel(**COMPILE)
@@ -150,51 +158,3 @@ def _numbered(nodes, place):
         place[i] = slots[slot]
         often[slots[slot]] += 1
     return wanted[:n].copy(), often[:n].copy()
-
-
-def without_rows(state: State) -> State:
-    """The state without the rows of its nodes: what all workers share."""
-    factors, log_noise = (
-        tuple(Gaussian(*(part[:0].copy() for part in each)) for each in modes)
-        for modes in (state.posterior.factors, state.posterior.log_noise)
-    )
-    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))
-
-
-def with_rows(shared: State, network: Network, shards: Sequence[Rows]) -> State:
-    """A writable state with exactly the rows of these shards. Copies `shared`, which may be read-only or in
-    use by other workers."""
-    factors, log_noise = (
-        tuple(Gaussian(*map(_one, zip(*mode, strict=True))) for mode in zip(*modes, strict=True))
-        for modes in zip(*shards, strict=True)
-    )
-    own = copied(shared)
-    return own._replace(
-        posterior=Posterior(factors, own.posterior.weights, own.posterior.noise, log_noise),
-        # placeholders: without refining the engine does not use them
-        sites=tuple(Site(*np.zeros((3, *shape), np.float32)) for shape in network.layers),
-        counts=own.counts._replace(nodes=np.array([len(each.mean) for each in factors])),
-    )
-
-
-def _one(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
-    """The parts as one array; rows fetched in this process are already copies."""
-    return parts[0] if len(parts) == 1 and parts[0].flags.writeable else np.concatenate(parts)
-
-
-def _cut(rows: Rows, shards: Sequence[Rows]) -> list[Rows]:
-    """Split concatenated rows back into those of each shard."""
-    parts, first = [], [0] * len(rows.factors)
-    for shard in shards:
-        last = [start + len(own.mean) for start, own in zip(first, shard.factors, strict=True)]
-        where = [slice(*ends) for ends in zip(first, last, strict=True)]
-        parts.append(
-            Rows(
-                *(
-                    tuple(Gaussian(mean[at], var[at]) for (mean, var), at in zip(modes, where, strict=False))
-                    for modes in rows
-                )
-            )
-        )
-        first = last
-    return parts

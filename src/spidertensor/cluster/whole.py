@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.cluster.merge import copied
-from spidertensor.cluster.parts import Recipe, whole_engine, without_rows
-from spidertensor.cluster.shards import OutOfStep
+from spidertensor.cluster.parts import Recipe, whole_engine
 from spidertensor.method import Batch, Prediction, Update
-from spidertensor.spider.posterior import State
+from spidertensor.spider.posterior import Gaussian, State
+
+
+class OutOfStep(RuntimeError):
+    """A request does not match the entries learned so far. No call is lost or counted twice."""
 
 
 class WholeMember:
@@ -48,3 +51,12 @@ class WholeMember:
             known = int(self.whole.counts.entries)
             raise OutOfStep(f"a member has learned {known} entries, but the rest of the model {at}")
         return self.whole
+
+
+def without_rows(state: State) -> State:
+    """The state without the rows of its nodes."""
+    factors, log_noise = (
+        tuple(Gaussian(*(part[:0].copy() for part in each)) for each in modes)
+        for modes in (state.posterior.factors, state.posterior.log_noise)
+    )
+    return state._replace(posterior=state.posterior._replace(factors=factors, log_noise=log_noise))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from spidertensor.estimator.fitted import Fitted
 from spidertensor.estimator.parameters import Member
-from spidertensor.spider.committee import cores, in_threads
+from spidertensor.spider.committee import cores
+from spidertensor.spider.crew import in_threads
 from spidertensor.spider.custom_network import CustomSizes
 from spidertensor.spider.posterior import State
 from spidertensor.spider.quick_means import ERROR, quick_means

@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 from spidertensor.evaluation import ranking_metrics
 from spidertensor.evaluation.protocols import SKIPPED_SHARE, NotLearned, Row, one_pass, progress
 from spidertensor.method import Batch, Method
-from spidertensor.spider.committee import cores, in_threads
+from spidertensor.spider.committee import cores
+from spidertensor.spider.crew import in_threads
 from spidertensor.spider.quick_means import one_blas_thread
 
 N_SAMPLED = 99  # candidates of a sampled rank

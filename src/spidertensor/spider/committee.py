@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Bags, Batch, Method, Prediction, Update
+from spidertensor.method import Bags, Batch, Method, Prediction, Update, joined
 from spidertensor.spider import calibration
+from spidertensor.spider.crew import Aside, in_threads
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
 from spidertensor.spider.forecasts import MemberForecasts, histogram, update_of_forecasts
 from spidertensor.spider.interrupts import deferred_interrupts
@@ -92,11 +91,14 @@ def committee(
     *,
     clip: float | None = None,
     threads: int | None = None,
+    pieces: Callable[[int, Batch], Sequence[int]] | None = None,
 ) -> CommitteeMethod:
     """The mixture of `members` as a Method. All members have this likelihood.
 
     clip:    the members' clip; an entry counts as clipped if the mixture's own prediction would clip it
     threads: upper limit; None: as many as this process has cores
+    pieces:  where a batch that comes after so many entries may be cut, its end included. While a piece is
+             learned, the one before it is mixed
     """
     if not members:
         raise ValueError("a committee needs at least one member")
@@ -130,14 +132,48 @@ def committee(
     def learn(
         state: CommitteeState, batch: Batch, forecasts: MemberForecasts | None = None
     ) -> tuple[CommitteeState, Update]:
-        results = run(lambda m: members[m].update(state.members[m], batch), len(batch.value))
-        state = state._replace(members=tuple(after for after, _ in results))
-        parts = np.array([update[:4] for _, update in results])
-        rejected = sum(update.rejected for _, update in results)
+        if pieces is not None and forecasts is None:
+            return learn_in_pieces(state, batch, pieces(int(state.counts.entries), batch))
+        state, parts, rejected = learned_by_members(state, batch)
         value = np.require(batch.value, np.float64, LAYOUT)
         if forecasts is not None:
             return update_of_forecasts(state, likelihood, clip, forecasts, value, parts, rejected)
         return state, update_of_members(state, likelihood, clip, value, parts, rejected)
+
+    def learned_by_members(
+        state: CommitteeState, batch: Batch
+    ) -> tuple[CommitteeState, NDArray[np.float64], int]:
+        """What `update_of_members` needs, which has yet to update the committee."""
+        parts = np.empty((len(members), 4, len(batch.value)))
+
+        def one(m: int) -> tuple[Any, int]:
+            after, update = members[m].update(state.members[m], batch)
+            for part, told in zip(parts[m], update[:4], strict=True):
+                part[:] = told
+            return after, update.rejected
+
+        results = run(one, len(batch.value))
+        after = tuple(after for after, _ in results)
+        return state._replace(members=after), parts, sum(rejected for _, rejected in results)
+
+    def learn_in_pieces(
+        state: CommitteeState, batch: Batch, ends: Sequence[int]
+    ) -> tuple[CommitteeState, Update]:
+        updates: list[Update] = []
+        mixing: Aside[Update] | None = None
+        try:
+            for start, end in pairwise((0, *ends)):
+                piece = batch.part(start, end)
+                state, parts, rejected = learned_by_members(state, piece)
+                if mixing is not None:
+                    updates.append(mixing.result())
+                value = np.require(piece.value, np.float64, LAYOUT)
+                mix = partial(update_of_members, state, likelihood, clip, value, parts, rejected)
+                mixing = Aside(mix)
+        finally:
+            if mixing is not None:
+                updates.append(mixing.result())
+        return state, joined(updates)
 
     known: Any = None, None  # the last state, and its ReadyCommittee
 
@@ -214,40 +250,6 @@ def check_in_step(state: CommitteeState) -> None:
     entries = int(state.counts.entries)
     if any(int(each.counts.entries) != entries for each in state.members if hasattr(each, "counts")):
         raise RuntimeError(OUT_OF_STEP)
-
-
-def in_threads(work: Callable[[int], T], n: int, threads: int) -> list[T]:
-    """Results of work(0) to work(n - 1), by `threads` threads including this one.
-
-    Plain threads: a pool refuses work at interpreter shutdown, when a user's thread may still be learning.
-    """
-    results: list[Any] = [None] * n
-    failed: list[BaseException] = []
-    waiting = deque(range(n))
-
-    def worker() -> None:
-        while waiting and not failed:
-            with suppress(IndexError):  # another thread took the last one
-                m = waiting.popleft()
-                try:
-                    results[m] = work(m)
-                except BaseException as error:
-                    failed.append(error)
-
-    others = []
-    for _ in range(threads - 1):
-        thread = threading.Thread(target=worker)
-        try:
-            thread.start()
-        except RuntimeError:  # interpreter shutdown, or too many threads: this thread does the work
-            break
-        others.append(thread)
-    worker()
-    for thread in others:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return results
 
 
 def cores() -> int:

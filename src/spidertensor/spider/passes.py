@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.method import Update, joined
-from spidertensor.spider.committee import cores, in_threads
+from spidertensor.spider.committee import cores
+from spidertensor.spider.crew import in_threads
 from spidertensor.spider.event_passes import EventHistory, EventVisitor
 from spidertensor.spider.parts import History, Part
 from spidertensor.spider.posterior import State

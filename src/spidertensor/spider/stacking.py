@@ -72,6 +72,10 @@ def stack(weights, counts, log_p, forecast_weights, before, log_evidence, good):
             log_evidence[i] = log_p[0, i]
             counts.refused[()] += 1
             continue
+        if members == 1:  # its weight is 1, and stays so
+            log_evidence[i] = best
+            counts.log_evidence[()] += best
+            continue
         is_forecast = forecast_weights.shape[1] > 0 and not np.isnan(forecast_weights[0, i])
         able, total, able_then, total_then = 0.0, 0.0, 0.0, 0.0
         for m in range(members):
