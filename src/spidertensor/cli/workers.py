@@ -12,7 +12,11 @@ from spidertensor.cli.errors import CommandError
 
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Learning threads; with --cluster, at most one process for each model of the committee."),
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Learning threads; with --cluster, at most one process for each model of the committee.",
+    ),
 ]
 OnCluster = Annotated[
     str | None,
@@ -25,7 +29,9 @@ OnCluster = Annotated[
 Part = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="With --workers: entries that each learns between exchanges. [default: 1024]"
+        metavar="N",
+        min=1,
+        help="With --workers: most entries that each learns between exchanges. [default: 16384]",
     ),
 ]
 

@@ -21,7 +21,7 @@ from spidertensor.spider.committee import committee
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Gaussian, State
 
-PIECE = 2**14  # entries that are learned at least while those before are mixed
+PIECE = 2**17  # entries that are learned at least while those before are mixed
 ENDLESS = 2**40  # rows: more than there will ever be nodes
 
 S = TypeVar("S", bound=Spider)

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from spidertensor.method import HUGE
 from spidertensor.spider.compiled import COMPILE, HOT, PART, kernel
 from spidertensor.spider.posterior import Gaussian
-from spidertensor.spider.sequential_memory import DOUBLE, WHOLE, carray, elements
+from spidertensor.spider.sequential_memory import (
+    DOUBLE,
+    LINE_BYTES,
+    WHOLE,
+    carray,
+    elements,
+    prefetch,
+)
 
 MOST = 8  # workers' steps that the mean of a row takes in full; more are scaled down
 
@@ -54,11 +61,10 @@ class RowMerge:
         """
         size = math.prod(rows.mean.shape[1:])
         mean, var = (each.reshape(-1, size) for each in rows)  # views
-        arrays = [[where, *(np.require(each, mean.dtype, "C") for each in after)] for where, after in parts]
-        addresses = np.zeros((len(parts), 4), np.int64)
-        for worker, own in enumerate(arrays):
-            own += [] if left is None else [np.ascontiguousarray(left[worker])]
-            addresses[worker, : len(own)] = [each.ctypes.data for each in own]
+        kept = [()] * len(parts) if left is None else [(each,) for each in left]
+        arrays = [(where, *after, *own) for (where, after), own in zip(parts, kept, strict=True)]
+        assert all(array.flags.c_contiguous for own in arrays for array in own)  # the kernel does not check
+        addresses = np.array([[array.ctypes.data for array in own] for own in arrays], np.int64)
         least = 1 / np.full(size, prior_var, np.float64)
         first = marks(len(mean)) if used is None else used
         counts = np.array([len(where) for where, _ in parts], np.int64)
@@ -78,7 +84,7 @@ def marks(n_rows: int) -> NDArray[np.int32]:
 
 @kernel(**COMPILE | _EXACT)
 def _merge(part, of, addresses, counts, mean, var, first, least, modes, bound):
-    """addresses: of each worker's row numbers, means, variances, and shares that its memory left (0: all)
+    """addresses: of each worker's row numbers, means, variances, and shares that its memory left, if any
     counts:    number of rows of each worker
     least:     the prior's precision of each element
     """
@@ -86,7 +92,7 @@ def _merge(part, of, addresses, counts, mean, var, first, least, modes, bound):
     total = 0
     for w in range(len(counts)):
         total += counts[w]
-    whose, place, sums = np.empty(total, np.int32), np.empty(total, np.int32), np.empty((5, size))
+    whose, place, sums = np.empty(total, np.int32), np.empty(total, np.int32), np.empty((6, size))
     n = 0
     for w in range(len(counts)):
         where = elements(addresses[w, 0], WHOLE)
@@ -105,6 +111,13 @@ def _merge(part, of, addresses, counts, mean, var, first, least, modes, bound):
         if first[row] == 0:  # already merged with an earlier worker's
             continue
         first[row] = 0
+        at = j + 1 if j + 1 < n and first[elements(addresses[whose[j + 1], 0], WHOLE)[place[j + 1]]] else -1
+        while at >= 0:  # the rows that come next, wherever they are
+            own, offset = addresses[whose[at]], place[at] * size * mean.itemsize
+            for byte in range(offset, offset + size * mean.itemsize, LINE_BYTES):
+                prefetch(own[1] + byte)
+                prefetch(own[2] + byte)
+            at = following[at] - 1
         row_mean, row_var = _row(here, row, mean, size)
         if following[j] == 0:  # touched by this worker only: copied bit for bit
             own_mean, own_var = _row(addresses[whose[j]], place[j], mean, size)
@@ -112,14 +125,15 @@ def _merge(part, of, addresses, counts, mean, var, first, least, modes, bound):
                 row_mean[e], row_var[e] = own_mean[e], own_var[e]
             continue
         for e in range(size):
-            sums[0, e] = 1 / np.float64(row_var[e])
-            sums[1, e], sums[2, e], sums[3, e], sums[4, e] = 0, 0, 0, sums[0, e]
+            start = 1 / np.float64(row_var[e])
+            sums[0, e], sums[4, e], sums[5, e] = start, start, start
+            sums[1, e], sums[2, e], sums[3, e] = 0, 0, 0
         at, workers, taken = j, 0, 0.0
         while at >= 0:
             own = addresses[whose[at]]
             own_mean, own_var = _row(own, place[at], mean, size)
-            keep = elements(own[3], DOUBLE)[place[at]] if own[3] else 1.0
-            _add(sums, row_mean, row_var, own_mean, own_var, keep, least)
+            keep = elements(own[3], DOUBLE)[place[at]] if len(own) > 3 else 1.0
+            _add(sums, row_mean, own_mean, own_var, keep, least)
             workers, taken = workers + 1, taken + (1 - keep)
             at = following[at] - 1
         share = min(1.0, MOST / workers)
@@ -143,12 +157,16 @@ def _row(addresses, number, like, size):
 
 
 @kernel(**HOT | _EXACT)
-def _add(sums, mean, var, own_mean, own_var, keep, least):
+def _add(sums, mean, own_mean, own_var, keep, least):
     """Add one worker's version of a row to `sums`: precision, merged in turn as far as a memory leaves it;
-    change of precision; precision times step of the mean; largest and smallest precision of a worker."""
+    change of precision; precision times step of the mean; largest and smallest precision of a worker;
+    precision before the round, which stays."""
     for e in range(len(mean)):
-        start, own = 1 / np.float64(var[e]), 1 / np.float64(own_var[e])
-        sums[0, e] = _kept(sums[0, e], keep, least[e]) + own - _kept(start, keep, least[e])
+        start, own = sums[5, e], 1 / np.float64(own_var[e])
+        if keep == 1:
+            sums[0, e] = sums[0, e] + own - start
+        else:
+            sums[0, e] = _kept(sums[0, e], keep, least[e]) + own - _kept(start, keep, least[e])
         sums[1, e] += own - start
         sums[2, e] += own * (np.float64(own_mean[e]) - mean[e])
         sums[3, e], sums[4, e] = max(sums[3, e], own), min(sums[4, e], own)
@@ -160,7 +178,7 @@ def _finish(sums, mean, var, share, least_of_prior, bound):
     rejected, dtype = 0, mean.dtype.type
     for e in range(len(mean)):
         least = min(sums[4, e], least_of_prior[e])  # no wider than the prior or the widest worker's
-        weight = max(1 / np.float64(var[e]) + share * sums[1, e], sums[3, e])
+        weight = max(sums[5, e] + share * sums[1, e], sums[3, e])
         new_mean, new_var = dtype(mean[e] + share * sums[2, e] / weight), dtype(1 / max(sums[0, e], least))
         good = (abs(new_mean) < HUGE) & (new_var > 1 / HUGE) & (new_var < HUGE)  # false for NaN
         new_mean = min(max(new_mean, dtype(-bound)), dtype(bound))

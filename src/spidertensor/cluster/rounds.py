@@ -30,7 +30,7 @@ from spidertensor.spider.posterior import State
 from spidertensor.spider.robust import LARGEST_LOG_NOISE, log_noise_widening, widening
 from spidertensor.spider.spike_slab import refine_layer
 
-PART = 1024  # entries of a worker's part of a round
+PART = 16_384  # most entries of a worker's part of a round: longer ones are no faster
 FIRST = 32  # entries of a part at the start of a stream
 GROWTH = 64  # a round has at most 1/GROWTH of the entries before it
 
