@@ -85,10 +85,12 @@ def test_the_accuracy_tables_are_what_the_result_rows_say(name):
     scores |= {} if of_study else scores_of_passes()
     shown = table(ROOT / name, "| **spidertensor default** |")
     assert "spidertensor default" in shown
-    for label, cells in shown.items():
+    for label, (size, *cells) in shown.items():
+        method = METHODS[label]
+        assert int(size) == registry.METHODS["spider" if method == "fit" else method].per_node(8), label
         for (data, *tests), cell in zip(COLUMNS if of_study else COLUMNS[:-1], cells, strict=True):
             where = f"{label} on {data}: {cell!r}"
-            numbers = [scores[key] for test in tests if (key := (METHODS[label], data, test)) in scores]
+            numbers = [scores[key] for test in tests if (key := (method, data, test)) in scores]
             assert bool(cell) == bool(numbers), where
             digits = 1 if data == "flights" else 3
             for text, seeds in zip(cell.split(" / ") if cell else [], numbers, strict=False):
