@@ -126,7 +126,7 @@ def test_never_seen_nodes_add_nothing_and_are_as_uncertain_as_the_prior():
     X, y = tastes(500)
     model = SpiderRegressor(**{**SIZES, "committee": [{"rank": 0, "bias_var": 0.09}]}, scaling=(0.0, 2.0))
     bias = model.partial_fit(X, y).explain((4, "new")).parts[2]
-    assert (bias.name, bias.effect) == ("1 new", 0)
+    assert (bias.name, bias.effect) == ("1 new (never learned)", 0)
     assert bias.std == pytest.approx(2 * 0.3)
 
 

@@ -432,3 +432,20 @@ def test_new_ids_that_are_described_are_meant_and_numbers_as_ids_are_not(tmp_pat
     (note,) = noted(lambda: model.predict({**cold, "film": [0.5 + n / 7 for n in range(20)]}))
     assert "never learned" in note.reason
     assert 'Number("film")' in note.remedy
+
+
+def test_a_misspelt_attribute_is_noted_and_one_that_comes_later_is_not():
+    X, y = entries(60)
+    table = {"user": [user for user, _ in X], "movie": [movie for _, movie in X], "age": [30] * 60}
+
+    def model(column):
+        return SpiderRegressor(modes={"user": [column], "movie": []}, scaling=(0.0, 1.0), **SMALL)
+
+    (note,) = noted(lambda: model("agee").fit(table, y))
+    assert note.kind == "absent"
+    assert "agee" in note.reason
+    assert "(not used: age)" in note.reason
+    assert noted(lambda: model("age").fit(table, y)) == []
+    assert noted(lambda: model("age").fit({name: table[name] for name in ("user", "movie")}, y)) == []
+    described = model("agee").set_attributes("user", {"user": [1], "agee": [3]})
+    assert noted(lambda: described.fit(table, y)) == []

@@ -169,7 +169,7 @@ def evaluate(
 
     \b
     spider evaluate ratings.csv --modes user,movie --value rating
-    spider evaluate ratings.csv --modes user,movie --value rating --time when
+    spider evaluate ratings.csv --modes user,movie --value rating --time time
     spider evaluate t.csv --modes driver,road --value min --time go --known-at end
     spider evaluate r.csv --modes user,movie --value rating --time when --rest 0.1
     spider evaluate c.parquet --modes user,page --value click --binary --test 0.2

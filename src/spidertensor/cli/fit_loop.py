@@ -89,6 +89,8 @@ def _learn_all(run: Run, rejected: BadRows, every: float, signals: Signals, prog
 
 def _learn_collected(run: Run, signals: Signals, progress: Progress) -> None:
     """Learn the rows that were read, in several passes. A signal ends them after the first."""
+    times = run.times
+    times.reading, times.starting = times.reading + times.starting + times.learning, 0.0
     began, number, announced = perf_counter(), 1, False
     for step in run.learn_collected(lambda: signals.caught is not None):
         if signals.caught and number == 1 and not announced:
@@ -96,7 +98,7 @@ def _learn_collected(run: Run, signals: Signals, progress: Progress) -> None:
             announced = True
         progress.show_pass(number, step)
         number += step is not None
-    run.times.learning, run.times.timed = perf_counter() - began, run.entries
+    times.learning, times.timed = perf_counter() - began, run.entries
 
 
 def _learn(run: Run, chunk: Chunk, rejected: BadRows, *, reading: float) -> None:

@@ -144,7 +144,9 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
     noise = record["noise"]
     parts = {name: f"{record[f'seconds_{name}']:.1f} s" for name in ("reading", "starting", "learning")}
     spent = f"reading {parts['reading']}, first rows and compiling {parts['starting']}"
-    if record["entries_per_second"]:
+    if not record["seconds_starting"]:  # all rows were read first
+        spent = f"reading {parts['reading']}, compiling and learning {parts['learning']}"
+    elif record["entries_per_second"]:
         spent += f", other rows {parts['learning']}: {record['entries_per_second']:,.0f} entries/s"
     return [
         ("entries", f"{now:,}" if now == total else f"{now:,} now, {total:,} in all"),
@@ -158,7 +160,7 @@ def _pairs(record: dict[str, Any], model: Any) -> list[tuple[str, str]]:
         *([] if record["history"] else _last_part(record)),
         *_coverage(record["coverage_90"]),
         *output.pairs_of_history(record["history"], record["metric"]),
-        *([] if record["once"] is None else [("passes", f"1: {record['once']}")]),
+        *([] if record["once"] is None or not now else [("passes", f"1: {record['once']}")]),
         *_leading(record["members"]),
         *output.pairs_of_counts(record),
         ("time", f"{record['seconds']:.1f} s: {spent}"),

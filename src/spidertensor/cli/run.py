@@ -40,7 +40,8 @@ QUIET_S = 1.0  # time without a row after which a pipe counts as quiet
 
 @dataclass
 class RunTimes:
-    """Seconds spent. The first chunk, which includes compiling, counts as `starting`."""
+    """Seconds spent. The first chunk, with compiling, counts as `starting`; if all rows are read first, it is
+    read like the others, and compiling counts as `learning`."""
 
     reading: float = 0.0
     starting: float = 0.0

@@ -48,7 +48,7 @@ def tune(
 
     \b
     spider tune ratings.csv --modes user,movie --value rating
-    spider tune ratings.csv --modes user,movie --value rating --time when
+    spider tune ratings.csv --modes user,movie --value rating --time time
 
     Fits nine tenths of the rows with one setting after the other, and keeps a change if the others are
     predicted better by more than chance. Prints the command with what was kept. Takes about ten times as

@@ -142,6 +142,10 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
                 with_weight = "" if sample_weight is None else ", and its weight must not be zero"
                 raise EntryError(f"fit needs at least one entry{with_weight}")
             self._notes.at_end(self._learned)
+            if (schema := self._schema) is not None:
+                used = {*schema.inputs, self.time, self.known_at}
+                unused = [name for name in inputs.names_of(X) if name not in used]
+                self._notes.absent(self._learned, columns.given, unused)
         except BaseException:
             for name in names:
                 vars(self).pop(name, None)

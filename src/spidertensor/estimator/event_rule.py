@@ -62,7 +62,7 @@ def _number(mode: Any, names: Sequence[str] | None, n_modes: int) -> int:
         return names.index(mode)
     if isinstance(mode, int) and 0 <= mode < n_modes:
         return mode
-    raise ValueError(f"no mode {mode!r}: there are {', '.join(names) or n_modes}")
+    raise ValueError(f"no mode {mode!r}: there are {', '.join(names or map(str, range(n_modes)))}")
 
 
 def _check_all_kept(params: dict[str, Any]) -> None:

@@ -331,6 +331,10 @@ def checked_ids(ids: Column, noun: str = "id") -> Column:
     return plain
 
 
+def _of_missing(noun: str) -> str:
+    return 'leave the row out, or write an id of your own such as "unknown"' if noun == "id" else ""
+
+
 def _plain(raw: Any, noun: str = "id", depth: int = 0) -> Any:
     """The id as a plain Python object; EntryError if it cannot be one."""
     if type(raw) in _PLAIN:
@@ -339,7 +343,7 @@ def _plain(raw: Any, noun: str = "id", depth: int = 0) -> Any:
         raw = raw.item()
     if isinstance(raw, float) and not isfinite(raw):
         reason = f"missing {noun} (NaN)" if isnan(raw) else f"infinite {noun}"
-        raise EntryError(reason, kind="id", value=raw)
+        raise EntryError(reason, kind="id", value=raw, remedy=_of_missing(noun) if isnan(raw) else "")
     for kind, exact in _EXACT.items():
         if isinstance(raw, kind):
             return exact(raw)
@@ -348,7 +352,7 @@ def _plain(raw: Any, noun: str = "id", depth: int = 0) -> Any:
             raise EntryError(f"{noun} nested more than {MAX_DEPTH} tuples deep", kind="id", value=raw)
         return tuple(_plain(part, noun, depth + 1) for part in raw)
     if raw is None or type(raw).__name__ in ("NAType", "NaTType"):  # from pandas, without importing it
-        raise EntryError(f"missing {noun} ({raw})", kind="id", value=raw)
+        raise EntryError(f"missing {noun} ({raw})", kind="id", value=raw, remedy=_of_missing(noun))
     raise no_id(type(raw).__name__, raw, noun)
 
 

@@ -81,7 +81,7 @@ def named_columns(X: Any, modes: Sequence[tuple[str, bool]], used: Collection[st
     names, wanted = tuple(name for name, _ in modes), [name for name, has_id in modes if has_id]
     table = _named(X, wanted, used)
     if missing := [name for name in wanted if name not in table]:
-        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(_names(X) or table)})")
+        raise EntryError(f"missing columns: {', '.join(missing)} (found: {', '.join(names_of(X) or table)})")
     lengths = {name: len(column) for name, column in table.items()}
     if len(set(lengths.values())) > 1:
         raise EntryError(f"columns differ in length: {lengths!s:.200}")
@@ -97,7 +97,7 @@ def by_name_of(table: Any, ids: str, used: Collection[str]) -> dict[str, Column]
         raise EntryError("a table of attributes is a data frame or a dict of columns, not a plain list")
     found = _named(table, [ids], used)
     if ids not in found:
-        raise EntryError(f"missing columns: {ids} (found: {', '.join(_names(table) or found)})")
+        raise EntryError(f"missing columns: {ids} (found: {', '.join(names_of(table) or found)})")
     if len({len(column) for column in found.values()}) > 1:
         raise EntryError("columns differ in length")
     return found
@@ -122,7 +122,7 @@ def _named(X: Any, ids: Sequence[str], used: Collection[str]) -> dict[str, Colum
     return dict(zip(ids, columns(X, width=len(ids)).ids, strict=True))  # pyright: ignore[reportReturnType]
 
 
-def _names(X: Any) -> list[str]:
+def names_of(X: Any) -> list[str]:
     """The names of all columns of X that has any, also of those that are not used."""
     if isinstance(X, Columns):
         return [*(X.names or ()), *X.given]
@@ -251,8 +251,11 @@ def number(value: Any, row: int | None) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        reason = f"value of type {type(value).__name__} is not a finite number"
-        raise EntryError(reason, row, kind="value", value=value) from None
+        shown = f"{value!r:.80}" if isinstance(value, str) else f"of type {type(value).__name__}"
+        remedy = "convert numbers with float; two labels are learned by SpiderClassifier"
+        remedy = remedy if isinstance(value, str) else ""
+        reason = f"value {shown} is not a finite number"
+        raise EntryError(reason, row, kind="value", value=value, remedy=remedy) from None
 
 
 def _transpose(entries: Sequence[Any], width: int | None) -> list[Column]:

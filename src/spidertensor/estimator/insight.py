@@ -64,5 +64,6 @@ class Insight(Known):
         index, bags = self._asked(one_entry.as_rows(entry))
         modes = self.mode_names_
         given = entry if isinstance(entry, Mapping) else dict(zip(modes, entry, strict=False))
-        ids = [f"{mode} {given[mode]}" if mode in given else mode for mode in modes]
+        new = [" (never learned)" if number < 0 else "" for number in index[0]]
+        ids = [f"{mode} {given[mode]}{new[k]}" if mode in given else mode for k, mode in enumerate(modes)]
         return explanation(self._fitted(), index, bags, modes, ids)

@@ -222,7 +222,8 @@ class Known(Shared):
             return names.index(mode)
         if is_whole(mode) and 0 <= int(mode) < len(self._fitted().nodes):
             return int(mode)
-        raise ValueError(f"no mode {mode!r}: there are {', '.join(names) or len(self._fitted().nodes)}")
+        shown = names or map(str, range(len(self._fitted().nodes)))
+        raise ValueError(f"no mode {mode!r}: there are {', '.join(shown)}")
 
     def _member(self, member: int | None) -> int:
         fitted = self._fitted()

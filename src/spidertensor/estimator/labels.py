@@ -42,7 +42,9 @@ def encoded(y: Any, n: int, classes: Classes | None) -> tuple[NDArray[np.float64
         row = int(np.isnan(value).argmax())
         label = labels[row] if isinstance(labels, list) else labels[row].item()
         reason = f"label {label!r:.80} is not {shown(classes, 'or')}"
-        raise EntryError(reason, row, kind="value", value=label, remedy=_ONLY_TWO)
+        numbers = not isinstance(classes[0], str)
+        remedy = _ONLY_TWO + (" Numbers and ordered levels are for SpiderRegressor." if numbers else "")
+        raise EntryError(reason, row, kind="value", value=label, remedy=remedy)
     return value, classes
 
 

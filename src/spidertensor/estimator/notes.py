@@ -13,6 +13,7 @@
                 ids that are rather numbers or times (number_ids.py)
     unseen      most ids of a prediction were never learned (unseen.py)
     again       a call learned the same entries as the one before
+    absent      an attribute that a history lacks, beside columns that nothing uses
     left out    attributes of a history have more values than their columns keep
     grouped     entries that are learned once are sorted by a mode
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -176,6 +177,18 @@ class Notes:
             warning = unseen.note(fitted.nodes, columns, numbers, names, described)
             if warning is not None:
                 self._give(warning)
+
+    def absent(self, fitted: Fitted, given: Collection[str], unused: Sequence[str]) -> None:
+        """Name attributes that a history lacks, and no node was described with; perhaps a misspelt name.
+
+        given, unused: the columns that it has
+        """
+        if unused and fitted.columns is not None and (names := fitted.columns.never_given(given)):
+            reason = (
+                f"no such column: {', '.join(names)}, which counts as missing (not used: {', '.join(unused)})"
+            )
+            remedy = "name it in `modes` as it is named in X, or describe nodes with set_attributes"
+            self._give(SpiderWarning(reason, kind="absent", remedy=remedy))
 
     def left_out(self, numbers: Mapping[str, int]) -> None:
         """Say how many values of each column a history had too many."""

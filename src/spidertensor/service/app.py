@@ -339,7 +339,8 @@ def make_app(service: Service) -> ASGIApp:
 
 def _from_http(error: HTTPException) -> ServiceError:
     kind = {404: "no such path", 405: "method"}.get(error.status_code, "http")
-    return ServiceError(error.status_code, kind, str(error.detail))
+    remedy = "the paths and their methods are in /openapi.json" if error.status_code in (404, 405) else ""
+    return ServiceError(error.status_code, kind, str(error.detail), remedy=remedy)
 
 
 def _pages() -> list[Route]:

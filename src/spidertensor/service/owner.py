@@ -70,7 +70,8 @@ class Owner(threading.Thread):
     async def ask(self, work: Request | Question, timeout: float) -> Any:
         """Queue a request to learn, or a function for this thread to call, and wait for the outcome."""
         if not self.ready:
-            raise ServiceError(503, "starting", "the model is being loaded", retry=1)
+            remedy = "wait until GET /health/ready answers 200"
+            raise ServiceError(503, "starting", "the model is being loaded", retry=1, remedy=remedy)
         if self.waiting >= self._max_queue:
             raise ServiceError(429, "queue", f"{self.waiting} requests are waiting", retry=1)
         future = asyncio.get_running_loop().create_future()

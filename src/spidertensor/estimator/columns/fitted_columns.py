@@ -10,7 +10,7 @@ several passes all entries decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,11 @@ class FittedColumns:
         """
         found = [(e, table, rows) for table, column in enumerate(self.columns) for e, rows in column.restarts]
         return sorted(found, key=lambda each: each[0])
+
+    def never_given(self, given: Collection[str]) -> list[str]:
+        """The attributes that are not among these columns, and that no node was described with."""
+        single = [column for column in self.columns if len(column.holders) == 1 and not column.n_described]
+        return [column.holders[0].spec.name for column in single if column.holders[0].spec.name not in given]
 
     def check(self, given: Mapping[str, Column], n: int, mode: int | None = None) -> Checked:
         """Convert and check the columns of n entries; EntryError if a cell is not allowed. Changes nothing.
