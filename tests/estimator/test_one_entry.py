@@ -163,7 +163,7 @@ BAD = [
     (("anna", float("nan")), 1.0, "missing id"),
     (("anna", 1 + 2j), 1.0, "cannot be an id"),
     (("anna", 1), float("nan"), "not finite"),
-    (("anna", 1), "1.0", "'1.0' is not a finite number: convert numbers with float; two labels"),
+    (("anna", 1), "1.0", "'1.0' of type str is not a finite number: convert numbers with float; two labels"),
     (("anna", 1), None, "without a value: only events"),
     (("anna", 1), 10**400, "not a finite number"),
     (("anna", 1), 1e300, "times the scale"),

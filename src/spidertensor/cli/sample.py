@@ -24,7 +24,7 @@ def sample(
     \b
     spider sample ratings.csv
     spider fit ratings.csv --modes user,movie --value rating
-    spider fit ratings.csv --modes user+age,movie+genres+year --value rating
+    spider evaluate ratings.csv --modes user+age,movie+year --value rating
     """
     from spidertensor.demo.ratings import HEADER, ratings
     from spidertensor.writing import replacing

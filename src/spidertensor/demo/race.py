@@ -189,7 +189,7 @@ def _table(rows: Rows, n: int, words: Words) -> Table:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, row in rows.items():
         scores = (row["score"], row["window_score"], row["log_density"])
-        table.add_row(name, *(_or_dash(f"{score:.4g}") for score in scores), *_shares(row, "coverage"))
+        table.add_row(name, *(_or_dash(f"{score:#.4g}") for score in scores), *_shares(row, "coverage"))
         if row["calibrated_50"] is not None:
             table.add_row("  calibrated", *("" for _ in scores), *_shares(row, "calibrated"))
     return table
@@ -213,13 +213,15 @@ def _with_unit(column: str, words: Words) -> str:
 
 
 def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words, clock: Clock) -> None:
-    nodes = " x ".join(f"{n:,}" for n in model.n_nodes_)
+    counted = zip(model.mode_names_, model.n_nodes_, strict=True)
+    nodes = ", ".join(f"{name} {n:,}" for name, n in counted if n)
     sentences = (
         f"{clock.case[0].upper()}{clock.case[1:]}.",
         f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is not scored.",
-        f"Log evidence is the mean per entry; SPIDER's total over the stream is {model.log_evidence_:,.0f}.",
+        "RMSE, the typical error, is better if lower; online biases, one number per id, and the mean so far are",
+        "simple guesses to beat. Log evidence, the mean log density of what happened, is better if higher.",
         words.coverage,
-        f"Learning took {row['seconds']:.2f} seconds and found {nodes} nodes.",
+        f"Learning took {row['seconds']:.0f} seconds and found so many ids: {nodes}.",
     )
     console.print(" ".join(sentences), highlight=False)
 
@@ -228,7 +230,7 @@ def _print_leader(console: Console, model: SpiderRegressor) -> None:
     members = model.members_
     leader = max(members, key=lambda member: member.weight)
     name = _member_names(model)[members.index(leader)]
-    line = f"Of the {len(members)} committee members, the one with {name} leads, "
+    line = f"SPIDER is a committee of {len(members)} models; the one with {name} leads, "
     console.print(f"{line}with a weight of {100 * leader.weight:.0f} %.", highlight=False)
 
 

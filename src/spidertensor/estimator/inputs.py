@@ -251,10 +251,11 @@ def number(value: Any, row: int | None) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        shown = f"{value!r:.80}" if isinstance(value, str) else f"of type {type(value).__name__}"
-        remedy = "convert numbers with float; two labels are learned by SpiderClassifier"
-        remedy = remedy if isinstance(value, str) else ""
-        reason = f"value {shown} is not a finite number"
+        shown = remedy = ""
+        if isinstance(value, str):
+            shown = f" {value!r:.80}"
+            remedy = "convert numbers with float; two labels are learned by SpiderClassifier"
+        reason = f"value{shown} of type {type(value).__name__} is not a finite number"
         raise EntryError(reason, row, kind="value", value=value, remedy=remedy) from None
 
 

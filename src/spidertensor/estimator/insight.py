@@ -35,7 +35,9 @@ class Insight(Known):
         row = int(fitted.nodes[number].find([node])[0])
         if row < 0:
             reason = f"{node!r:.80} was never learned in mode {self.mode_names_[number]!r:.80}"
-            raise EntryError(reason, value=node, remedy="ask for an id that the model knows, or describe it")
+            some = ", ".join(f"{each!r:.80}" for each in fitted.nodes[number].ids[:3])
+            remedy = f"ask for an id that the model knows, such as {some}, or describe it"
+            raise EntryError(reason, value=node, remedy=remedy)
         return similar_nodes(fitted, number, row, n)
 
     @locked
