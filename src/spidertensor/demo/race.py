@@ -218,8 +218,8 @@ def _print_sum(console: Console, row: Row, model: SpiderRegressor, words: Words,
     sentences = (
         f"{clock.case[0].upper()}{clock.case[1:]}.",
         f"The first tenth of the stream, {row['skipped']:,} {words.entries}, is not scored.",
-        "RMSE, the typical error, is better if lower; online biases, one number per id, and the mean so far are",
-        "simple guesses to beat. Log evidence, the mean log density of what happened, is better if higher.",
+        "RMSE is the typical error; online biases, one number per id, and the mean so far are simple guesses",
+        "to beat. Log evidence, the mean log density of what happened, is better if higher.",
         words.coverage,
         f"Learning took {row['seconds']:.0f} seconds and found so many ids: {nodes}.",
     )
