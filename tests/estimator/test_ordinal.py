@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.special import ndtr
 
 import spidertensor
 from spidertensor import CheckpointError, EntryError, SpiderRegressor, checkpoint
+from spidertensor.estimator.forecast import Forecast
 from spidertensor.spider.likelihoods.ordinal import Ordinal
 
 SMALL = {"rank": 2, "hidden": (6,), "multilinear": 3, "batch_size": 16, "likelihood": "ordinal"}
@@ -140,9 +143,59 @@ def test_what_needs_levels_says_so():
     plain = SpiderRegressor(rank=0, committee=1).fit([(0, 0), (1, 1)], [1.0, 2.0])
     with pytest.raises(ValueError, match="a gaussian model has no levels"):
         plain.predict_levels([(0, 0)])
-    model = SpiderRegressor(**SMALL).fit([(0, 0), (1, 1)], [1.0, 2.0])
-    with pytest.raises(ValueError, match="ordinal models make no forecasts"):
-        model.forecast([(0, 0)])
+
+
+def test_a_forecast_keeps_the_cut_points_of_its_time():
+    X, y, _ = stars(400)
+    model = SpiderRegressor(**SMALL, levels=STARS, committee=1, random_state=0).partial_fit(X[:200], y[:200])
+    asked = X[390:]
+    chance, mean = model.predict_levels(asked), model.predict(asked)
+    ends = model.predict_interval(asked, 0.7)
+    early = model.forecast(asked[:5])
+    model.partial_fit(X[200:390], np.full(190, 5.0))  # which moves all cut points
+    late = model.forecast(asked[5:])
+    both = Forecast.join([*early, None, *late])
+    both = Forecast.from_dict(json.loads(json.dumps(both.to_dict())))[[0, 1, 2, 3, 4]]
+    np.testing.assert_array_equal(model.predict_levels(both), chance[:5])
+    np.testing.assert_array_equal(both.mean, mean[:5])
+    np.testing.assert_array_equal(model.predict_interval(both, 0.7), np.array(ends)[:, :5])
+    assert (abs(model.predict_levels(asked[:5]) - chance[:5]) > 0.05).any()
+    np.testing.assert_array_equal(model.predict_levels(late), model.predict_levels(asked[5:]))
+    update = model.learn(asked, y[390:], forecast=[*early, *[None] * 5])
+    place = y[390:395].astype(int) - 1
+    np.testing.assert_allclose(update.log_evidence[:5], np.log(chance[np.arange(5), place]), rtol=1e-6)
+
+
+def test_a_forecast_just_before_changes_nothing():
+    X, y, _ = stars(300)
+    one, other = (SpiderRegressor(**SMALL, levels=STARS, committee=1, random_state=0) for _ in range(2))
+    one.partial_fit(X[:200], y[:200])
+    other.partial_fit(X[:200], y[:200])
+    for row in range(200, 220):
+        update = one.learn(X[row : row + 1], y[row : row + 1])
+        made = other.forecast(X[row : row + 1])
+        same = other.learn(X[row : row + 1], y[row : row + 1], forecast=made)
+        np.testing.assert_allclose(same[:4], update[:4], rtol=1e-6)
+    np.testing.assert_allclose(other.predict_levels(X), one.predict_levels(X), rtol=1e-6)
+
+
+def test_values_known_late_are_levels_too():
+    X, y, _ = stars(600)
+    when = np.arange(600.0)
+    data = {"user": X[:, 0], "movie": X[:, 1], "when": when, "known": when + 50}
+    how = {"time": "when", "known_at": "known", "committee": 2}
+    model = SpiderRegressor(**SMALL | how, levels=STARS).fit(pa.table(data), y)
+    assert model.predict_levels([(1, 2)]).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "likelihood", ["ordinal:2.0,1.0", "ordinal:1.0", "ordinal:", "ordinal", "ordinal:a,b"]
+)
+def test_a_forecast_of_impossible_levels_is_refused(likelihood):
+    with pytest.raises(EntryError, match="unknown likelihood"):
+        Forecast(np.ones((1, 6, 1)), 0, likelihood)
+    with pytest.raises(EntryError, match="impossible"):
+        Forecast(np.full((1, 6, 1), 0.5) + np.eye(6)[3][None, :, None] / 2, 0, "ordinal:1.0,2.0")
 
 
 def test_recommend_and_explain_speak_of_the_mean(learned):

@@ -237,8 +237,6 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         fitted = self._fitted()
         if fitted.model.rule is not None:
             raise ValueError("events have no forecasts: their negatives are drawn when they are learned")
-        if fitted.model.likelihood.levels:
-            raise ValueError("ordinal models make no forecasts: use predict, or likelihood='gaussian'")
         return forecast_by(fitted, fitted.model.method.forecast(fitted.state, *self._asked(X))[1])
 
     @locked

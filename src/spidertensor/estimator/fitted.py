@@ -364,10 +364,17 @@ def followed(fitted: Fitted, member: int) -> NDArray[np.int64]:
 
 
 def intervals(
-    fitted: Fitted, predicted: Prediction, coverage: float, calibration: str = "auto"
+    fitted: Fitted,
+    predicted: Prediction,
+    coverage: float,
+    calibration: str = "auto",
+    likelihood: Likelihood | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Low and high ends of calibrated prediction intervals, in user units."""
-    likelihood, residuals = fitted.likelihood, histogram(fitted.state, calibration)
+    """Low and high ends of calibrated prediction intervals, in user units.
+
+    likelihood: of the predictions, if they are not of now
+    """
+    likelihood, residuals = likelihood or fitted.likelihood, histogram(fitted.state, calibration)
     if isinstance(likelihood, Ordinal):
         return likelihood.interval(predicted, checked_coverage(coverage))
     if residuals is None:

@@ -5,6 +5,7 @@ mathematics.md section 21.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
@@ -19,6 +20,7 @@ from spidertensor.method import Prediction
 from spidertensor.scaling import Scaling
 from spidertensor.spider.forecasts import MemberForecasts
 from spidertensor.spider.likelihoods import LIKELIHOODS, Likelihood
+from spidertensor.spider.likelihoods.ordinal import Ordinal, from_name
 from spidertensor.spider.stacking import mixed
 
 FIELDS = {"rows", "members", "generation", "likelihood", "shift", "scale"}  # of a forecast as JSON
@@ -34,9 +36,10 @@ class Forecast:
     As an array it is `mean`. `members` and `weights` have what each member predicted.
 
     numbers:    (n, 4, M) mean, var and noise of f, and weight, of each member, NaN in rows without a
-                forecast; in units of the model: value = shift + scale * (value in units of the model)
+                forecast; in units of the model: value = shift + scale * (value in units of the model). Of
+                ordered levels (n, 4 + levels, M), with how often each level was seen then, plus 1
     generation: of the model: a number that changes when it is fitted anew
-    likelihood: "gaussian", "count" or "probit"
+    likelihood: "gaussian", "count", "probit", or "ordinal:" with the levels
     """
 
     numbers: NDArray[np.float64]
@@ -48,16 +51,18 @@ class Forecast:
     def __post_init__(self) -> None:
         numbers = np.asarray(self.numbers, np.float64)
         object.__setattr__(self, "numbers", numbers)
-        if numbers.ndim != 3 or numbers.shape[1] != 4 or not numbers.shape[2]:
-            raise _error(f"the numbers of a forecast have shape (n, 4, members), not {numbers.shape}")
-        if not isinstance(self.likelihood, str) or self.likelihood not in LIKELIHOODS:
+        if not isinstance(self.likelihood, str) or (likelihood := _likelihood_of(self.likelihood)) is None:
             raise _error(f"unknown likelihood {self.likelihood!r:.80}")
+        size = 4 + len(likelihood.levels)
+        if numbers.ndim != 3 or numbers.shape[1] != size or not numbers.shape[2]:
+            raise _error(f"the numbers of a forecast have shape (n, {size}, members), not {numbers.shape}")
         if not (np.isfinite([self.shift, self.scale]).all() and self.scale > 0):
             raise _error("the shift or the scale of a forecast is impossible")
         made = numbers[self.made]
-        _, var, noise, weights = made.swapaxes(0, 1)
+        _, var, noise, weights = made[:, :4].swapaxes(0, 1)
         possible = np.isfinite(made).all(axis=(1, 2)) & (var > 0).all(axis=1) & (noise >= 0).all(axis=1)
         possible &= (weights > 0).all(axis=1) & (np.abs(weights.sum(axis=1) - 1) < 1e-6)
+        possible &= (made[:, 4:] >= 1).all(axis=(1, 2))
         if not possible.all():
             row = int(np.flatnonzero(self.made)[~possible][0])
             raise _error("the numbers of a forecast are impossible", row)
@@ -129,23 +134,22 @@ class Forecast:
     def prediction(self) -> Prediction:
         """(n,) mean, var and noise, as `predict_parts` gives them."""
         forecasts = self.by_member
-        predicted = mixed(self._likelihood, forecasts.weights, forecasts.parts)
+        predicted = mixed(self.by_likelihood, forecasts.weights, forecasts.parts[:, :3])
         return Scaling(self.shift, self.scale).user_units(*predicted)
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """(n,) predicted mean of the value; for a classifier, probability of the positive label."""
-        mean, var, _ = self.prediction
-        return self._likelihood.expected(mean, var)
+        return self.by_likelihood.expected(*self.prediction)
 
     @property
     def std(self) -> NDArray[np.float64]:
         """(n,) standard deviation of the value; for a classifier, that of f."""
-        return self._likelihood.std(*self.prediction)
+        return self.by_likelihood.std(*self.prediction)
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as JSON: a list of 4 M numbers for each row, or null, beside the other fields."""
-        flat = self.numbers.reshape(len(self), 4 * self.numbers.shape[2]).tolist()
+        """The forecast as JSON: a list of its numbers for each row, or null, beside the other fields."""
+        flat = self.numbers.reshape(len(self), math.prod(self.numbers.shape[1:])).tolist()
         rows = [row if made else None for row, made in zip(flat, self.made.tolist(), strict=True)]
         return {
             "rows": rows,
@@ -162,9 +166,10 @@ class Forecast:
         if not isinstance(stored, Mapping) or stored.keys() != FIELDS:
             raise _error(f"a forecast has the fields {', '.join(sorted(FIELDS))}")
         try:
-            members = index(stored["members"])
-            rows = [[np.nan] * 4 * members if row is None else row for row in stored["rows"]]
-            numbers = np.array(rows, np.float64).reshape(len(rows), 4, members)
+            members, likelihood = index(stored["members"]), _likelihood_of(str(stored["likelihood"]))
+            size = 4 + (0 if likelihood is None else len(likelihood.levels))
+            rows = [[np.nan] * size * members if row is None else row for row in stored["rows"]]
+            numbers = np.array(rows, np.float64).reshape(len(rows), size, members)
             about = index(stored["generation"]), stored["likelihood"]
             scaling = float(stored["shift"]), float(stored["scale"])
         except (TypeError, ValueError, OverflowError) as error:
@@ -172,26 +177,36 @@ class Forecast:
         return cls(numbers, *about, *scaling)
 
     @property
-    def _likelihood(self) -> Likelihood:
-        return LIKELIHOODS[self.likelihood]
+    def by_likelihood(self) -> Likelihood:
+        """The likelihood when each row was predicted."""
+        found = _likelihood_of(self.likelihood)
+        assert found is not None
+        if not isinstance(found, Ordinal):
+            return found
+        return found.with_counts(np.where(self.made[:, None], self.numbers[:, 4:, 0], 1.0))
 
     @property
     def by_member(self) -> MemberForecasts:
         """The forecasts as a Method takes them."""
         parts = np.ascontiguousarray(self.numbers.transpose(2, 1, 0))
-        return MemberForecasts(parts[:, :3], parts[:, 3])
+        return MemberForecasts(np.delete(parts, 3, axis=1), parts[:, 3])
+
+
+def _likelihood_of(name: str) -> Likelihood | None:
+    return LIKELIHOODS.get(name) or from_name(name)
 
 
 def forecast_by(fitted: Fitted, forecasts: MemberForecasts) -> Forecast:
     """The Forecast with these forecasts by members, in units of the model."""
-    numbers = np.concatenate([forecasts.parts, forecasts.weights[:, None]], axis=1).transpose(2, 1, 0)
+    parts = forecasts.parts[:, :3], forecasts.weights[:, None], forecasts.parts[:, 3:]
+    numbers = np.concatenate(parts, axis=1).transpose(2, 1, 0)
     return Forecast(np.ascontiguousarray(numbers), *_model_of(fitted))
 
 
 def no_forecast(fitted: Fitted) -> Forecast:
     """A forecast of no entries by this model."""
-    members = len(fitted.state.members)
-    return forecast_by(fitted, MemberForecasts(np.empty((members, 3, 0)), np.empty((members, 0))))
+    members, size = len(fitted.state.members), 3 + len(fitted.model.likelihood.levels)
+    return forecast_by(fitted, MemberForecasts(np.empty((members, size, 0)), np.empty((members, 0))))
 
 
 def forecasts_to_score(fitted: Fitted | None, forecast: Any, n: int) -> MemberForecasts | None:
@@ -226,7 +241,9 @@ def check_made_by(fitted: Fitted, forecast: Forecast) -> None:
 
 
 def _model_of(fitted: Fitted) -> tuple[Any, ...]:
-    return fitted.generation, fitted.model.likelihood.name, *fitted.scaling
+    likelihood = fitted.model.likelihood
+    name = likelihood.name_with_levels if isinstance(likelihood, Ordinal) else likelihood.name
+    return fitted.generation, name, *fitted.scaling
 
 
 def _error(reason: str, row: int | None = None, remedy: str = "") -> EntryError:

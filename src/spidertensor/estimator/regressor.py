@@ -166,8 +166,14 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @locked
     def predict_levels(self, X: Any) -> NDArray[np.float64]:
-        """(n, levels) probability of each of `levels_` at each row of X, for ordinal values."""
-        return self._ordinal().probabilities(*self._predict(X))
+        """(n, levels) probability of each of `levels_` at each row of X, for ordinal values. X: also a Forecast"""
+        likelihood = self._ordinal()
+        if not isinstance(X, Forecast):
+            return likelihood.probabilities(*self._predict(X))
+        check_made_by(self._fitted(), X)
+        then = X.by_likelihood
+        assert isinstance(then, Ordinal)
+        return then.probabilities(*X.prediction)
 
     def _ordinal(self) -> Ordinal:
         likelihood = self._fitted().likelihood
@@ -194,8 +200,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         coverage = checked_coverage(coverage)
         if isinstance(X, Forecast):
             check_made_by(self._fitted(), X)
-        predicted = X.prediction if isinstance(X, Forecast) else self._predict(X)
-        return intervals(self._fitted(), predicted, coverage, calibration)
+            return intervals(self._fitted(), X.prediction, coverage, calibration, X.by_likelihood)
+        return intervals(self._fitted(), self._predict(X), coverage, calibration)
 
     @property
     @locked

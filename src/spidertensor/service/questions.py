@@ -92,7 +92,7 @@ def _predicted(
         forecast = None if remembered is None else remembered[0]
         if forecast is not None:
             columns = {likelihood.mean_name: forecast.mean}
-            columns |= {"std": forecast.std} if likelihood.intervals else {}
+            columns |= {"std": forecast.std} if likelihood.intervals or likelihood.ordinal else {}
         elif likelihood.intervals or likelihood.ordinal:
             mean, std = estimator.predict(ids, return_std=True)
             columns = {"mean": mean, "std": std}

@@ -211,10 +211,12 @@ def committee(
     def forecast(
         state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
     ) -> tuple[Prediction, MemberForecasts]:
-        forecasts = MemberForecasts(
-            parts(state, index, bags), np.repeat(state.weights[:, None], len(index), axis=1)
-        )
-        return mixed(likelihood, forecasts.weights, forecasts.parts), forecasts
+        made, weights = parts(state, index, bags), np.repeat(state.weights[:, None], len(index), axis=1)
+        predicted = mixed(likelihood, weights, made)
+        if likelihood.ordinal:  # what f says of levels depends on them
+            seen = state.members[0].stream.level_counts[:, None]
+            made = np.concatenate([made, np.broadcast_to(seen, (len(made), len(seen), len(index)))], axis=1)
+        return predicted, MemberForecasts(made, weights)
 
     def quick(state: CommitteeState, numbers: Sequence[NDArray[np.int64]]) -> Prediction:
         parts = [

@@ -22,6 +22,7 @@ from spidertensor.spider.calibration import (
     start_of_forecasts,
 )
 from spidertensor.spider.likelihoods import Likelihood
+from spidertensor.spider.likelihoods.ordinal import Ordinal
 from spidertensor.spider.stacking import CommitteeState, mixed, stack
 
 CALIBRATIONS = ("auto", "next", "forecast", "rest")
@@ -32,7 +33,8 @@ FORECAST_SHARE = 0.5
 class MemberForecasts(NamedTuple):
     """Forecasts of n entries by M members; NaN where there is none."""
 
-    parts: NDArray[np.float64]  # (M, 3, n) mean, var and noise
+    # (M, 3, n) mean, var and noise; of ordered levels (M, 3 + levels, n), with how often each was seen, plus 1
+    parts: NDArray[np.float64]
     weights: NDArray[np.float64]  # (M, n) of the committee when they were made
 
     def at(self, rows: NDArray[np.int64]) -> MemberForecasts:
@@ -51,9 +53,9 @@ class PendingForecasts:
 
     def keep(self, at: slice, forecasts: MemberForecasts) -> None:
         if self._kept is None:
-            members = len(forecasts.weights)
+            members, numbers, _ = forecasts.parts.shape
             self._kept = MemberForecasts(
-                np.full((members, 3, self._n), np.nan), np.full((members, self._n), np.nan)
+                np.full((members, numbers, self._n), np.nan), np.full((members, self._n), np.nan)
             )
         self._kept.parts[:, :, at], self._kept.weights[:, at] = forecasts
 
@@ -76,11 +78,11 @@ def update_of_forecasts(
     """
     n, first, given = len(value), int(state.counts.entries), ~np.isnan(forecasts.weights[0])
     before, log_evidence, good = np.empty((len(parts), n)), np.empty(n), np.empty(n, bool)
-    log_p = _log_evidence(likelihood.at(state), value, parts, forecasts, given)
+    log_p = _log_evidence(likelihood, value, parts, forecasts, given)
     weights = np.ascontiguousarray(forecasts.weights)
     stack(state.weights, state.counts, log_p, weights, before, log_evidence, good)
     now = mixed(likelihood, before, parts)
-    scored = np.where(given, forecasts.parts, parts[:, :3])
+    scored = np.where(given, forecasts.parts[:, :3], parts[:, :3])
     mixture = mixed(likelihood, np.where(given, weights, before), scored)
     refused, clipped, below = int(n - good.sum()), 0, None
     if residuals := state.residuals:
@@ -113,10 +115,14 @@ def _log_evidence(
     """(M, n) log evidence of each member's forecast; NaN or infinite if it could not learn the entry."""
     log_p = parts[:, 3].copy()
     # a member that would predict the same again keeps the evidence that it has just reported, bit for bit
-    others = given & (np.abs(log_p) < HUGE) & (forecasts.parts != parts[:, :3]).any(axis=1)
+    others = given & (np.abs(log_p) < HUGE)
+    if not isinstance(likelihood, Ordinal):  # whose cut points differ even then
+        others &= (forecasts.parts != parts[:, :3]).any(axis=1)
     member, entry = others.nonzero()
     if len(entry):
-        log_p[others] = likelihood.log_evidence(value[entry], *forecasts.parts[member, :, entry].T)
+        made = forecasts.parts[member, :, entry]
+        by = likelihood.with_counts(made[:, 3:]) if isinstance(likelihood, Ordinal) else likelihood
+        log_p[others] = by.log_evidence(value[entry], *made[:, :3].T)
     return log_p
 
 

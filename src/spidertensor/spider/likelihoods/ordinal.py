@@ -128,6 +128,15 @@ class Ordinal(Likelihood):
             rows, up_to = rows[~found], up_to[~found]
         return self._values[first], self._values[last]
 
+    @property
+    def name_with_levels(self) -> str:
+        """What a forecast stores: `from_name` has the levels back."""
+        return f"{self.name}:{','.join(map(repr, self.levels))}"
+
+    def with_counts(self, counts: Floats) -> Ordinal:
+        """The likelihood with cut points by these counts, (levels,) or (n, levels)."""
+        return Ordinal(self.levels, counts)
+
     @staticmethod
     def of_entries(parts: Sequence[tuple[Ordinal, int]]) -> Ordinal:
         """The likelihood of entries whose cut points differ: for each part, those of so many entries."""
@@ -185,6 +194,17 @@ class Ordinal(Likelihood):
 def ordinal(levels: tuple[float, ...]) -> Ordinal:
     """The likelihood of these levels, before any entry."""
     return Ordinal(levels)
+
+
+def from_name(name: str) -> Ordinal | None:
+    """The likelihood whose `name_with_levels` this is; None if it is none."""
+    kind, _, levels = name.partition(":")
+    try:
+        found = tuple(map(float, levels.split(",")))
+    except ValueError:
+        return None
+    good = kind == Ordinal.name and 1 < len(found) <= MOST_LEVELS and all(map(math.isfinite, found))
+    return ordinal(found) if good and found == tuple(sorted(set(found))) else None
 
 
 ORDINAL = ordinal((1.0, 2.0, 3.0, 4.0, 5.0))
