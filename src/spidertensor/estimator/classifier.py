@@ -149,6 +149,9 @@ class SpiderClassifier(ScikitLearnClassifier, Spider):
         For events, predict_proba separates events from drawn negatives: it depends on how many are drawn, so
         it is good for ranking only. This corrects for that (mathematics.md section 16). With negatives_power,
         an unseen id has rate 0.
+
+        The rates of all nodes sum to about 1 for a well-known user. For an unseen one they may sum to more:
+        uncertainty moves each probability towards 1/2. For shares, divide them by their sum.
         """
         fitted = self._fitted()
         rule, draws = fitted.model.rule, fitted.state.draws

@@ -166,7 +166,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     @locked
     def predict_levels(self, X: Any) -> NDArray[np.float64]:
-        """(n, levels) probability of each of `levels_` at each row of X, for ordinal values. X: also a Forecast"""
+        """(n, levels) probability of each of `levels_`, for ordinal values. X: rows, or a Forecast of them"""
         likelihood = self._ordinal()
         if not isinstance(X, Forecast):
             return likelihood.probabilities(*self._predict(X))
@@ -206,9 +206,11 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     @property
     @locked
     def noise_(self) -> float:
-        """Noise variance of an observation; with node_noise, for nodes with the mean noise of their modes.
+        """Noise variance of an observation whose nodes are new.
 
-        For counts, the dispersion d in the variance mean + d mean².
+        With node_noise that of known nodes is often far smaller: the shared part starts large, and as errors
+        fall the nodes take most of that as their own. `predict_parts(X).noise` has it for each row of X. For
+        counts, the dispersion d in the variance mean + d mean².
         """
         fitted = self._fitted()
         return (

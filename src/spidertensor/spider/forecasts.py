@@ -33,7 +33,7 @@ FORECAST_SHARE = 0.5
 class MemberForecasts(NamedTuple):
     """Forecasts of n entries by M members; NaN where there is none."""
 
-    # (M, 3, n) mean, var and noise; of ordered levels (M, 3 + levels, n), with how often each was seen, plus 1
+    # (M, 3, n) mean, var and noise; of levels (M, 3 + levels, n), with how often each was seen, plus 1
     parts: NDArray[np.float64]
     weights: NDArray[np.float64]  # (M, n) of the committee when they were made
 
