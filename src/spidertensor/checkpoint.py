@@ -114,8 +114,12 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
     return {prefix: np.asarray(tree)}
 
 
-def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> T:
+def restore(
+    template: T, arrays: Mapping[str, np.ndarray], prefix: str = "", *, takes_over: bool = False
+) -> T:
     """The structure of `template` with arrays of a file, as new writable C-contiguous native arrays.
+
+    takes_over: nobody else uses the arrays, so those that are such already are not copied
 
     Names, dtypes and shapes must match the template, with no name under `prefix` missing or left over.
     Exception: where the template has 0 rows (a growing array before any node), the file may have any
@@ -124,13 +128,14 @@ def restore(template: T, arrays: Mapping[str, np.ndarray], prefix: str = "") -> 
     inside = f"{prefix}/" if prefix else ""
     extra = {name for name in arrays if name.startswith(inside)} - flatten(template, prefix).keys()
     _check(not extra, f"this model has no array {min(extra, default='')!r:.80}")
-    return _rebuild(template, arrays, prefix)
+    return _rebuild(template, arrays, prefix, set() if takes_over else None)
 
 
-def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], prefix: str, taken: set[int] | None) -> Any:
+    """taken: identities of the arrays that were taken over; None: all are copied"""
     if isinstance(template, tuple):
         names = _names(template, prefix)
-        children = [_rebuild(child, arrays, name) for name, child in zip(names, template, strict=True)]
+        children = [_rebuild(child, arrays, name, taken) for name, child in zip(names, template, strict=True)]
         return type(template)(*children) if hasattr(template, "_fields") else tuple(children)
     _check(prefix in arrays, f"array {prefix!r} is missing")
     leaf, stored = np.asarray(template), np.asarray(arrays[prefix])
@@ -141,7 +146,11 @@ def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> An
     same = stored.ndim == leaf.ndim and stored.shape[grows:] == leaf.shape[grows:]
     needed = ("any", *leaf.shape[1:]) if grows else leaf.shape
     _check(same, f"array {prefix!r} has shape {stored.shape}, this model needs {needed}")
-    return np.array(stored, dtype, order="C")
+    usable = stored.flags.carray and stored.flags.owndata and stored.dtype.isnative
+    if taken is None or not usable or id(stored) in taken:  # two names may stand for one array
+        return np.array(stored, dtype, order="C")
+    taken.add(id(stored))
+    return stored
 
 
 def _names(tree: tuple[Any, ...], prefix: str) -> list[str]:

@@ -55,6 +55,9 @@ def test_a_follower_goes_on_when_the_model_becomes_one_that_is_not_served(tmp_pa
     bins = {"value": "v", "bins": [{"rule": "width:1"}, None]}
     SpiderClassifier(**SMALL).fit(X, [n % 2 for n in range(20)]).save(path, bins)
     following.tick()
+    assert following.reader is not None
+    following.reader.join()
+    following.tick()
     assert following.learner.estimator is before
     assert "has binned modes" in following.trouble["checkpoint"]
 

@@ -328,7 +328,7 @@ def test_pairs_take_eight_bytes_and_are_merged_now_and_then():
     pairs, rng = SeenPairs(), np.random.default_rng(0)
     for _ in range(300):
         pairs.add(*rng.integers(0, 1000, (2, 256)))
-    assert pairs._waiting <= len(pairs._sorted) // 8 + 4096
+    assert pairs._waiting <= len(pairs._known[0]) // 8 + 4096
     assert pairs.pairs().nbytes == 8 * len(set(pairs.pairs().tolist()))
 
 

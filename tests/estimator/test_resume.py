@@ -796,6 +796,34 @@ def test_memory_is_a_small_multiple_of_the_file(case, content, tmp_path):
     assert peak < 36 * path.stat().st_size
 
 
+def test_saving_and_loading_take_no_second_copy_of_the_state(tmp_path):
+    path, n = tmp_path / "model", 20_000
+    model = SpiderRegressor(committee=3, random_state=0, scaling=(0, 1))
+    model.partial_fit(np.stack([np.arange(n)] * 2, axis=1), np.sin(np.arange(n)))
+    tracemalloc.start()
+    try:
+        model.save(path)
+        assert tracemalloc.get_traced_memory()[1] < 0.1 * path.stat().st_size
+        tracemalloc.reset_peak()
+        spidertensor.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 1.6 * path.stat().st_size  # it has 20,000 ids, too
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_two_arrays_of_a_loaded_model_share_memory(tmp_path):
+    """They are updated in place, and in a file one array may stand for several members."""
+    levels = SpiderRegressor(likelihood="ordinal", committee=2, random_state=0, **SMALL)
+    levels.partial_fit([(n % 5, n % 3) for n in range(40)], [1 + n % 4 for n in range(40)]).save(
+        tmp_path / "m"
+    )
+    for path in (tmp_path / "m", *GOLDEN.glob("*.golden")):
+        arrays = checkpoint.flatten(spidertensor.load(path)._learned.state)
+        owners = [id(array if array.base is None else array.base) for array in arrays.values()]
+        assert len(set(owners)) == len(arrays)
+        assert all(array.flags.carray for array in arrays.values())
+
+
 def test_errors_about_large_values_are_short(content, tmp_path):
     """They go to a terminal or a log. A name or a value may be megabytes long."""
     path, long, deep = tmp_path / "model", "x" * 100_000, []

@@ -204,6 +204,14 @@ def test_a_follower_answers_from_the_checkpoints_of_another(tmp_path):
             assert follower.stop() == 0
 
 
+def has_read(follower: Following) -> None:
+    """Wait until the follower has read the file that is there now."""
+    follower.tick()
+    assert follower.reader is not None
+    follower.reader.join()
+    follower.tick()
+
+
 def test_an_alarm_about_a_followed_file_stays_until_a_good_one_is_there(tmp_path):
     path = tmp_path / "m.spider"
     mine, other = (
@@ -217,12 +225,13 @@ def test_an_alarm_about_a_followed_file_stays_until_a_good_one_is_there(tmp_path
     model = follower.learner
     for wrong, told in [((tmp_path / "other").read_bytes(), "other columns: plane, hour"), (b"no", "not a")]:
         path.write_bytes(wrong)
+        has_read(follower)
         for _ in range(3):
             follower.tick()
             assert told in follower.trouble["checkpoint"]
             assert follower.learner is model
         path.write_bytes(good)
-        follower.tick()
+        has_read(follower)
         assert not follower.trouble
         assert follower.learner is not model
         model = follower.learner

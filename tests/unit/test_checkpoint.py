@@ -754,6 +754,14 @@ def test_restore_grows_what_had_no_rows():
     assert all(np.array_equal(arrays[name], unchanged[name]) for name in unchanged)  # nothing is shared
 
 
+def test_restore_takes_over_what_it_can_use():
+    mean = np.arange(6.0).reshape(2, 3).copy()
+    taken = restore((np.zeros((2, 3)),) * 3, {"0": mean, "1": mean, "2": mean[:]}, takes_over=True)
+    assert taken[0] is mean
+    assert_same(taken, (mean,) * 3)
+    assert not any(np.shares_memory(mean, each) for each in taken[1:])
+
+
 def test_restore_grows_one_dimension_but_no_single_number():
     template = (np.zeros(0), np.zeros(()))
     back = checkpoint.restore(template, {"0": np.arange(3.0), "1": np.array(2.0)})

@@ -277,6 +277,10 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
         position: any JSON value to store with it; `load` returns it as `position_`
         """
+        self._write(path, position)
+
+    def _write(self, path: str | os.PathLike[str], position: Any = None) -> None:
+        """`save` without the lock: other threads may predict meanwhile, but nobody may change the model."""
         fitted, names = self._whole(self._fitted()), getattr(self, "feature_names_in_", None)
         sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
         checkpoint.save(path, fitted_file.to_arrays(fitted), sections, fitted_file.OPTIONAL & sections.keys())

@@ -397,7 +397,7 @@ def _state(
         empty = empty._replace(counts=CommitteeCounts(**counts))
         arrays = checkpoint.flatten(empty._replace(members=()), "committee") | arrays
     inside = {name: array for name, array in arrays.items() if name.startswith("committee/")}
-    return checkpoint.restore(empty, inside, "committee")
+    return checkpoint.restore(empty, inside, "committee", takes_over=True)
 
 
 def _added_to_version_1(start: State) -> dict[str, NDArray[Any]]:

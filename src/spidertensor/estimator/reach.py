@@ -21,6 +21,7 @@ LARGEST_WEIGHTS = 40.0  # of all attribute nodes of a table in an entry: sqrt(10
 STEEPEST = 1.13  # largest slope of an activation: gelu; the others have at most 1
 FARTHEST_DRAW = 8.3  # standard deviations: the largest from `posterior.uniforms`
 EXACT_NORM_SIZE = 1024  # rows and columns up to which the exact norm takes less than a second
+BLOCK_ROWS = 2**16  # at once: bounds temporary memory
 
 
 class Reach(NamedTuple):
@@ -103,7 +104,7 @@ def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float
     start = FARTHEST_DRAW * prior.multilinear_start * math.sqrt(max(network.multilinear, 1))
     for table, (mode, factor) in enumerate(zip(network.table_modes, state.posterior.factors, strict=True)):
         weights = 1.0 if table < network.n_modes else LARGEST_WEIGHTS
-        mean = factor.mean.astype(np.float64)
+        mean = factor.mean
         deep[mode] += weights * _longest(mean[:, network.deep_start :])
         bias += weights * float(np.abs(mean[:, 0]).max(initial=0)) if network.bias else 0.0
         own = mean[:, int(network.bias) : network.deep_start]
@@ -111,9 +112,10 @@ def _factors(state: State, network: Network, prior: Prior) -> tuple[float, float
     return math.hypot(*deep), bias, multilinear
 
 
-def _longest(rows: NDArray[np.float64]) -> float:
+def _longest(rows: NDArray[np.floating]) -> float:
     """The largest norm of a row."""
-    return math.sqrt(float(np.square(rows).sum(axis=1).max(initial=0)))
+    blocks = (rows[at : at + BLOCK_ROWS].astype(np.float64) for at in range(0, len(rows), BLOCK_ROWS))
+    return math.sqrt(max((float(np.square(block).sum(axis=1).max()) for block in blocks), default=0.0))
 
 
 def _multilinear(norms: list[float], *, product: bool) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 A pair is one number, first * 2**32 + second, in a sorted array. New pairs are collected in a short list and
 merged when there are enough of them, so that the array is rarely copied.
+
+While nothing is added, threads may read: merging replaces array and list together.
 """
 
 from __future__ import annotations
@@ -19,32 +21,37 @@ class SeenPairs:
 
     def __init__(self, pairs: NDArray[np.uint64] | None = None) -> None:
         """pairs: sorted, without duplicates"""
-        self._sorted = np.empty(0, np.uint64) if pairs is None else pairs
-        self._new: list[NDArray[np.uint64]] = []
-        self._waiting = 0
+        self._known: tuple[NDArray[np.uint64], list[NDArray[np.uint64]]] = (
+            np.empty(0, np.uint64) if pairs is None else pairs,
+            [],  # those that are to be merged
+        )
+        self._waiting = 0  # how many they are
 
     def add(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> None:
         pairs = (first.astype(np.uint64) << _HALF) | second.astype(np.uint64)
-        self._new.append(pairs)
+        merged, new = self._known
+        new.append(pairs)
         self._waiting += len(pairs)
-        if len(self._new) > _MOST_PIECES:  # single events; searching many small arrays is slow
-            self._new = [np.unique(np.concatenate(self._new))]
-            self._waiting = len(self._new[0])
-        if self._waiting > max(_FEWEST_MERGED, len(self._sorted) // 8):
+        if len(new) > _MOST_PIECES:  # single events; searching many small arrays is slow
+            new[:] = [np.unique(np.concatenate(new))]
+            self._waiting = len(new[0])
+        if self._waiting > max(_FEWEST_MERGED, len(merged) // 8):
             self.pairs()
 
     def pairs(self) -> NDArray[np.uint64]:
         """All pairs, sorted, without duplicates."""
-        if self._new:
-            self._sorted = np.union1d(self._sorted, np.concatenate(self._new))
-            self._new, self._waiting = [], 0
-        return self._sorted
+        merged, new = self._known
+        if new:
+            merged = np.union1d(merged, np.concatenate(new))
+            self._known, self._waiting = (merged, []), 0
+        return merged
 
     def with_first(self, first: int) -> NDArray[np.int64]:
         """The second nodes seen with this first node, sorted."""
         low, high = np.uint64(first) << _HALF, np.uint64(first + 1) << _HALF
-        begin, end = np.searchsorted(self._sorted, np.array([low, high]))
-        found = [self._sorted[begin:end], *(new[(new >= low) & (new < high)] for new in self._new)]
+        merged, new = self._known
+        begin, end = np.searchsorted(merged, np.array([low, high]))
+        found = [merged[begin:end], *(each[(each >= low) & (each < high)] for each in new)]
         return np.unique(np.concatenate(found) & np.uint64(2**32 - 1)).astype(np.int64)
 
     def with_second(self, second: int) -> NDArray[np.int64]:

@@ -254,14 +254,22 @@ class Learner:
         now = self.estimator.shift_, learned.remembered, self.estimator.likelihood_
         return self.scores.add(learned.values, learned.numbered, *now)
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file is the one opened, or saved last."""
+        return self._stamp is not None and _stamp(self.path) == self._stamp
+
     def save(self) -> None:
-        """Save to the file. LearnerError if another process has written it, although it is locked."""
+        """Save to the file. LearnerError if another process has written it, although it is locked.
+
+        Other threads may predict meanwhile; nobody may learn.
+        """
         now = _stamp(self.path)
         if now is not None and now != self._stamp:
             reason = f"{self.path}: was written by another process meanwhile, and is left as it is"
             remedy = "stop the other process and this one, and keep one of the models"
             raise LearnerError(reason, kind="overwritten", remedy=remedy)
-        self.estimator.save(self.path, self.position)
+        self.estimator._write(self.path, self.position)
         self._stamp = _stamp(self.path)
 
 

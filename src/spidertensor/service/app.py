@@ -29,7 +29,7 @@ from spidertensor.service.bodies import JSON, MEDIA_TYPES, Entries, entries
 from spidertensor.service.errors import ServiceError, record
 from spidertensor.service.insights import alike, entry_of, explained, likeness
 from spidertensor.service.metrics import Metrics
-from spidertensor.service.owner import Owner
+from spidertensor.service.owner import Owner, Save
 from spidertensor.service.questions import Remember, as_interval, predicted, recommendation, recommended
 from spidertensor.service.replies import in_rows, refusal, reply
 from spidertensor.service.served import wanted_to_learn
@@ -113,7 +113,7 @@ class Service:
     async def _check_writable(self) -> None:
         served = self.owner.served
         if served.read_only:
-            await self.owner.ask(served.checkpoint, self.limits.answer_seconds)  # raises the reason
+            await self.owner.ask(Save(), self.limits.answer_seconds)  # raises the reason
 
     async def _learned(self, asked: requests.Request) -> Response:
         outcome = await self.owner.ask(asked, self.limits.answer_seconds)
@@ -204,8 +204,10 @@ class Service:
 
     async def model_file(self, request: Request) -> Response:
         served = self.owner.served
+        if not served.read_only:
+            await self.owner.ask(Save(), self.limits.answer_seconds)
         try:
-            descriptor = await self._asked(served.snapshot_file)
+            descriptor = os.open(served.learner.path, os.O_RDONLY)  # unaffected by later checkpoints
         except OSError as error:
             raise ServiceError(503, "checkpoint", str(error), retry=5) from None
         headers = {
@@ -215,13 +217,8 @@ class Service:
         return StreamingResponse(_chunks(descriptor), media_type="application/octet-stream", headers=headers)
 
     async def checkpoint(self, request: Request) -> Response:
-        served = self.owner.served
-
-        def save() -> dict[str, Any]:
-            served.checkpoint()
-            return {"position": served.learned, "entries": served.learner.entries}
-
-        return reply(await self._asked(save))
+        position, entries = await self.owner.ask(Save(), self.limits.answer_seconds)
+        return reply({"position": position, "entries": entries})
 
     async def events(self, request: Request) -> Response:
         if self.listeners >= self.limits.events:

@@ -1,13 +1,12 @@
 """The learner of a server: journal, learn, answer, checkpoint, and replay after a crash.
 
-Only one thread calls it (owner.py). The effect of a request depends only on the model and on earlier
-requests, in the cuts of the journal, so a replay restores the same state.
+Only one thread calls it (owner.py), except for checkpoints. The effect of a request depends only on the model
+and on earlier requests, in the cuts of the journal, so a replay restores the same state.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 import warnings
@@ -52,7 +51,7 @@ REFUSED_BYTES = 1 << 20  # of requests that have no effect, to be kept
 DESCRIBED_BYTES = 256 << 20  # of descriptions of a model that has learned nothing
 RECENT_ROWS = 1000  # of which at most half may be refused without an alarm
 MIN_ROWS = 20  # fewer say little
-LETTERS_WAIT_S = 1.0  # how long a checkpoint, and with it the whole server, waits for dead letters
+LETTERS_WAIT_S = 1.0  # how long a checkpoint, and with it learning, waits for dead letters
 
 
 class JournaledLearner:
@@ -81,6 +80,7 @@ class JournaledLearner:
         self.surprises = Surprises(learner.estimator.likelihood_)
         self.learned = self.checkpointed = sequence
         self.saved_at: float | None = None
+        self._tidied_at: float | None = None
         self.saved_entries = learner.entries
         self.saved_stream: Any = None
         self.rejects: Rejects | None = None
@@ -340,10 +340,12 @@ class JournaledLearner:
         return position
 
     def checkpoint(self) -> None:
-        """Save the model with its position; then start an empty journal."""
+        """Save the model with its position, unless the file has it; then start an empty journal."""
         learner = self.learner
         if learner.is_new:
             raise ServiceError(409, "nothing learned", "nothing learned yet, so there is nothing to save")
+        if self.named and self.learned == self.checkpointed and learner.is_saved:
+            return
         service = {"journal": self.journal.about["id"], "sequence": self.learned}
         learner.position = learner.position | {"value": learner.value, "service": service}
         try:
@@ -355,7 +357,6 @@ class JournaledLearner:
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.start_empty()
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
-            self.forecasts.drop_expired()
         except (OSError, sqlite3.Error, JournalError, LearnerError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             own = isinstance(error, LearnerError)  # its reason names the file
@@ -372,24 +373,30 @@ class JournaledLearner:
         if rejects.letters is not None and not rejects.letters.are_sent(LETTERS_WAIT_S):
             raise OSError("cannot save before dead letters are sent; the journal has everything meanwhile")
 
-    def snapshot_file(self) -> int:
-        """Open a file with the current model, unaffected by later checkpoints; returns its descriptor."""
-        if self.learned > self.checkpointed or not self.learner.path.exists():
-            self.checkpoint()
-        return os.open(self.learner.path, os.O_RDONLY)
-
     def tick(self) -> None:
-        """Drop the requests of a model that has learned and described nothing: all were refused."""
+        """Tidy up: after each checkpoint, and where all requests so far were refused."""
+        if self.saved_at != self._tidied_at:
+            self._drop_expired()
+        # The model has learned and described nothing.
         if self.learner.is_new and not self._described_any and self.journal.bytes > REFUSED_BYTES:
             with contextlib.suppress(JournalError):  # no room: the next request says so
                 self.journal.start_empty()
             self.sequence = self.learned = 0
+
+    def _drop_expired(self) -> None:
+        """Drop forecasts whose time is over. Not by the writer of a checkpoint: questions add forecasts."""
+        self._tidied_at = self.saved_at
+        try:
+            self.forecasts.drop_expired()
+        except (sqlite3.Error, OSError) as error:
+            self.trouble["forecasts"] = f"{self.forecasts.path}: {error}"
 
     def close(self) -> None:
         """Save, and remove the journal if nothing is left to replay."""
         try:
             if self.learned > self.checkpointed and not self.learner.is_new:
                 self.checkpoint()
+            self._drop_expired()
             if self.checkpointed >= self.sequence:  # else the file lacks requests
                 self.journal.remove()
         finally:
