@@ -38,13 +38,15 @@ COMMAND = [
 class Server:
     """A server that is started again and again in one folder; `port` is that of the one that runs."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.port = folder, 0
+    def __init__(self, folder: str, command: list[str] = COMMAND) -> None:
+        self.folder, self.command, self.port = folder, command, 0
         self.start()
 
     def start(self) -> None:
         env = os.environ | {"PYTHONPATH": SRC}
-        self.process = subprocess.Popen(COMMAND, cwd=self.folder, env=env, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            self.command, cwd=self.folder, env=env, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert " at http://" in line, "the server did not start"

@@ -119,6 +119,14 @@ def on_the_map() -> set[str]:
     return paths
 
 
+def test_tests_that_pages_name_exist():
+    tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    there = {name for text in tests for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    assert named
+    assert named <= there
+
+
 def test_the_files_on_the_map_exist():
     folders = (PACKAGE, ROOT, ROOT / "study" / "src" / "spidertensor_study")
     lost = [path for path in on_the_map() if not any((each / path).exists() for each in folders)]

@@ -334,10 +334,52 @@ def test_a_broken_journal_is_told_and_left_alone(killed, fails):
     file.commit()
     file.close()
     assert "request 3 is damaged" in fails("serve", "--model", "m.spider")
+    with serving(killed, "--model", "m.spider", "--accept-loss") as server:  # the remedy
+        assert server.get("/v1/model")["entries"] == 300
+
+
+GONE = {  # endings of deleted files -> what is said, and the entries that are left
+    ("", "-wal", "-end"): ("is gone, but all up to request 2 were acknowledged", 300),
+    ("-wal", "-end"): ("has no requests, but all up to request 2 were acknowledged", 300),
+    ("-end",): ("has requests up to 3, but m.spider.journal-end, which says how far it went, is gone", 900),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", GONE)
+def test_a_journal_deleted_with_its_end_is_noticed(killed, fails, gone):
+    said, entries = GONE[gone]
+    for ending in gone:
+        (killed / f"m.spider.journal{ending}").unlink()
+    assert f"m.spider.journal: {said}" in fails("serve", "--model", "m.spider")
+    with serving(killed, "--model", "m.spider", "--accept-loss") as server:
+        assert server.entries() == entries
+        assert server.stop() == 0
+    with serving(killed, "--model", "m.spider") as server:  # nothing is missing from then on
+        server.learn(rows(10, 3))
+        server.http.post("/v1/checkpoint")
+        assert server.stop(signal.SIGKILL) != 0
     for path in killed.glob("m.spider.journal*"):
         path.unlink()
-    with serving(killed, "--model", "m.spider") as server:  # the remedy
-        assert server.get("/v1/model")["entries"] == 300
+    with serving(killed, "--model", "m.spider") as server:
+        assert server.entries() == entries + 10
+        assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_the_journal_of_a_model_that_was_never_saved_is_missed_too(tmp_path, fails, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path, *MODEL) as server:
+        server.learn(rows(10))
+        server.stop(signal.SIGKILL)
+    for path in tmp_path.glob("m.spider.journal*"):
+        path.unlink()
+    assert "is gone, but all up to request 1 were acknowledged" in fails("serve", *MODEL)
+    with serving(tmp_path, *MODEL, "--accept-loss") as server:
+        assert server.entries() == 0
+        assert server.stop() == 0
+    with serving(tmp_path, *MODEL) as server:
+        assert server.stop() == 0
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ keeps the latest by number and size, not by a clock, which may jump.
 An answer belongs to a request that the model has learned. If an older model file was put back, the answers to
 later requests are deleted, so that these are learned if they are sent again.
 
-The file also keeps the running scores of the last checkpoint, so that they continue after a restart.
+The file also keeps the running scores of the last checkpoint, so that they continue after a restart; and
+that there are requests in the journal alone, so that it is noticed if all files of a journal are deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TABLES = """
         sequence integer not null default 0
     );
     create table if not exists scores (sequence integer not null, state blob not null);
-    create table if not exists about (identity text not null)
+    create table if not exists about (identity text not null);
+    create table if not exists journal (sequence integer not null)
 """
 
 _log = logging.getLogger(__name__)
@@ -89,7 +91,7 @@ class Answers:
     def _fit_to_model(self, file: sqlite3.Connection) -> None:
         with _transaction(file):
             if file.execute("select identity from about").fetchall() != [(self._identity,)]:
-                for table in ("answers", "scores", "about"):
+                for table in ("answers", "scores", "journal", "about"):
                     file.execute(f"delete from {table}")
                 file.execute("insert into about values (?)", (self._identity,))
             for table in ("answers", "scores"):
@@ -128,9 +130,22 @@ class Answers:
             )
         self._recent.clear()
 
-    def write_scores(self, sequence: int, state: bytes) -> None:
+    def note_journal(self, sequence: int) -> None:
+        """Note that requests up to this one were acknowledged and are in the journal alone."""
         file = self.open()
         with _transaction(file):
+            file.execute("delete from journal")
+            file.execute("insert into journal values (?)", (sequence,))
+
+    def forget_journal(self, after: int = 0) -> None:
+        """The journal has no requests after this one, or no longer."""
+        self.open().execute("delete from journal where sequence > ?", (after,))
+
+    def write_scores(self, sequence: int, state: bytes) -> None:
+        """Write the scores of a model that has all requests."""
+        file = self.open()
+        with _transaction(file):
+            file.execute("delete from journal")
             file.execute("delete from scores")
             file.execute("insert into scores values (?, ?)", (sequence, state))
 
@@ -143,6 +158,17 @@ class Answers:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+def noted_journal(path: Path) -> tuple[str, int] | None:
+    """The id of a journal, and a request that it had and no checkpoint; None if nothing was noted."""
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as file:
+            return file.execute("select identity, sequence from about, journal").fetchone()
+    except sqlite3.Error:  # from an earlier version, or damaged: then it is begun anew
+        return None
 
 
 @contextlib.contextmanager

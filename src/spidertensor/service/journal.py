@@ -141,6 +141,11 @@ class Journal:
             return zlib.crc32(row.body)
         return _digest(orjson.dumps([before, *row[:4], int(row.skip), len(row.body)]) + row.body)
 
+    @property
+    def lacks_end(self) -> bool:
+        """Whether the file with its end is gone; there is none of format 1."""
+        return self.about.get("format") != 1 and not self._end.path.exists()
+
     def salvage(self) -> None:
         """Keep the requests before the damage, in new files; the damaged ones are renamed to PATH.lost."""
         about, rows = self.about, list(self._rows(0))

@@ -64,7 +64,7 @@ class JournaledLearner:
         self.learner, self.journal = learner, journal
         span = journal.span()
         self.sequence = span[1] if span else sequence  # of the last request in the journal
-        self.named = named
+        self.named, self._noted = named, False
         self.trouble: dict[str, str] = {}
         if journal.lacking:
             self.trouble["journal"] = journal.lacking
@@ -76,6 +76,7 @@ class JournaledLearner:
             "answers", self.answers, "move it away; then repeats of earlier requests are learned"
         ):
             state = self.answers.scores(sequence)
+            self.answers.forget_journal(after=span[1] if span else 0)
         self._is_open("forecasts", self.forecasts, "move it away to continue without the forecasts in it")
         self.surprises = Surprises(learner.estimator.likelihood_)
         self.learned = self.checkpointed = sequence
@@ -180,6 +181,10 @@ class JournaledLearner:
             return [failed] * len(requests)
         self.trouble.pop("journal", None)
         self.sequence = sequence
+        if not self._noted:  # once for each journal; not vital, so a full disk refuses nothing
+            with contextlib.suppress(sqlite3.Error, OSError):
+                self.answers.note_journal(sequence)
+                self._noted = True
         return [outcome for cut in cuts for outcome in self._learn_cut(cut)]
 
     def _with_forecasts(self, request: Request) -> Request:
@@ -356,6 +361,7 @@ class JournaledLearner:
             self.named = True
             if self.learned > self.checkpointed or self.journal.bytes:
                 self.journal.start_empty()
+            self._noted = False
             self.answers.write_scores(self.learned, learner.scores.state(learner.estimator))
         except (OSError, sqlite3.Error, JournalError, LearnerError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -379,9 +385,10 @@ class JournaledLearner:
             self._drop_expired()
         # The model has learned and described nothing.
         if self.learner.is_new and not self._described_any and self.journal.bytes > REFUSED_BYTES:
-            with contextlib.suppress(JournalError):  # no room: the next request says so
+            with contextlib.suppress(JournalError, sqlite3.Error, OSError):  # the next request says so
+                self.answers.forget_journal()
                 self.journal.start_empty()
-            self.sequence = self.learned = 0
+            self.sequence, self.learned, self._noted = 0, 0, False
 
     def _drop_expired(self) -> None:
         """Drop forecasts whose time is over. Not by the writer of a checkpoint: questions add forecasts."""

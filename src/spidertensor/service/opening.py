@@ -15,6 +15,7 @@ from spidertensor.estimator.loading import Estimator
 from spidertensor.learner.errors import LearnerError
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.opening import check_value, reopened
+from spidertensor.service.answers import noted_journal
 from spidertensor.service.errors import ServiceError
 from spidertensor.service.exact_json import sendable
 from spidertensor.service.journal import RESTORE, Journal, JournalError, acknowledged_end, set_aside
@@ -75,12 +76,12 @@ def opened(
             seed = new.settings.get("random_state", secrets.randbits(31))
             new, identity = new._replace(settings=new.settings | {"random_state": seed}), None
         else:
-            if on_loss is None and (short := _missing(place, span, None, 0)):
+            if on_loss is None and (short := _missing(place, left, None, 0)):
                 raise _unusable(place, short)
             raise JournalError(f"{path}: no such model", kind="no model")
         learner, sequence = new.made(path), 0
     problem = "" if left is None or span is None else _misfit(left, span, identity, sequence, path)
-    short = "" if problem else _missing(place, span, identity, sequence)
+    short = "" if problem else _missing(place, left, identity, sequence)
     if problem or short:
         if on_loss is None:
             if left is not None:
@@ -149,13 +150,20 @@ def _misfit(journal: Journal, span: tuple[int, int], identity: str | None, seque
     return ""
 
 
-def _missing(place: Path, span: tuple[int, int] | None, identity: str | None, sequence: int) -> str:
-    """What was acknowledged, and is neither in the journal nor in the model; empty if nothing."""
+def _missing(place: Path, left: Journal | None, identity: str | None, sequence: int) -> str:
+    """What was acknowledged, and is neither in the journal nor in the model; empty if nothing.
+
+    left: the journal, if it is there
+    """
+    span = left.span() if left else None
     try:
         end = acknowledged_end(place)
     except JournalError as error:
         return error.reason
-    if end is None or (end.journal == identity and end.sequence <= max(sequence, span[1] if span else 0)):
-        return ""
-    where = f"ends at request {span[1]}" if span else "has no requests" if place.exists() else "is gone"
-    return f"{where}, but all up to request {end.sequence} were acknowledged"
+    if left is not None and span is not None and span[1] > sequence and left.lacks_end:
+        return f"has requests up to {span[1]}, but {place.name}-end, which says how far it went, is gone"
+    for known in (end and end[:2], noted_journal(place.with_suffix(".answers"))):
+        if known and not (known[0] == identity and known[1] <= max(sequence, span[1] if span else 0)):
+            where = f"ends at request {span[1]}" if span else "has no requests" if left else "is gone"
+            return f"{where}, but all up to request {known[1]} were acknowledged"
+    return ""

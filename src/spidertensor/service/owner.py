@@ -147,6 +147,8 @@ class Owner(threading.Thread):
         with self._changed:
             if not self._has_work():
                 self._changed.wait(TICK_S)
+        self._end_checkpoint()  # first, so that a group is learned before the next one begins
+        with self._changed:
             questions = [self._questions.popleft() for _ in range(len(self._questions))]
             group = self._group() if self._writer is None else []
             if self._stopping and not (questions or group or self._saves or self._writer):
@@ -159,7 +161,6 @@ class Owner(threading.Thread):
             except BaseException:
                 self._deliver([(each, _broken()) for each in group])
                 raise
-        self._end_checkpoint()
         self.served.tick()
         if self._writer is None and (self._saves or self._checkpoint_is_due()):
             self._begin_checkpoint()
