@@ -224,12 +224,88 @@ class Nats:
         self.start()
 
 
+class NatsCluster:
+    """Three servers of NATS, which keep each stream three times. Any of them may be killed."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.ports, self._routes = [free_port() for _ in range(3)], [free_port() for _ in range(3)]
+        self._processes = [self._started(n) for n in range(3)]
+        for port in self.ports:
+            wait_for(port)
+        self._ask(self._leader_of_all, timeout=0.5)
+
+    def _started(self, n: int) -> Any:
+        routes = ",".join(f"nats://127.0.0.1:{port}" for port in self._routes)
+        return subprocess.Popen(
+            [Path(sysconfig.get_path("scripts")) / "nats-server", "-js", "-a", "127.0.0.1", "-n", f"n{n}",
+             "-p", str(self.ports[n]), "-sd", f"{self.folder.name}/{n}", "--cluster_name", "three",
+             "--cluster", f"nats://127.0.0.1:{self._routes[n]}", "--routes", routes],
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def url(self, name: str) -> str:
+        return f"nats://{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{name}"
+
+    def _ask(self, work: Any, timeout: float = 20) -> Any:
+        import nats
+
+        async def connected() -> Any:
+            client = await nats.connect([f"nats://127.0.0.1:{port}" for port in self.ports])
+            try:
+                return await work(client.jetstream(timeout=timeout))
+            finally:
+                await client.close()
+
+        return asyncio.run(connected())
+
+    async def _leader_of_all(self, stream: Any) -> None:
+        from nats import errors, js
+
+        for _ in range(600):
+            with contextlib.suppress(js.errors.Error, errors.Error):
+                await stream.account_info()
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("no leader")
+
+    def put(self, name: str, records: Sequence[Record], part: str = "") -> None:
+        """Each is acknowledged by two servers, and stored once if it is sent twice. part: a name for them"""
+        from nats import errors, js
+
+        async def publish(stream: Any) -> None:
+            await stream.add_stream(name=name, subjects=[name], num_replicas=3)
+            for n, record in enumerate(records):
+                for _ in range(600):
+                    try:
+                        about = {"Nats-Msg-Id": f"{part}-{n}"}
+                        await stream.publish(name, _payload(record), timeout=1, headers=about)
+                        break
+                    except (js.errors.Error, errors.Error):  # while a new leader is elected
+                        await asyncio.sleep(0.05)
+
+        self._ask(publish)
+
+    def kill_leader(self, name: str) -> None:
+        """SIGKILL to the server that leads a stream."""
+        info = self._ask(lambda stream: stream.stream_info(name))
+        leader = self._processes[int(info.cluster.leader[1:])]
+        leader.kill()
+        leader.wait()
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+
 class Kafka:
     """partitions: of each topic that is put to; message n goes to partition n modulo their number."""
 
     name = "kafka"
 
-    def __init__(self, partitions: int = 2) -> None:
+    def __init__(self, partitions: int = 2, brokers: int = 1) -> None:
         import confluent_kafka
 
         self.partitions = partitions
@@ -242,7 +318,7 @@ class Kafka:
         settings, error = ctypes.c_void_p(library.rd_kafka_conf_new()), ctypes.create_string_buffer(512)
         library.rd_kafka_conf_set(settings, b"log_level", b"0", error, 512)
         self._owner = ctypes.c_void_p(library.rd_kafka_new(0, settings, error, 512))
-        self._cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(self._owner, 1))
+        self._cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(self._owner, brokers))
         self.hosts = library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
         self._sent: dict[str, list[tuple[bytes, int]]] = {}  # contents, and time in milliseconds
 
@@ -258,8 +334,14 @@ class Kafka:
     def start(self) -> None:
         self._call("broker_set_up", -1)
 
-    def stop(self) -> None:
-        self._call("broker_set_down", -1)
+    def stop(self, broker: int = -1) -> None:
+        """broker: its number, or -1 for all"""
+        self._call("broker_set_down", broker)
+
+    def lead(self, name: str, broker: int) -> None:
+        """This broker leads all partitions of a topic from now on."""
+        for partition in range(self.partitions):
+            self._call("partition_set_leader", name.encode(), partition, broker)
 
     def close(self) -> None:
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
