@@ -210,13 +210,14 @@ class Nats:
         """Delete the n-th message."""
         self.run(lambda _, stream: stream.delete_msg(name, n))
 
-    def backup(self, name: str) -> str:
+    def backup(self, name: str) -> Path:
         self.stop()
-        copy = shutil.copytree(Path(self.folder.name) / "jetstream", f"{self.folder.name}/copies/{name}")
+        copies = Path(tempfile.mkdtemp(dir=self.folder.name))
+        copy = shutil.copytree(Path(self.folder.name) / "jetstream", copies / "jetstream")
         self.start()
         return copy
 
-    def restore(self, name: str, copy: str) -> None:
+    def restore(self, name: str, copy: Path) -> None:
         """All streams are set back."""
         self.stop()
         shutil.rmtree(Path(self.folder.name) / "jetstream")

@@ -5,6 +5,10 @@
 A server of each kind is started, with a stream of ratings. `spider fit` learns it, saves after each read and
 is killed (SIGKILL) at a random moment after a save, again and again; a last run goes to the end. One JSON
 line per broker: how many kills came before the end, and whether the file is the same.
+
+Then the server loses its latest messages after they were learned, once for ten kills, and gets others, fewer
+or more. A second line per broker: how often that was an error, and how many entries were learned at the end,
+with `--on-gap continue`, of how many.
 """
 
 from __future__ import annotations
@@ -64,12 +68,41 @@ def row(name: str, kills: int) -> dict[str, object]:
     }
 
 
+def restored(name: str, times: int) -> dict[str, object]:
+    server = {"redis": servers.Redis, "nats": servers.Nats, "kafka": servers.Kafka}[name]()
+    rng, start, learned, noticed = np.random.default_rng(0), perf_counter(), 2000, 0
+    fit = ("fit", server.url("ratings"), *FIT, "--resume", "--model", "restored.spider")
+    try:
+        server.put("ratings", records(learned))
+        assert forked.finish(forked.start(*fit)) == 0
+        for _ in range(times):
+            copy, (lost, new) = server.backup("ratings"), rng.integers(1, 200, size=2).tolist()
+            server.put("ratings", records(lost))
+            assert forked.finish(forked.start(*fit)) == 0
+            server.restore("ratings", copy)
+            server.put("ratings", records(new))
+            noticed += forked.finish(forked.start(*fit)) == 2
+            assert forked.finish(forked.start(*fit, "--on-gap", "continue")) == 0
+            learned += lost + new
+    finally:
+        server.close()
+    return {
+        "broker": name,
+        "restored": times,
+        "noticed": noticed,
+        "entries": spidertensor.load("restored.spider").n_entries_,
+        "of": learned,
+        "seconds": round(perf_counter() - start, 1),
+    }
+
+
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     for name in sys.argv[2:] or ("redis", "nats", "kafka"):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             print(json.dumps(row(name, kills)), flush=True)
+            print(json.dumps(restored(name, max(kills // 10, 1))), flush=True)
             os.chdir("/")
 
 
