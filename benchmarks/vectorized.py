@@ -6,6 +6,7 @@
     python benchmarks/vectorized.py accuracy --engine sequential
     python benchmarks/vectorized.py speed --multilinear 32 --clip 4 --node-noise     # hybrid network, robust
     python benchmarks/vectorized.py speed --columns 4       # with four attributes of 20 values for each mode
+    python benchmarks/vectorized.py speed --members 4       # a committee
 
 speed:    microseconds per entry of MovieLens-1M, from NumPy arrays on the host to NumPy arrays on the host
 accuracy: one pass over the training entries, then the test set; means over the seeds
@@ -24,8 +25,10 @@ import numpy as np
 from spidertensor.evaluation import metrics
 from spidertensor.method import Bags, Batch, Method, Prediction
 from spidertensor.spider import vectorized_updates
+from spidertensor.spider.committee import committee
 from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood
 from spidertensor.spider.network import Network, Table
+from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
 from spidertensor.spider.vectorized import vectorized
 from spidertensor_study import datasets
@@ -81,7 +84,9 @@ def speed(given: argparse.Namespace, width: int, batch_size: int) -> dict:
     train, test = (with_attributes(each, given.columns) for each in (train, test))
     made = sequential if given.engine == "sequential" else vectorized
     size = {} if given.engine == "sequential" else {"batch_size": batch_size}
-    method = made(network(given, 2, width), GAUSSIAN, **size, **robust(given))
+    priors = [Prior(factor_var=1 + member / 2) for member in range(given.members)]
+    members = [made(network(given, 2, width), GAUSSIAN, prior, **size, **robust(given)) for prior in priors]
+    method = members[0] if len(members) == 1 else committee(members, GAUSSIAN, clip=given.clip)
     compiling = seconds(lambda: method.update(method.init(0), train))
     times = [seconds(lambda: method.update(method.init(0), train)) for _ in range(given.repeats)]
     state, update = method.update(method.init(0), train)
@@ -98,6 +103,7 @@ def speed(given: argparse.Namespace, width: int, batch_size: int) -> dict:
         "width": width,
         "batch_size": batch_size,
         "multilinear": given.multilinear,
+        "members": given.members,
         **robust(given),
         "gradients_at_once": vectorized_updates.GRADIENTS_AT_ONCE,
         "entries": n,
@@ -166,6 +172,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float)
     parser.add_argument("--node-noise", action="store_true")
     parser.add_argument("--memory", type=float)
+    parser.add_argument("--members", type=int, default=1, help="speed: a committee")
     parser.add_argument("--columns", type=int, default=0, help="speed: attributes of each mode")
     given = parser.parse_args()
     vectorized_updates.GRADIENTS_AT_ONCE = given.limit

@@ -24,7 +24,7 @@ Every Method guarantees (spidertensor.testing.check_method checks it):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -177,7 +177,7 @@ class Method:
     """Three functions, the unit in which they learn, and the quantiles of the residuals.
 
     SequentialMethod adds `record` and CommitteeMethod `ready`, which make calls of few entries fast (see
-    spider/few_entries.py); ForecastingMethod adds `forecast` and `update_by`.
+    spider/few_entries.py); JointMethod adds `update_all`, ForecastingMethod `forecast` and `update_by`.
     """
 
     init: InitFunction
@@ -187,6 +187,18 @@ class Method:
     quantile: QuantileFunction | None = None  # None: residuals are treated as normal
     quick: QuickFunction | None = None  # None: nothing is faster than `predict`
     likelihood: LikelihoodFunction | None = None  # None: always the one that the method was built with
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointMethod(Method):
+    """A Method that can learn together with others, faster than one after the other.
+
+    program:    methods for which it returns the same, and not None, can learn together
+    update_all: `update` for these methods and their states, which have learned the same entries
+    """
+
+    program: Callable[[], Hashable]
+    update_all: Callable[[Sequence[Any], Sequence[Any], Batch], list[tuple[Any, Update]]]
 
 
 def check_batch(

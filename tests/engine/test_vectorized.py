@@ -40,7 +40,7 @@ from cases import (  # noqa: E402
 from exact import algorithm, linear, regression  # noqa: E402
 from naive import as_float64  # noqa: E402
 from spidertensor.method import Batch  # noqa: E402
-from spidertensor.spider import likelihoods, posterior  # noqa: E402
+from spidertensor.spider import likelihoods, posterior, vectorized_linear  # noqa: E402
 from spidertensor.spider.custom_network import CustomNetwork, CustomSizes  # noqa: E402
 from spidertensor.spider.likelihoods import GAUSSIAN, likelihood_by_name  # noqa: E402
 from spidertensor.spider.likelihoods.probit import jax_mills  # noqa: E402
@@ -48,8 +48,10 @@ from spidertensor.spider.network import Network  # noqa: E402
 from spidertensor.spider.posterior import Gaussian, Prior, Site  # noqa: E402
 from spidertensor.spider.sequential import sequential  # noqa: E402
 from spidertensor.spider.spike_slab import jax_refine, refine_layer  # noqa: E402
-from spidertensor.spider.vectorized import _cuts, vectorized  # noqa: E402
-from spidertensor.spider.vectorized_networks import Normal, linearise, parts  # noqa: E402
+from spidertensor.spider.vectorized import vectorized  # noqa: E402
+from spidertensor.spider.vectorized_calls import _cuts  # noqa: E402
+from spidertensor.spider.vectorized_linear import contracted, halves, linearise, three_terms  # noqa: E402
+from spidertensor.spider.vectorized_networks import Normal, parts  # noqa: E402
 from spidertensor.spider.vectorized_noise import Pair, add  # noqa: E402
 from spidertensor.spider.vectorized_updates import Sites, learn  # noqa: E402
 from spidertensor.testing import Case as Checked  # noqa: E402
@@ -301,13 +303,50 @@ def test_products_in_blocks_equal_the_explicit_ones(block):
 
         def products(limit, u, r, M):
             linear = linearise(network, weights, u, limit)
-            return *linear[:4], *linear.back(r, M)
+            return *linear[:4], *linear.back(r, M, M.T @ M)
 
         explicit, in_blocks = partial(products, 10**9), partial(products, block * network.n_weights)
         assert "scan" not in str(jax.make_jaxpr(explicit)(*given))
         assert "scan" in str(jax.make_jaxpr(in_blocks)(*given))
         for a, b in zip(jax.jit(explicit)(*given), jax.jit(in_blocks)(*given), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_pairs_equal_the_explicit_products(monkeypatch, n, chunks):
+    network = Network((3, 4), (6, 5), "tanh", bias=True, multilinear=2)
+    rng = np.random.default_rng(2)
+    narrow = network.n_weights - 6 * 7 - 5 * 6  # the last weights of the two layers stay in the matrix
+    with algorithm():
+        weights = Normal(rng.normal(size=network.n_weights), rng.uniform(0.1, 1, network.n_weights))
+        given = [rng.normal(size=shape) for shape in ((n, 2, 7), (n,), (n, n))]
+
+        def products(wide, limit, u, r, M):
+            monkeypatch.setattr(vectorized_linear, "WIDE", wide)
+            linear = linearise(network, weights, u, limit)
+            return *linear[:4], *linear.back(r, M, M.T @ M)
+
+        explicit = partial(products, 100, 10**9)
+        pairs = partial(products, 5, max(n * narrow, n * 13 * (n // 2 + 1) // chunks))
+        assert "scan" in str(jax.make_jaxpr(pairs)(*given))
+        assert "scan" not in str(jax.make_jaxpr(explicit)(*given))
+        for a, b in zip(jax.jit(explicit)(*given), jax.jit(pairs)(*given), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_three_terms_keep_sixteen_bits(axis):
+    """One term keeps eight."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(300, 300)).astype(np.float32) for _ in range(2))
+    exact = (a.T if axis == 0 else a).astype(float) @ b.astype(float)
+
+    def error(found):
+        return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+    one = contracted(*(halves(x)[0] for x in (a, b)), axis, preferred_element_type=jnp.float32)
+    assert error(three_terms(jnp.asarray(a), jnp.asarray(b), axis)) < 2**-16 < 2**-10 < error(one)
 
 
 def test_batches_are_cut_by_what_was_seen():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,3 +89,29 @@ def test_threads_change_nothing():
         state, update = method.update(method.init(0), Batch(X, y))
         results.append((bits(state), update.mean.tobytes(), method.predict(state, X).var.tobytes()))
     assert results[0] == results[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [1.0, 50.0])
+def test_members_of_one_program_learn_as_alone(change):
+    """As on a GPU. After a change of scale each of them watches and follows at a time of its own."""
+    X, y = entries(900)
+    y[300:] *= change
+    network = Network((2, 3), (5,), bias=True, multilinear=2)
+    settings = {"batch_size": 32, "refine_every": 32, "clip": 4.0, "node_noise": True}
+    alone = [vectorized(network, GAUSSIAN, memory=memory, **settings) for memory in (None, 100, 30)]
+    other = vectorized(Network((2, 3), (4,)), GAUSSIAN, **settings)
+    together = [replace(each, program=lambda: "one") for each in alone]
+    results = []
+    for members in (alone, together):
+        method = committee([members[0], other, *members[1:]], GAUSSIAN, threads=1)
+        state = method.init(0)
+        for part in (slice(0, 300), slice(300, 900)):
+            state, update = method.update(state, Batch(X[part], y[part]))
+            results.append([*np.array(update[:4]), update.clipped, state.weights])
+        results.append([member.stream.scale for member in state.members])
+    half = len(results) // 2
+    for one, joint in zip(results[:half], results[half:], strict=True):
+        for a, b in zip(one, joint, strict=True):
+            np.testing.assert_allclose(a, b, rtol=5e-3, atol=5e-3 * change)
+    assert (results[half - 1][0] > 10) == (change > 1)

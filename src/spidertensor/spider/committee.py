@@ -15,13 +15,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spidertensor.method import Bags, Batch, Method, Prediction, Update, joined
+from spidertensor.method import Bags, Batch, JointMethod, Method, Prediction, Update, joined
 from spidertensor.spider import calibration
 from spidertensor.spider.crew import Aside, in_threads
 from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
@@ -146,15 +146,24 @@ def committee(
         """What `update_of_members` needs, which has yet to update the committee."""
         parts = np.empty((len(members), 4, len(batch.value)))
 
-        def one(m: int) -> tuple[Any, int]:
-            after, update = members[m].update(state.members[m], batch)
-            for part, told in zip(parts[m], update[:4], strict=True):
-                part[:] = told
-            return after, update.rejected
+        groups = in_groups(members)
 
-        results = run(one, len(batch.value))
-        after = tuple(after for after, _ in results)
-        return state._replace(members=after), parts, sum(rejected for _, rejected in results)
+        def learn_group(g: int) -> list[tuple[Any, int]]:
+            own, states = [members[m] for m in groups[g]], [state.members[m] for m in groups[g]]
+            first = own[0]
+            if len(own) > 1 and isinstance(first, JointMethod):
+                found = first.update_all(own, states, batch)
+            else:
+                found = [first.update(states[0], batch)]
+            for m, (_, update) in zip(groups[g], found, strict=True):
+                for part, told in zip(parts[m], update[:4], strict=True):
+                    part[:] = told
+            return [(after, update.rejected) for after, update in found]
+
+        found = run(learn_group, len(groups), len(batch.value))
+        learned = dict(zip(chain(*groups), chain(*found), strict=True))
+        after, rejected = zip(*(learned[m] for m in range(len(members))), strict=True)
+        return state._replace(members=after), parts, sum(rejected)
 
     def learn_in_pieces(
         state: CommitteeState, batch: Batch, ends: Sequence[int]
@@ -206,7 +215,9 @@ def committee(
             predicted = found.parts(index, bags)
             if predicted is not None:
                 return predicted[:, :3]
-        return np.array(run(lambda m: members[m].predict(state.members[m], index, bags), len(index)))
+        return np.array(
+            run(lambda m: members[m].predict(state.members[m], index, bags), len(members), len(index))
+        )
 
     def forecast(
         state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
@@ -229,9 +240,9 @@ def committee(
         assert residuals is not None  # there is a quantile only where there are intervals
         return calibration.quantile(residuals, probability)
 
-    def run(work: Callable[[int], T], n_entries: int) -> list[T]:
-        n = min(threads or cores(), len(members)) if n_entries >= MANY_ENTRIES else 1
-        return in_threads(work, len(members), n)
+    def run(work: Callable[[int], T], n: int, n_entries: int) -> list[T]:
+        used = min(threads or cores(), n) if n_entries >= MANY_ENTRIES else 1
+        return in_threads(work, n, used)
 
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
     calibrated = quantile if likelihood.intervals else None
@@ -246,6 +257,15 @@ def updated(
 ) -> tuple[CommitteeState, Update]:
     """Update a model with entries, some of which come with a forecast."""
     return method.update(state, batch) if forecasts is None else method.update_by(state, batch, forecasts)
+
+
+def in_groups(members: Sequence[Method]) -> list[list[int]]:
+    """Numbers of members that learn together: those of one program. All others learn alone."""
+    groups: dict[Any, list[int]] = {}
+    for m, member in enumerate(members):
+        program = member.program() if isinstance(member, JointMethod) else None
+        groups.setdefault(m if program is None else program, []).append(m)
+    return list(groups.values())
 
 
 def check_in_step(state: CommitteeState) -> None:

@@ -1,4 +1,4 @@
-"""f as a pure function, and the products of its gradients that the vectorized engine needs.
+"""f as a pure function of the weights and an entry's factor vectors.
 
     f(weights, x) -> scalar      weights: a tuple of arrays;  x: a tuple with one factor vector per mode
 
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
@@ -72,38 +71,52 @@ def _slope(network: CustomSizes, weights: Arrays, x: Arrays) -> Any:
     return jax.grad(network.custom.function, (0, 1))(weights, x)
 
 
-def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[[Arrays, Arrays], jax.Array]:
-    """The paper's network (section 1)."""
+def mlp(activation: Callable[[jax.Array], jax.Array]) -> Callable[..., tuple[jax.Array, Arrays]]:
+    """The paper's network (section 1), and the inputs of its layers.
 
-    def f(weights: Arrays, x: Arrays) -> jax.Array:
-        a = jnp.concatenate(x)
+    shifts: added to what goes into the units of each layer, so that derivatives by them can be taken
+    """
+
+    def f(weights: Arrays, x: Arrays, shifts: Sequence[Any] = ()) -> tuple[jax.Array, Arrays]:
+        a, inputs = jnp.concatenate(x), []
         for layer, W in enumerate(weights):
-            h = activation(a) if layer else a
             # a_m = W_m [h_{m-1}; 1] / sqrt(V_{m-1} + 1)
-            a = W @ jnp.append(h, 1) / math.sqrt(W.shape[1])
-        return a[0]
+            inputs.append(jnp.append(activation(a) if layer else a, 1) / math.sqrt(W.shape[1]))
+            a = inputs[-1] @ W.T + (shifts[layer] if shifts else 0)
+        return a[0], tuple(inputs)
+
+    return f
+
+
+def layered(network: Network) -> Callable[..., tuple[jax.Array, Arrays]]:
+    """f of an entry's factor vectors u: (K, longest), one row per mode, shorter ones padded; with the inputs
+    of the layers, and shifts, as in `mlp`. A network of one's own has neither.
+
+    Section 10: f = sum_k bias^k + sum_e sum_{k<l} m^k_e m^l_e + network(deep parts); section 9 has a product
+    over all modes in the middle.
+    """
+    first, start = int(network.bias), network.deep_start
+
+    def deep(weights: Arrays, x: Arrays, shifts: Sequence[Any]) -> tuple[jax.Array, Arrays]:
+        if isinstance(network, CustomSizes):
+            return network.custom.function(weights, x), ()
+        return mlp(ACTIVATIONS[network.activation])(weights, x, shifts)
+
+    def f(weights: Arrays, u: jax.Array, shifts: Sequence[Any] = ()) -> tuple[jax.Array, Arrays]:
+        x = tuple(u[k, start : start + rank] for k, rank in enumerate(network.ranks))
+        result, inputs = deep(weights, x, shifts)
+        if network.multilinear:
+            m = u[:, first:start]
+            result += jnp.sum(reduce(mul, m)) if network.product else _pairs(m)
+        return result + jnp.sum(u[:, :first]), inputs
 
     return f
 
 
 def function(network: Network) -> Callable[[Arrays, jax.Array], jax.Array]:
-    """f of an entry's factor vectors u: (K, longest), one row per mode, shorter ones padded.
-
-    Section 10: f = sum_k bias^k + sum_e sum_{k<l} m^k_e m^l_e + network(deep parts); section 9 has a product
-    over all modes in the middle.
-    """
-    custom = isinstance(network, CustomSizes)
-    deep = network.custom.function if custom else mlp(ACTIVATIONS[network.activation])
-    first, start = int(network.bias), network.deep_start
-
-    def f(weights: Arrays, u: jax.Array) -> jax.Array:
-        result = deep(weights, tuple(u[k, start : start + rank] for k, rank in enumerate(network.ranks)))
-        if network.multilinear:
-            m = u[:, first:start]
-            result += jnp.sum(reduce(mul, m)) if network.product else _pairs(m)
-        return result + jnp.sum(u[:, :first])
-
-    return f
+    """f alone."""
+    f = layered(network)
+    return lambda weights, u: f(weights, u)[0]
 
 
 def _pairs(m: jax.Array) -> jax.Array:
@@ -126,65 +139,3 @@ def parts(network: Network, vector: jax.Array) -> Arrays:
     starts = [0, *ends[:-1]]
     cut = zip(network.layers, starts, ends, strict=True)
     return tuple(vector[start:end].reshape(shape) for shape, start, end in cut)
-
-
-class Linear(NamedTuple):
-    """f of n entries linearised at the means: mathematics.md section 7, with G (n, weights) = df/dweights.
-
-    back(r, M): var G^T r, and var times the column sums of (M G)²
-    """
-
-    alpha: jax.Array  # (n,)
-    g_u: jax.Array  # (n, K, ·) df/du
-    cov: jax.Array  # (n, n) G diag(var) G^T: covariance of f
-    beta: jax.Array  # (n,) its diagonal
-    back: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-
-
-def linearise(network: Network, weights: Normal, u: jax.Array, limit: int) -> Linear:
-    """Linearise at factor vectors u (n, K, ·) and flat weights; G is formed only up to `limit` numbers."""
-    if len(u) * network.n_weights <= limit:
-        return _explicit(network, weights, u)
-    return _in_blocks(network, weights, u, max(limit // network.n_weights, 1))
-
-
-def _explicit(network: Network, weights: Normal, u: jax.Array) -> Linear:
-    """With A = G sqrt(var), cov = A A^T is positive semidefinite whatever the precision of the product."""
-    both = jax.value_and_grad(function(network), argnums=(0, 1))
-    alpha, (g, g_u) = jax.vmap(both, in_axes=(None, 0))(parts(network, weights.mean), u)
-    sd = jnp.sqrt(weights.var)
-    A = flat(g, entries=(len(u),)) * sd
-
-    def back(r: jax.Array, M: jax.Array) -> tuple[jax.Array, jax.Array]:
-        T = M @ A
-        return sd * (r @ A), jnp.sum(T * T, axis=0)
-
-    return Linear(alpha, g_u, A @ A.T, jnp.sum(A * A, axis=1), back)
-
-
-def _in_blocks(network: Network, weights: Normal, u: jax.Array, block: int) -> Linear:
-    """The same with `block` rows of G in memory: G d by forward, G^T r by reverse differentiation."""
-    f = function(network)
-    means = parts(network, weights.mean)
-    alpha, g_u = jax.vmap(jax.value_and_grad(f, argnums=1), in_axes=(None, 0))(means, u)
-
-    def whole(means: Arrays) -> jax.Array:
-        return jax.vmap(f, in_axes=(None, 0))(means, u)
-
-    def row(u_n: jax.Array) -> jax.Array:  # of cov: G (var g_n)
-        direction = weights.var * flat(jax.grad(f)(means, u_n))
-        return jax.jvp(whole, (means,), (parts(network, direction),))[1]
-
-    cov = lax.map(row, u, batch_size=block)
-    pull = jax.vjp(whole, means)[1]
-
-    def back(r: jax.Array, M: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def add(total: jax.Array, rows: jax.Array) -> tuple[jax.Array, None]:
-            (T,) = jax.vmap(pull)(rows)
-            return total + jnp.sum(flat(T, entries=(block,)) ** 2, axis=0), None
-
-        rows = jnp.pad(M, ((0, -len(M) % block), (0, 0))).reshape(-1, block, M.shape[1])
-        total, _ = lax.scan(add, jnp.zeros_like(weights.var), rows)
-        return weights.var * flat(pull(r)[0]), weights.var * total
-
-    return Linear(alpha, g_u, cov, jnp.diagonal(cov), back)

@@ -45,6 +45,7 @@ class CallNodes(NamedTuple):
     ) -> Entries:
         """The entries with these numbers; places that are not filled have the row of no node.
 
+        value: (n,), or of several models (·, n)
         times: how often each entry counts; None: once
         """
         spare, ids = len(self.factors.mean) - 1, self.ids[at]
@@ -52,7 +53,7 @@ class CallNodes(NamedTuple):
         bags = tuple(Slots(row[at], weight[at]) for row, weight in self.bags)
         for row, weight in bags:
             row[~filled], weight[~filled] = spare, 0
-        return Entries(ids, value[at], bags, None if times is None else times[at].astype(value.dtype))
+        return Entries(ids, value[..., at], bags, None if times is None else times[at].astype(value.dtype))
 
 
 def gathered(state: State, network: Network, batch: Batch, places: int, slots: Sequence[int]) -> CallNodes:

@@ -9,8 +9,9 @@ a batch has a fixed number of places, of which the first `taken` hold entries.
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,8 @@ from jax import lax
 from spidertensor.method import HUGE
 from spidertensor.spider.network import Network
 from spidertensor.spider.spike_slab import jax_refine
-from spidertensor.spider.vectorized_networks import Normal, flat, function, linearise, parts
+from spidertensor.spider.vectorized_linear import linearise
+from spidertensor.spider.vectorized_networks import Normal, flat, function, parts
 from spidertensor.spider.vectorized_nodes import (
     Entries,
     Group,
@@ -69,7 +71,7 @@ class Sites(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The state on the device, in few arrays: each one costs a launch per batch and a transfer per call."""
+    """The state on the device, in few arrays: each one costs a launch per batch."""
 
     factors: Normal  # (rows, longest factor vector): the nodes of all tables
     weights: Normal  # (P,): all layers
@@ -132,7 +134,7 @@ def _joint(
         db = jnp.where(moves, db, 0)
         weights, after, rejected = _bent(settings.network, carry.weights, x, groups, nodes, solved, db)
     else:
-        weights, bad = narrowed(carry.weights, *back(solved.S_res, solved.M))
+        weights, bad = narrowed(carry.weights, *back(solved.S_res, solved.M, solved.S_inv))
         each = zip(groups, nodes, A, strict=True)
         after, bad_of = zip(*(learned(*of, solved.S_res, solved.S_inv) for of in each), strict=True)
         rejected = count(bad) + sum(bad_of)
@@ -266,17 +268,49 @@ def _bent(
 # --- many batches ---------------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 @jax.default_matmul_precision("highest")  # a GPU's default of 10 bits is too little for 1 - shrink
 def learn(
-    settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, due, watching
-) -> tuple[Carry, LearnedBatch]:
-    """Learn batches in order. While `watching`, entries are only predicted.
+    settings: Settings, rows: int, numbers, carry, entries: Entries, taken, due, watching
+) -> tuple[jax.Array, LearnedBatch]:
+    """Learn batches in order, with one model or several.
 
-    entries: (batches, places, ...)
+    rows:     of the table of nodes
+    numbers:  (models, ·) Numbers.packed
+    carry:    (models, ·) see `unpacked`
+    entries:  (batches, places, ...), but values (models, batches, places)
     taken, due (batches,): how many places hold entries, and whether to refine the prior after the batch
+    watching: (models,) whether entries are only predicted
     """
 
+    def one(numbers, carry, value, watching):
+        given = Numbers.unpacked(numbers), unpacked(settings, rows, carry), entries._replace(value=value)
+        carry, learned = _learn(settings, *given, taken, due, watching)
+        return jnp.concatenate([part.reshape(-1) for part in jax.tree.leaves(carry)]), learned
+
+    several = numbers, carry, entries.value, watching
+    if len(carry) > 1:
+        return jax.vmap(one)(*several)
+    return jax.tree.map(lambda part: part[None], one(*(part[0] for part in several)))
+
+
+def unpacked(settings: Settings, rows: int, vector: Any) -> Carry:
+    """The state in one vector, part after part, on the host or the device."""
+    network = settings.network
+    shapes = [(rows, max(network.factor_sizes))] * 2 + [(network.n_weights,)] * 5
+    shapes += [(rows,)] * 2 if settings.node_noise else []
+    found, at = [], 0
+    for shape in shapes:
+        found.append(vector[at : at + math.prod(shape)].reshape(shape))
+        at += math.prod(shape)
+    log_noise = Normal(*found[7:]) if settings.node_noise else None
+    sums = Pair(*vector[at:].reshape(2, -1))
+    return Carry(Normal(*found[:2]), Normal(*found[2:4]), Sites(*found[4:7]), log_noise, sums)
+
+
+def _learn(
+    settings: Settings, numbers: Numbers, carry: Carry, entries: Entries, taken, due, watching
+) -> tuple[Carry, LearnedBatch]:
     def batch(carry: Carry, of: tuple[Entries, jax.Array, jax.Array]) -> tuple[Carry, LearnedBatch]:
         entries, taken, due = of
         carry, out = _joint(settings, numbers, carry, entries, taken, watching)
