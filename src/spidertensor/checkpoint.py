@@ -29,7 +29,7 @@ FORMAT_VERSION = 3  # the newest; earlier versions can be read
 # Known to this version of the package, with the format version that a file with such a section has
 SECTIONS = {
     "model": 2, "committee": 2, "classes": 2, "position": 2, "columns": 3, "history": 2, "calibration": 2,
-    "noise": 2, "levels": 3,
+    "noise": 2, "levels": 3, "tally": 2,
 }  # fmt: skip
 MAGIC = b"\x89SPT\r\n\x1a\n"  # as in PNG: not text, and changed by transfers that convert line ends
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")

@@ -145,7 +145,7 @@ def test_the_table_of_nodes_is_the_posterior_of_the_committee():
     X, y = tastes(2000)
     model = SpiderRegressor(**SIZES, scaling=(2.0, 3.0)).partial_fit(X, y)
     table = model.nodes(1)
-    assert list(table) == ["id", "bias", "std", "known", "noise"]
+    assert list(table) == ["id", "entries", "last", "bias", "std", "known", "noise"]
     assert list(table["id"]) == model.factors()[1].ids
     weights = [each.weight for each in model.members_]
     units = [3.0 * float(state.stream.scale) for state in model._fitted().state.members]
@@ -170,6 +170,8 @@ def test_a_node_that_was_only_described_is_not_known_and_noisy_ones_stand_out():
     table = model.nodes("film")
     known = dict(zip(table["id"], table["known"], strict=True))
     assert known.pop(100) == 0
+    assert table["entries"][table["id"] == 100] == 0
+    assert np.isnan(table["last"][table["id"] == 100])
     assert min(known.values()) > 0.5
     noise = dict(zip(table["id"], table["noise"], strict=True))
     assert max(noise, key=noise.__getitem__) == 4
@@ -187,7 +189,7 @@ def test_the_noise_of_a_node_is_that_of_the_members_that_know_it():
 def test_no_noise_of_nodes_for_labels():
     X, y = tastes(500)
     model = SpiderClassifier(**SIZES).partial_fit(X, y > 1)
-    assert list(model.nodes(0)) == ["id", "bias", "std", "known"]
+    assert list(model.nodes(0)) == ["id", "entries", "last", "bias", "std", "known"]
 
 
 def test_a_notebook_shows_what_was_learned_and_names_as_text():

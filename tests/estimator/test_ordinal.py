@@ -219,7 +219,9 @@ def test_recommend_and_explain_speak_of_the_mean(learned):
 def test_damaged_levels_are_refused(learned, tmp_path, damage):
     learned.save(tmp_path / "model")
     file = checkpoint.load(tmp_path / "model")
-    checkpoint.save(tmp_path / "damaged", file.arrays | damage, file.sections, {"calibration", "noise"})
+    checkpoint.save(
+        tmp_path / "damaged", file.arrays | damage, file.sections, {"calibration", "noise", "tally"}
+    )
     with pytest.raises(CheckpointError):
         spidertensor.load(tmp_path / "damaged")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +36,8 @@ def explain(
 
     Its parts are the level, each node and attribute, each pair of modes, and the network. They add up to the
     prediction; for labels and counts to f, from which the last line is computed. Each
-    has the standard deviation of what the model does not know about it.
+    has the standard deviation of what the model does not know about it, and a node the number of entries
+    behind it.
 
     \b
     spider explain ratings.spider --given user=42 --given movie=Alien
@@ -77,11 +79,12 @@ def _show(title: str, found: Explanation, likelihood: Likelihood) -> None:
     rows = []
     for part in found.parts:
         bar = "" if part.kind == "level" else _bar(part.effect / widest)
-        rows.append([part.name, f"{part.effect:+.4g}", f"± {part.std:.2g}", bar])
-    rows.append(["sum", f"{found.latent:.4g}", f"± {found.std:.2g}", ""])
-    if found.mean != found.latent and not likelihood.normal:
-        rows.append([likelihood.mean_name.replace("_", " "), f"{found.mean:.4g}", "", ""])
-    output.print_table(title, ["", "adds", "", ""], rows)
+        entries = "" if part.entries is None else f"{part.entries:,}"
+        rows.append([part.name, f"{part.effect:+.4g}", f"± {part.std:.2g}", bar, entries])
+    rows.append(["sum", f"{found.latent:.4g}", f"± {found.std:.2g}", "", ""])
+    if not (likelihood.normal and isclose(found.mean, found.latent, rel_tol=1e-9)):
+        rows.append([likelihood.mean_name.replace("_", " "), f"{found.mean:.4g}", "", "", ""])
+    output.print_table(title, ["", "adds", "", "", "entries"], rows)
 
 
 def _bar(share: float) -> str:

@@ -75,7 +75,7 @@ GROUPS = {
     ),
     "Values": (
         "binary", "labels", "counts", "levels", "events", "over", "negatives", "remember_seen", "scaling",
-        "clip",
+        "bounds", "clip",
     ),
     "Model": (
         "rank", "hidden", "activation", "network", "committee", "memory", "max_nodes", "engine", "paper",
@@ -131,6 +131,7 @@ def fit(
     engine: OnEngine = None,
     paper: Paper = False,
     scaling: options.Scaling = None,
+    bounds: options.Bounds = None,
     memory: options.Memory = None,
     max_nodes: options.MaxNodes = None,
     committee: options.Committee = None,
@@ -169,8 +170,9 @@ def fit(
     if again and not add:
         raise CommandError("--again is for --add")
     model_options.check_kinds(binary=binary, counts=counts, levels=levels is not None)
-    if (counts or levels is not None) and scaling is not None:
-        raise CommandError("--scaling is for continuous values, not with --counts or --levels")
+    for name, given in {"scaling": scaling, "bounds": bounds}.items():
+        if (counts or levels is not None) and given is not None:
+            raise CommandError(f"--{name} is for continuous values, not with --counts or --levels")
     if labels is not None and not binary:
         raise CommandError("--labels is for --binary")
     several.check(workers, cluster, part)
@@ -193,8 +195,8 @@ def fit(
     if network is not None and engine is None:
         engine = Engine.VECTORIZED
     settings = model_options.settings(
-        rank=rank, hidden=hidden, activation=activation, engine=engine, scaling=scaling, memory=memory,
-        committee=committee, clip=clip, batch_size=batch_size, seed=seed,
+        rank=rank, hidden=hidden, activation=activation, engine=engine, scaling=scaling, bounds=bounds,
+        memory=memory, committee=committee, clip=clip, batch_size=batch_size, seed=seed,
     )  # fmt: skip
     if counts:
         settings["likelihood"] = "count"

@@ -64,6 +64,7 @@ def settings(
     activation: str | None = None,
     engine: Engine | None = None,
     scaling: str | None = None,
+    bounds: str | None = None,
     memory: float | None = None,
     committee: int | None = None,
     clip: str | None = None,
@@ -78,6 +79,7 @@ def settings(
         "activation": activation,
         "engine": engine and engine.value,
         "scaling": options.scaling(scaling),
+        "bounds": options.bounds(bounds),
         "memory": memory,
         "committee": committee,
         "batch_size": batch_size,
@@ -108,7 +110,7 @@ def check_kinds(**kinds: bool) -> None:
 
 def check_of_values(settings: dict[str, Any], kind: str) -> None:
     """CommandError for settings of continuous values beside --binary or --events. kind: which of these"""
-    for name in ("scaling", "clip"):
+    for name in ("scaling", "bounds", "clip"):
         if name in settings:
             raise CommandError(f"--{name} is for continuous values, not with --{kind}")
 

@@ -124,6 +124,14 @@ Scaling = Annotated[
         help="Shift and scale of the values, such as 3.5,1.1. By default estimated from the first values.",
     ),
 ]
+Bounds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOW,HIGH|seen",
+        help="Keep predicted means and intervals within these bounds, such as 1,5, and refuse other values; "
+        "seen: within the values learned so far.",
+    ),
+]
 Memory = Annotated[
     float | None,
     typer.Option(
@@ -257,6 +265,19 @@ def scaling(text: str | None) -> tuple[float, float] | None:
         raise CommandError(
             f"--scaling takes two numbers, a shift and a positive scale, such as 3.5,1.1, not {text!r}"
         )
+    return pair[0], pair[1]
+
+
+def bounds(text: str | None) -> tuple[float, float] | str | None:
+    """The text of --bounds as the parameter `bounds`."""
+    from spidertensor.estimator.bounds import SEEN  # imported late: slow
+    from spidertensor.estimator.parameters import is_bounds
+
+    if text is None or text == SEEN:
+        return text
+    pair = numbers("--bounds", text, float)
+    if not is_bounds(pair):
+        raise CommandError(f"--bounds takes the lowest and the highest value, such as 1,5, not {text!r}")
     return pair[0], pair[1]
 
 

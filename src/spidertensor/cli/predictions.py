@@ -67,8 +67,13 @@ class Predictions:
         with contextlib.suppress(OSError):  # what a checkpoint covers is already on disk
             self.file.close()
 
-    def add(self, rows: Any, columns: Sequence[Any], update: Update) -> None:
-        """Append predictions. columns: in the order of `names`"""
+    def add(self, rows: Any, columns: Sequence[Any], update: Update, likelihood: Likelihood) -> None:
+        """Append predictions.
+
+        columns:    in the order of `names`
+        likelihood: with what the model has learned about it
+        """
+        self.likelihood = likelihood
         lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in (rows, *columns)]
         records = [dict(zip(self.columns, each, strict=False)) for each in zip(*lists, strict=True)]
         text = io.StringIO(newline="")

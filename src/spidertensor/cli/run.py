@@ -200,7 +200,8 @@ class Run:
             if self.predictions is not None and len(learned.values):
                 value = learned.values if learner.classes is None else learner.labels(learned.values)
                 columns = [*learned.ids, *([] if learner.value is None else [value])]
-                self.predictions.add(chunk.rows[learned.kept], columns, learned.numbered.update)
+                likelihood = learner.estimator.likelihood_
+                self.predictions.add(chunk.rows[learned.kept], columns, learned.numbered.update, likelihood)
 
     def learn_collected(self, stop: Callable[[], bool]) -> Iterator[Pass | None]:
         """Learn the rows that were read; yields each pass when it is over, and None in between."""

@@ -37,7 +37,7 @@ def start(
     if modes is None or (value is None and not events):
         raise CommandError("a new model needs --modes and --value, or --events for rows without a value")
     kind = SpiderClassifier if binary or events else SpiderRegressor
-    for name in ("scaling", "clip"):
+    for name in ("scaling", "bounds", "clip"):
         if kind is SpiderClassifier and name in settings:
             raise CommandError(
                 f"--{name} is for continuous values, not with --{'events' if events else 'binary'}"

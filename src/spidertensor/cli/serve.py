@@ -108,6 +108,7 @@ def serve(
     dead_letter: streams.DeadLetter = None,
     broker_config: streams.BrokerConfig = None,
     scaling: options.Scaling = None,
+    bounds: options.Bounds = None,
     memory: options.Memory = None,
     max_nodes: options.MaxNodes = None,
     committee: options.Committee = None,
@@ -150,6 +151,7 @@ def serve(
     names, schema = options.modes_and_schema(modes, kind)
     given = {
         "scaling": options.scaling(scaling),
+        "bounds": options.bounds(bounds),
         "memory": memory,
         "max_nodes": None if max_nodes is None else options.max_nodes(max_nodes),
         "committee": committee,
@@ -163,8 +165,9 @@ def serve(
     kinds = [name for name, is_it in {**valued, "events": events}.items() if is_it]
     if len(kinds) > 1:
         raise CommandError("use only one of --binary, --counts and --levels")
-    if kinds and scaling is not None:
-        raise CommandError(f"--scaling is for continuous values, not with --{kinds[0]}")
+    for name in ("scaling", "bounds"):
+        if kinds and name in given:
+            raise CommandError(f"--{name} is for continuous values, not with --{kinds[0]}")
     if counts:
         given["likelihood"] = "count"
     if (known := model_options.levels(levels)) is not None:

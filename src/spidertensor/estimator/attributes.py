@@ -56,6 +56,8 @@ class HasAttributes(Known):
             fitted = self._learned = with_rows(self._fitted())
             if any(reused):
                 eviction.start_afresh(fitted.model, fitted.state, reused)
+                fitted.tally.flush()
+                fitted.tally.restart(reused)
         return self
 
     @locked

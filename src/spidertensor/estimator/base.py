@@ -53,6 +53,7 @@ from spidertensor.estimator.parameters import (
 from spidertensor.estimator.recommender import Recommender
 from spidertensor.estimator.scikit_learn import ScikitLearn
 from spidertensor.estimator.seen_pairs import SeenPairs
+from spidertensor.estimator.tally import tally_of
 from spidertensor.estimator.threads import locked
 from spidertensor.estimator.times import Times
 from spidertensor.estimator.whole_history import LearnsHistory
@@ -296,6 +297,11 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
     @property
     def likelihood_(self) -> Likelihood:
         """The distribution of a value given the latent f of its entry."""
+        return self._shown
+
+    @property
+    def _shown(self) -> Likelihood:
+        """The likelihood of values in user units."""
         return self._likelihood
 
     @property
@@ -322,7 +328,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
     def _values(self, y: Any, n: int, classes: Any) -> tuple[NDArray[np.float64], Classes | None]:
         """y as numbers, and the labels they stand for, if any. For `classes` see SpiderClassifier."""
-        return inputs.values(y, n, self._likelihood), None
+        return inputs.values(y, n, self._shown), None
 
     def _weights(self, sample_weight: Any, n: int) -> NDArray[np.float64] | None:
         """The weights of n entries, some of them perhaps 0; None if each counts once."""
@@ -423,7 +429,9 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         if not segments:
             self._notes.came(index, value, self.mode_names_)
         log_evidence = fitted.scaling.log_density(update.log_evidence)
-        return Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
+        learned = Numbered(Update(*prediction, log_evidence, *update[4:]), index, segments)
+        fitted.tally.add(value, learned, self.n_entries_)
+        return learned
 
     def _keep_learned(self, fitted: Fitted, columns: Columns) -> None:
         """Store the model, and how its modes are called."""
@@ -468,8 +476,9 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         first = [str(each[0]) for each in columns.ids if each is not None]
         number = generation_of(params, scaling, first, float(value[0]))
         fitted = Fitted(
-            params, model, state, nodes, scaling, pairs=pairs, columns=attributes, generation=number
-        )
+            params, model, state, nodes, scaling, tally_of(model, params, [0] * n_modes),
+            pairs=pairs, columns=attributes, generation=number,
+        )  # fmt: skip
         return fitted if self._placed is None else self._placed.start(fitted)
 
     def _flat_params(self) -> dict[str, Any]:
@@ -580,8 +589,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
             model = fitted.model._replace(members=members, method=LEFT_OUT)
             # Copied because pickle reads it after this call, when another thread may be learning, and because
             # the result of copy.copy must share neither state nor ids.
-            nodes, pairs, columns = copy.deepcopy((fitted.nodes, fitted.pairs, fitted.columns))
-            own = {"state": copied(fitted.state), "nodes": nodes, "pairs": pairs, "columns": columns}
+            own = {name: getattr(fitted, name) for name in ("nodes", "pairs", "columns", "tally")}
+            own = copy.deepcopy(own) | {"state": copied(fitted.state)}
             state["_learned"] = fitted._replace(model=model, **own)
         return state
 
@@ -598,7 +607,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
                 attributes=attributes_of(fitted.columns),
             )
             # Copied because joblib may map a pickle read-only, and kernels write to the state.
-            self._learned = fitted._replace(model=model, state=copied(fitted.state))
+            own = {"state": copied(fitted.state), "tally": copy.deepcopy(fitted.tally)}
+            self._learned = fitted._replace(model=model, **own)
 
     @locked
     def __sklearn_is_fitted__(self) -> bool:

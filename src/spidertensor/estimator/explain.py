@@ -36,12 +36,14 @@ class Part(NamedTuple):
     kind:   "level", "bias" (of a node or an attribute), "pair" (of modes) or "network"
     effect: in user units; for labels and counts in units of f
     std:    how uncertain the model is of the effect
+    entries: of a node with an id, in how many it was learned; None if that is not known
     """
 
     kind: str
     name: str
     effect: float
     std: float
+    entries: int | None = None
 
 
 class Explanation(NamedTuple):
@@ -49,8 +51,8 @@ class Explanation(NamedTuple):
 
     parts:       their effects add up to `latent`
     latent, std: mean and standard deviation of f, without the noise of an observation
-    mean:        what `predict` says: for values `latent` itself, for labels the probability of the positive
-                 one, for counts the rate, each a mean over how uncertain f is
+    mean:        what `predict` says: for values `latent` itself, within the `bounds`; for labels the
+                 probability of the positive one, for counts the rate, each a mean over how uncertain f is
     """
 
     parts: list[Part]
@@ -111,15 +113,15 @@ def explanation(
         level = (float(state.stream.mean), float(state.stream.var)) if has_level else (0.0, 0.0)
         wholes.append(whole)
         parts_of.append(_parts(member, state, nodes, modes, whole, level))
-    parts = []
+    parts, entries = [], _entries(fitted, nodes)
     for kind, name in dict.fromkeys(key for each in parts_of for key in each):
         of_members = [each.get((kind, name), np.zeros(2)) for each in parts_of]
         effect, std = _mixed(fitted.state.weights, of_members)
         effect = scale * effect + (shift if (kind, name) == LEVEL else 0.0)
-        parts.append(Part(kind, name, effect, scale * std))
+        parts.append(Part(kind, name, effect, scale * std, entries.get(name) if kind == "bias" else None))
     latent, std = _mixed(fitted.state.weights, wholes)
     predicted = fitted.scaling.user_units(*fitted.model.method.predict(fitted.state, index, bags))
-    expected = fitted.likelihood.expected(*predicted).item()
+    expected = fitted.shown.expected(*predicted).item()
     return Explanation(parts, shift + scale * latent, scale * std, expected)
 
 
@@ -141,6 +143,12 @@ def _nodes(fitted: Fitted, index: NDArray[np.int64], bags: Bags | None, ids: lis
         Named(n_modes + table, row, weight, columns.columns[table].spec.name)
         for table, row, weight in elements
     ]
+
+
+def _entries(fitted: Fitted, nodes: list[Named]) -> dict[str, int | None]:
+    """In how many entries the nodes with ids were learned; None if that is not known."""
+    of_ids = (node for node in nodes if node.table < len(fitted.nodes))
+    return {node.name: fitted.tally.entries_of(node.table, node.row) for node in of_ids}
 
 
 def _parts(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor import checkpoint
+from spidertensor.estimator.bounds import Bounded
 from spidertensor.estimator.columns import Checked, FittedColumns, Recent, Schema
 from spidertensor.estimator.columns.fitted_columns import check_once
 from spidertensor.estimator.columns.undo import Undo
@@ -23,6 +24,7 @@ from spidertensor.estimator.inputs import Column, Columns, refuse
 from spidertensor.estimator.labels import Classes
 from spidertensor.estimator.parameters import NO_ATTRIBUTES, Attributes, Model, is_number, plain
 from spidertensor.estimator.seen_pairs import SeenPairs
+from spidertensor.estimator.tally import Tally
 from spidertensor.faults import EntryError
 from spidertensor.method import Bags, Prediction
 from spidertensor.scaling import FARTHEST, FARTHEST_CLIPPED, LARGEST, Scaling
@@ -45,6 +47,7 @@ class Fitted(NamedTuple):
     state: CommitteeState
     nodes: list[NodeIndex]
     scaling: Scaling
+    tally: Tally
     classes: Classes | None = None  # the labels of a classifier
     pairs: SeenPairs | None = None  # for `remember_seen`
     columns: FittedColumns | None = None  # attributes beside the ids, if the model has any
@@ -65,6 +68,13 @@ class Fitted(NamedTuple):
     def likelihood(self) -> Likelihood:
         """The likelihood with all that was learned about it."""
         return self.model.likelihood.at(self.state)
+
+    @property
+    def shown(self) -> Likelihood:
+        """The same for values in user units: what is said of them keeps to the model's bounds."""
+        if self.tally.seen and (seen := self.tally.range()) is not None:
+            return Bounded(*seen, strict=False)
+        return self.model.shown.at(self.state)
 
     @property
     def leader(self) -> State:
@@ -344,6 +354,7 @@ def without(fitted: Fitted, mode: int, numbers: set[int]) -> Fitted:
     keep = np.ones(len(fitted.nodes[mode]), bool)
     keep[list(numbers)] = False
     members = tuple(posterior.keep_rows(member, mode, keep) for member in fitted.state.members)
+    fitted.tally.keep(mode, keep)
     if fitted.columns is not None:
         for table, rows in fitted.columns.keep(mode, keep).items():
             members = tuple(posterior.keep_rows(each, len(fitted.nodes) + table, rows) for each in members)
@@ -374,7 +385,7 @@ def intervals(
 
     likelihood: of the predictions, if they are not of now
     """
-    likelihood, residuals = likelihood or fitted.likelihood, histogram(fitted.state, calibration)
+    likelihood, residuals = likelihood or fitted.shown, histogram(fitted.state, calibration)
     if isinstance(likelihood, Ordinal):
         return likelihood.interval(predicted, checked_coverage(coverage))
     if residuals is None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from spidertensor import checkpoint
 from spidertensor.checkpoint import Checkpoint, CheckpointError
-from spidertensor.estimator import event_rule, labels, levels_file, noise_file
+from spidertensor.estimator import event_rule, labels, levels_file, noise_file, tally
 from spidertensor.estimator.columns import FittedColumns
 from spidertensor.estimator.eviction import BoundedIndex, limits_of
 from spidertensor.estimator.file_checks import check, check_learned, check_sizes
@@ -44,6 +44,7 @@ from spidertensor.estimator.parameters import (
     network_of,
 )
 from spidertensor.estimator.seen_pairs import SeenPairs
+from spidertensor.estimator.tally import Tally, tally_of
 from spidertensor.scaling import Scaling
 from spidertensor.spider import committee, events, posterior
 from spidertensor.spider.calibration import start_at_rest, start_of_forecasts
@@ -78,7 +79,7 @@ ADDED: dict[str, Any] = {
 HISTORY = {"errors": list, "chosen": int, "judged": int, "judge": str, "stopped": str}
 LATER = {"sites": str, "floors": dict}  # fields of a history that files may lack
 # sections that a reader may ignore: how a model came to be, is calibrated, and goes on learning its noise
-OPTIONAL = {"history", "calibration", noise_file.SECTION}
+OPTIONAL = {"history", "calibration", noise_file.SECTION, tally.SECTION}
 # Files without a section "committee" hold a single model, whose state is in the section "model".
 ALONE: dict[str, Any] = {"committee": 1}
 MOST_PARAMS = 1000  # values in the params of a file, plus some for each array
@@ -162,6 +163,8 @@ def to_sections(fitted: Fitted, estimator: str, names: Sequence[str] | None) -> 
     if fitted.history is not None:
         sections["history"] = fitted.history
     sections["calibration"] = {"generation": fitted.generation}
+    fitted.tally.flush()
+    sections[tally.SECTION] = {"entries": fitted.tally.n}
     return sections
 
 
@@ -209,6 +212,7 @@ def to_arrays(fitted: Fitted) -> dict[str, NDArray[Any]]:
         arrays["model/seen_pairs"] = fitted.pairs.pairs()
     if fitted.columns is not None:
         arrays |= {f"columns/{name}": array for name, array in fitted.columns.to_arrays().items()}
+    arrays |= fitted.tally.to_arrays([len(each) for each in fitted.nodes])
     for mode, nodes in enumerate(fitted.nodes):
         arrays |= {f"model/nodes/{mode}/{name}": array for name, array in nodes.to_arrays().items()}
     return arrays
@@ -251,7 +255,21 @@ def from_file(file: Checkpoint, config: dict[str, Any], likelihood: Likelihood, 
     pairs = _pairs(file.arrays, params, model.rule, n_nodes)
     classes, history = _classes(file, likelihood), _history(file)
     generation = _generation(file, params, scaling)
-    return Fitted(params, model, state, nodes, scaling, classes, pairs, columns, history, generation)
+    counted = _tally(file, model, params, state, n_nodes)
+    more = classes, pairs, columns, history, generation
+    return Fitted(params, model, state, nodes, scaling, counted, *more)
+
+
+def _tally(
+    file: Checkpoint, model: Model, params: dict[str, Any], state: CommitteeState, n_nodes: list[int]
+) -> Tally:
+    """What was counted; nothing is known of entries that a file without it has learned."""
+    entries = int(state.draws.events if state.draws else state.counts.entries)
+    found = tally_of(model, params, n_nodes, entries)
+    arrays = {name: array for name, array in file.arrays.items() if name.startswith(f"{tally.SECTION}/")}
+    if tally.SECTION in file.sections or arrays:
+        found.restore(file.sections.get(tally.SECTION), arrays)
+    return found
 
 
 def _generation(file: Checkpoint, params: dict[str, Any], scaling: Scaling) -> int:
@@ -328,7 +346,7 @@ def _nodes(arrays: dict[str, NDArray[Any]], max_nodes: Any, *, alone: bool) -> l
                 modes.setdefault(mode, {})[part] = array
             case ["model", "state", _, *_] if alone:
                 pass
-            case ["committee" | "columns" | "calibration" | noise_file.SECTION, _, *_]:
+            case ["committee" | "columns" | "calibration" | noise_file.SECTION | tally.SECTION, _, *_]:
                 pass
             case ["model", "seen_pairs"] | [levels_file.SECTION, _]:
                 pass

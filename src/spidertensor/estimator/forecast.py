@@ -14,7 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from spidertensor.estimator.bounds import Bounded, within
 from spidertensor.estimator.fitted import Fitted
+from spidertensor.estimator.parameters import is_bounds
 from spidertensor.faults import EntryError
 from spidertensor.method import Prediction
 from spidertensor.scaling import Scaling
@@ -40,6 +42,7 @@ class Forecast:
                 ordered levels (n, 4 + levels, M), with how often each level was seen then, plus 1
     generation: of the model: a number that changes when it is fitted anew
     likelihood: "gaussian", "count", "probit", or "ordinal:" with the levels
+    bounds:     which `mean` keeps to, if the model has any
     """
 
     numbers: NDArray[np.float64]
@@ -47,6 +50,7 @@ class Forecast:
     likelihood: str
     shift: float = 0.0
     scale: float = 1.0
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         numbers = np.asarray(self.numbers, np.float64)
@@ -58,6 +62,8 @@ class Forecast:
             raise _error(f"the numbers of a forecast have shape (n, {size}, members), not {numbers.shape}")
         if not (np.isfinite([self.shift, self.scale]).all() and self.scale > 0):
             raise _error("the shift or the scale of a forecast is impossible")
+        if self.bounds is not None and not is_bounds(list(self.bounds)):
+            raise _error("the bounds of a forecast are impossible")
         made = numbers[self.made]
         _, var, noise, weights = made[:, :4].swapaxes(0, 1)
         possible = np.isfinite(made).all(axis=(1, 2)) & (var > 0).all(axis=1) & (noise >= 0).all(axis=1)
@@ -158,12 +164,13 @@ class Forecast:
             "likelihood": self.likelihood,
             "shift": self.shift,
             "scale": self.scale,
+            **({} if self.bounds is None else {"bounds": list(self.bounds)}),
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`."""
-        if not isinstance(stored, Mapping) or stored.keys() != FIELDS:
+        if not isinstance(stored, Mapping) or stored.keys() - {"bounds"} != FIELDS:
             raise _error(f"a forecast has the fields {', '.join(sorted(FIELDS))}")
         try:
             members, likelihood = index(stored["members"]), _likelihood_of(str(stored["likelihood"]))
@@ -172,9 +179,11 @@ class Forecast:
             numbers = np.array(rows, np.float64).reshape(len(rows), size, members)
             about = index(stored["generation"]), stored["likelihood"]
             scaling = float(stored["shift"]), float(stored["scale"])
+            low, high = stored.get("bounds") or (None, None)
+            bounds = None if low is None or high is None else (float(low), float(high))
         except (TypeError, ValueError, OverflowError) as error:
             raise _error(f"the fields of a forecast are damaged: {error}") from None
-        return cls(numbers, *about, *scaling)
+        return cls(numbers, *about, *scaling, bounds=bounds)
 
     @property
     def by_likelihood(self) -> Likelihood:
@@ -182,7 +191,7 @@ class Forecast:
         found = _likelihood_of(self.likelihood)
         assert found is not None
         if not isinstance(found, Ordinal):
-            return found
+            return within(found, self.bounds)
         return found.with_counts(np.where(self.made[:, None], self.numbers[:, 4:, 0], 1.0))
 
     @property
@@ -200,7 +209,9 @@ def forecast_by(fitted: Fitted, forecasts: MemberForecasts) -> Forecast:
     """The Forecast with these forecasts by members, in units of the model."""
     parts = forecasts.parts[:, :3], forecasts.weights[:, None], forecasts.parts[:, 3:]
     numbers = np.concatenate(parts, axis=1).transpose(2, 1, 0)
-    return Forecast(np.ascontiguousarray(numbers), *_model_of(fitted))
+    shown = fitted.shown
+    bounds = (shown.low, shown.high) if isinstance(shown, Bounded) else None
+    return Forecast(np.ascontiguousarray(numbers), *_model_of(fitted), bounds=bounds)
 
 
 def no_forecast(fitted: Fitted) -> Forecast:

@@ -45,10 +45,16 @@ class Insight(Known):
         """What is known of each node of a mode, as columns: `pandas.DataFrame(model.nodes("movie"))`.
 
         id
+        entries: in how many entries it was learned
+        last:  the number of the last of them, counted from 1 to `n_entries_`; after `fit` with `time` in the
+               order of time. NaN for a node that was only described
         bias:  what it adds to every prediction, beside its attributes; in units of f for labels and counts
         std:   how uncertain the model is of the bias
         known: share of the prior variance of the bias that entries have taken away: 0 nothing, 1 all
         noise: how many times as far as usual its values scatter, by the members that know (node_noise)
+
+        In a model whose file did not count entries, `entries` of its nodes is NaN, and `last` until the node
+        comes again.
         """
         fitted, number = self._fitted(), self._mode(mode)
         return node_table(fitted, number, fitted.nodes[number].ids)

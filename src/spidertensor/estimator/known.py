@@ -13,6 +13,7 @@ from spidertensor.estimator import fitted_file
 from spidertensor.estimator.columns.labels import labels
 from spidertensor.estimator.fitted import Fitted, units
 from spidertensor.estimator.parameters import OF_LAYERS, is_whole, plain
+from spidertensor.estimator.tally import LearningCurve
 from spidertensor.estimator.threads import Shared, locked
 from spidertensor.spider import posterior
 from spidertensor.spider.committee import CommitteeCounts
@@ -72,6 +73,18 @@ class Known(Shared):
         on the entries held back.
         """
         return copy.deepcopy(self._fitted().history)
+
+    @property
+    @locked
+    def learning_curve_(self) -> LearningCurve:
+        """Errors and coverage over the entries learned: a few thousand bytes, however many these are.
+
+        Each entry was predicted just before it was learned; one with a forecast is scored by that. `fit` in
+        several passes has its first pass here, and then the entries that it held back, predicted by the
+        finished model; `history_` has the passes. What is shown does not depend on how a stream is cut into
+        calls. A model from a file of version 0.2 or before has the entries learned since then.
+        """
+        return self._fitted().tally.learning_curve()
 
     @property
     @locked

@@ -33,8 +33,11 @@ def node_table(fitted: Fitted, mode: int, ids: Sequence[Any]) -> dict[str, NDArr
             noisy += weight
     names = np.empty(n, object)
     names[:] = list(ids)
+    entries, last = fitted.tally.of_nodes(mode, n)
     table = {
         "id": names,
+        "entries": entries,
+        "last": last,
         "bias": scale * mean,
         "std": scale * np.sqrt(np.maximum(square - mean**2, 0.0)),
         "known": np.clip(known, 0.0, 1.0),

@@ -134,7 +134,7 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
         return None
     scaling, (centre, farthest) = fitted.scaling, accepted(fitted)
     scaled = scaling.scaled_one(value)
-    if not fitted.model.likelihood.allows_one(value) or abs(scaled - centre) > farthest:
+    if not fitted.model.shown.allows_one(value) or abs(scaled - centre) > farthest:
         return None
     learned = _updated(fitted, nodes, found, scaled)
     if learned is None:
@@ -143,8 +143,9 @@ def _learned(fitted: Fitted, notes: Notes, ids: Any, given: Any) -> tuple[EntryU
         found.keep()
     mean, var, noise, log_evidence, rejected, refused, clipped, below = learned
     notes.learned_one(fitted, value, mean, var, clipped=clipped, refused=refused)
-    in_units: tuple[Any, ...] = scaling.user_units(mean, var, noise)
+    in_units: Any = scaling.user_units(mean, var, noise)
     log_evidence = scaling.log_density(log_evidence)
+    fitted.tally.add_one(nodes, value, in_units[0], in_units[1], log_evidence, below)
     kind = _kind(fitted.model.likelihood)
     return kind._make((*in_units, log_evidence, rejected, refused, clipped, below)), nodes
 

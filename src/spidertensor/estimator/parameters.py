@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
+from spidertensor.estimator.bounds import SEEN, within
 from spidertensor.estimator.event_rule import rule_of
 from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.method import Method
@@ -98,6 +99,7 @@ class Model(NamedTuple):
     members: tuple[Member, ...]
     likelihood: Likelihood
     method: CommitteeMethod
+    shown: Likelihood  # the likelihood for values in user units, which may have `bounds`
     rule: Rule | None = None  # for events
 
 
@@ -110,6 +112,8 @@ def checked(params: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("counts are not scaled: leave out scaling with likelihood='count'")
     if params.get("likelihood") == "ordinal" and params["scaling"] is not None:
         raise ValueError("levels are not scaled: leave out scaling with likelihood='ordinal'")
+    if params.get("bounds") is not None and params.get("likelihood") != "gaussian":
+        raise ValueError("counts and levels have bounds of their own: leave out bounds, which is for values")
     if params.get("levels") is not None and params.get("likelihood") != "ordinal":
         raise ValueError("levels are those of ordinal values: pass likelihood='ordinal' with them")
     if params["known_at"] is not None and params["time"] in (None, params["known_at"]):
@@ -172,6 +176,10 @@ def is_scaling(value: Any) -> bool:
     return abs(value[0]) <= LARGEST and 1 / LARGEST <= value[1] <= LARGEST
 
 
+def is_bounds(value: Any) -> bool:
+    return is_list(value, is_number) and len(value) == 2 and value[0] < value[1]
+
+
 def is_limit(value: Any) -> bool:
     return value is None or (is_whole(value) and value >= 1)
 
@@ -222,6 +230,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"2 to {MOST_LEVELS} different numbers, or None",
     ),
     "scaling": (lambda x: x is None or is_scaling(x), "(shift, positive scale), both finite, or None"),
+    "bounds": (
+        lambda x: x is None or x == SEEN or is_bounds(x),
+        '(lowest, highest), two finite numbers in this order, "seen", or None',
+    ),
     "negatives": (
         lambda x: x is None or (is_whole(x) and 1 <= x <= MOST_NEGATIVES),
         f"a whole number from 1 to {MOST_NEGATIVES}, or None",
@@ -329,7 +341,7 @@ def model_of(
         whole = committee([member.method for member in built], likelihood, clip=params.get("clip"))
         if rule is not None:
             whole = events(whole, rule, attributes.of_events)
-    return Model(tuple(built), likelihood, whole, rule)
+    return Model(tuple(built), likelihood, whole, within(likelihood, params.get("bounds")), rule)
 
 
 def check_alone(params: dict[str, Any]) -> None:

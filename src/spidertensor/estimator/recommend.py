@@ -209,6 +209,7 @@ def _scores(fitted: Fitted, index: Ints, bags: Bags | None, explore: str, sign: 
     if explore == "ucb":
         return sign * prediction.mean + 2 * np.sqrt(prediction.var)
     in_units = fitted.scaling.user_units(*prediction)
+    # without bounds, at which candidates would be equal
     return sign * fitted.likelihood.expected(*in_units)
 
 
@@ -257,7 +258,7 @@ def _recommendations(
     index = np.stack(np.broadcast_arrays(*_of(numbers, best), best)[:-1], axis=1)
     predicted = fitted.model.method.predict(fitted.state, index, bags.of(best, _of(numbers, best)))
     in_units = fitted.scaling.user_units(*predicted)
-    columns = [fitted.likelihood.expected(*in_units), np.sqrt(in_units.var)]
+    columns = [fitted.shown.expected(*in_units), np.sqrt(in_units.var)]
     if interval is not None:
         columns += intervals(fitted, Prediction(*in_units), *interval)
     rows = zip(candidates.ids_at(best), *(column.tolist() for column in columns), strict=True)

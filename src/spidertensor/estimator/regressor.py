@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator.base import CHANGES, PAPER, Spider
+from spidertensor.estimator.bounds import within
 from spidertensor.estimator.fitted import checked_coverage, followed, intervals
 from spidertensor.estimator.forecast import Forecast, check_made_by
 from spidertensor.estimator.groups import Inference, Prior
@@ -23,10 +24,13 @@ from spidertensor.estimator.scikit_learn import ScikitLearnRegressor
 from spidertensor.estimator.threads import locked
 from spidertensor.faults import SpiderWarning
 from spidertensor.scaling import Scaling, spread, too_large
-from spidertensor.spider.likelihoods import Likelihood, likelihood_by_name
+from spidertensor.spider.likelihoods import GAUSSIAN, Likelihood, likelihood_by_name
 from spidertensor.spider.likelihoods.ordinal import Ordinal, ordinal
 from spidertensor.spider.posterior import State
 from spidertensor.spider.robust import KNOT_STEP, LOWEST_KNOT
+
+# parameters that files lack where they have these values: such models keep their bytes and their generation
+UNSTORED = {"remember_seen": False, "bounds": None}
 
 
 @takes_old_names
@@ -86,6 +90,9 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     scaling:      (shift, scale) of the values; by default the mean and standard deviation of all values of
                   `fit`, or of the first `batch_size` values of the first other call, which should therefore
                   have more than a few entries
+    bounds:       (lowest, highest) of the values, such as (1, 5): predicted means and ends of intervals stay
+                  within, and other values are refused. "seen": the lowest and highest value learned so far.
+                  What is learned, and its log scores, are the same as without. For continuous values
     remember_seen: do not recommend a node again to those it was learned with. True with two modes, else two
                   names, ("user", "movie"). Takes 8 bytes per pair
 
@@ -95,6 +102,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
     scaling: tuple[float, float] | None = None
     likelihood: str = "gaussian"
     levels: tuple[float, ...] | None = None
+    bounds: tuple[float, float] | str | None = None
     remember_seen: bool | str | int | tuple[str | int, str | int] = False
 
     _inside: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -105,13 +113,14 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
 
     def _flat_params(self) -> dict[str, Any]:
         params = super()._flat_params()
-        if params["remember_seen"] is False:
-            del params["remember_seen"]  # models that remember nothing keep their bytes and their generation
+        for name, default in UNSTORED.items():
+            if params[name] is default:
+                del params[name]
         return params
 
     @classmethod
     def _flat_names(cls) -> set[str]:
-        return super()._flat_names() - {"remember_seen"}
+        return super()._flat_names() - UNSTORED.keys()
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -135,10 +144,18 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
             return ordinal(tuple(sorted(map(float, levels))))
         return likelihood_by_name(self.likelihood)
 
+    @property
+    def _shown(self) -> Likelihood:
+        if self._learned is not None:
+            return self._learned.shown
+        bounds = plain(self.bounds)
+        check_rule("bounds", bounds)
+        return within(self._likelihood, bounds)
+
     @locked
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predicted mean of the value at each row of X; with return_std also its standard deviation."""
-        predicted, likelihood = self._predict(X), self._likelihood
+        predicted, likelihood = self._predict(X), self._shown
         mean = likelihood.expected(*predicted)
         return (mean, likelihood.std(*predicted)) if return_std else mean
 
@@ -151,8 +168,8 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
         ids: see learn_one; unseen ids are predicted from the prior
         """
         mean, var, noise = self._predict_one(ids)
-        likelihood = self._likelihood
-        if likelihood.normal:  # same result, ten times faster
+        likelihood = self._shown
+        if likelihood is GAUSSIAN:  # same result, ten times faster
             return EntryPrediction(mean, math.sqrt(var + noise))
         return EntryPrediction(
             float(likelihood.expected(mean, var, noise)), float(likelihood.std(mean, var, noise))

@@ -166,6 +166,11 @@ class LearnsHistory:
         n, folder, in_time = collected.n_entries, collected.folder, collected.has_time
         few = self.passes == "auto" and n < history.FEWEST and not in_time  # learned once, as they came
         started: Fitted = self._learned
+        if not in_time:  # nodes are counted as their entries came, not in random order
+            first = 0
+            for chunk in collected.chunks():
+                started.tally.add_nodes(chunk.index, first)
+                first += len(chunk.index)
         entries = collected.arranged(started.params["random_state"], shuffled=not few)
         if in_time and started.columns is None:
             # in the order of time, so that the order of rows in a file is no matter
@@ -190,7 +195,9 @@ class LearnsHistory:
                 log_evidence = scaling.log_density(update.log_evidence)
                 mean, var, noise = scaling.user_units(update.mean, update.var, update.noise)
                 update = update._replace(mean=mean, var=var, noise=noise, log_evidence=log_evidence)
-                yield own, Numbered(update, step.nodes)
+                learned = Numbered(update, step.nodes)
+                fitted.tally.add(own, learned, nodes=in_time)
+                yield own, learned
             else:
                 yield step
         # else it is what the same entries make of it in one call

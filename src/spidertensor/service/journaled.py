@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from spidertensor.estimator.bounds import Bounded
 from spidertensor.estimator.forecast import no_forecast
 from spidertensor.faults import EntryError, Fault
 from spidertensor.learner.errors import LearnerError
@@ -78,7 +79,7 @@ class JournaledLearner:
             state = self.answers.scores(sequence)
             self.answers.forget_journal(after=span[1] if span else 0)
         self._is_open("forecasts", self.forecasts, "move it away to continue without the forecasts in it")
-        self.surprises = Surprises(learner.estimator.likelihood_)
+        self.surprises = Surprises()
         self.learned = self.checkpointed = sequence
         self.saved_at: float | None = None
         self._tidied_at: float | None = None
@@ -116,11 +117,13 @@ class JournaledLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ids = [np.zeros(1, np.int64)] * len(learner.with_ids)
-            value = next(iter(copy.likelihood_.levels), float(copy.learns_events))
+            likelihood = copy.likelihood_
+            low = likelihood.low if isinstance(likelihood, Bounded) else 0.0
+            value = next(iter(likelihood.levels), float(copy.learns_events) or low)
             learned = twin.learn(ids, np.full(1, value), _raised)
             copy.predict([[0] * len(learner.with_ids)])
             twin.score(learned)
-            Surprises(copy.likelihood_).add(learned, 1)
+            Surprises().add(learned, 1, copy.likelihood_)
 
     # --- learning
 
@@ -278,7 +281,8 @@ class JournaledLearner:
         self.learner.scores.forecasts.unknown[()] += sum(request.unknown for request in cut)
         if len(learned.values):
             self.learner.score(learned)
-            self.surprises.add(learned, self.learner.scores.entries)
+            likelihood = self.learner.estimator.likelihood_
+            self.surprises.add(learned, self.learner.scores.entries, likelihood)
         if left_out:
             cut = [cut[0]._replace(entries=cut[0].entries.without(left_out, faults))]
         return self._answers(cut, learned, before)

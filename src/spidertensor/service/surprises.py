@@ -19,20 +19,24 @@ KEPT_ENTRIES = 20
 
 
 class Surprises:
-    def __init__(self, likelihood: Likelihood) -> None:
-        self._likelihood, self._by_squares = likelihood, likelihood.metric == "rmse"
+    def __init__(self) -> None:
         self.latest: deque[dict[str, Any]] = deque(maxlen=KEPT_ENTRIES)
 
-    def add(self, learned: Learned, entries: int) -> None:
-        """Keep the surprising ones. entries: scored so far, including these"""
+    def add(self, learned: Learned, entries: int, likelihood: Likelihood) -> None:
+        """Keep the surprising ones.
+
+        entries:    scored so far, including these
+        likelihood: with what the model has learned about it
+        """
+        by_squares = likelihood.metric == "rmse"
         value, predicted = learned.values, Prediction(*learned.numbered.update[:3])
-        mean, std = self._likelihood.expected(*predicted[:3]), self._likelihood.std(*predicted)
-        if self._by_squares:
-            z = self._likelihood.residual(value, predicted, entries)
+        mean, std = likelihood.expected(*predicted[:3]), likelihood.std(*predicted)
+        if by_squares:
+            z = likelihood.residual(value, predicted, entries)
             strange = np.abs(z) > SURPRISING_STDS
         else:
             z = np.full(len(value), np.nan)
-            strange = self._likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY_PROBABILITY)
+            strange = likelihood.log_evidence(value, *predicted) < np.log(UNLIKELY_PROBABILITY)
         for row in np.flatnonzero(strange)[-KEPT_ENTRIES:].tolist():
             self.latest.appendleft(
                 {
@@ -40,8 +44,8 @@ class Surprises:
                     "ids": [shown(_plain(column[row])) for column in learned.ids],
                     "value": float(value[row]),
                     "mean": float(mean[row]),
-                    "std": float(std[row]) if self._by_squares else None,
-                    "z": float(z[row]) if self._by_squares else None,
+                    "std": float(std[row]) if by_squares else None,
+                    "z": float(z[row]) if by_squares else None,
                 }
             )
 
