@@ -182,3 +182,26 @@ def test_what_a_file_does_not_tell_is_missing_not_0(tmp_path):
             checkpoint.save(tmp_path / "bad", damaged, file.sections, {"calibration", "noise", "tally"})
             with pytest.raises(CheckpointError):
                 spidertensor.load(tmp_path / "bad")
+
+
+def test_a_notebook_and_a_figure_show_the_curve():
+    X, y = entries(2000)
+    model = SpiderRegressor(**SIZES).partial_fit(X, y)
+    html = model._repr_html_()
+    for words in (
+        "RMSE just before learning",
+        "by the mean so far",
+        "in their 90 % intervals",
+        "<svg",
+        "weight",
+    ):
+        assert words in html
+    assert "nan" not in html
+    axes = model.learning_curve_.plot()
+    drawn, floor = (line.get_ydata() for line in axes.lines)
+    assert np.array_equal(drawn, model.learning_curve_.error)
+    assert np.array_equal(floor, model.learning_curve_.floor)
+    events = SpiderClassifier(**SIZES, negatives=2, negatives_over=1, passes=1).fit(X)
+    assert len(events.learning_curve_.plot().lines) == 1
+    assert "nan" not in events._repr_html_()
+    assert "<svg" not in SpiderRegressor(**SIZES).partial_fit(X[:9], y[:9])._repr_html_()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from math import nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from spidertensor.spider.learning_curve import (
 )
 from spidertensor.spider.likelihoods import Likelihood
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 SECTION = "tally"
 WAITING = 512  # entries of short calls that wait to be counted together, which is quicker
 NUMBERS = 5  # of such an entry, before its nodes: value, mean, variance, log evidence, below
@@ -53,6 +56,25 @@ class LearningCurve(NamedTuple):
     floor: NDArray[np.float64]
     coverage: NDArray[np.float64]
     metric: str
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw error and floor; needs matplotlib.
+
+        axes: to draw into; by default those of a new figure, `axes.figure`
+        """
+        if axes is None:
+            from matplotlib.figure import Figure
+
+            axes = Figure(figsize=(6, 3), layout="constrained").subplots()
+        axes.plot(self.entries, self.error, color="tab:blue", label="model")
+        if not np.isnan(self.floor).all():
+            axes.plot(self.entries, self.floor, color="0.6", label="mean so far")
+            axes.legend(frameon=False)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("entries learned")
+        axes.set_ylabel("RMSE" if self.metric == "rmse" else "log loss")
+        axes.spines[["top", "right"]].set_visible(False)
+        return axes
 
 
 def tally_of(model: Model, params: Mapping[str, Any], n_nodes: Sequence[int], n: int = 0) -> Tally:
