@@ -8,8 +8,9 @@ killed every 1 to 2 minutes. Users come and go: of 40 rows one has a user never 
 keeps 5,000 (`--max-nodes`), so memory must stay flat.
 
 A row for each `every` seconds: how long answers took (milliseconds), how many requests were refused or got no
-answer (kills), and the memory of the server and the size of its files (MB). The last row compares the first
-fifth of the rows with the last, and has the check: every acknowledged row was learned exactly once.
+answer (kills), the memory of the server and the size of its files (MB), and the load of the machine, without
+which times say little. The last row compares the first fifth of the rows with the last, and has the check:
+every acknowledged row was learned exactly once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -114,18 +116,18 @@ class Ratings:
         ]
 
 
-def megabytes(server: Server) -> dict[str, float]:
+def of_the_machine(server: Server) -> dict[str, float]:
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     files = sum(path.stat().st_size for path in Path(server.folder).iterdir() if path.is_file())
     memory = int(status.split("VmRSS:")[1].split()[0]) / 1024
-    return {"memory": round(memory, 1), "files": round(files / 2**20, 1)}
+    return {"memory": round(memory, 1), "files": round(files / 2**20, 1), "load": os.getloadavg()[0]}
 
 
 def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The medians of the first and the last fifth of the rows, and the worst of all."""
     part = max(1, len(rows) // 5)
     ends, found = (rows[:part], rows[-part:]), {}
-    for what in ("memory", "files"):
+    for what in ("memory", "files", "load"):
         found[what] = [float(np.median([row[what] for row in end])) for end in ends]
     for what in PAUSE_S:
         for number in ("p50", "p99"):
@@ -159,7 +161,7 @@ def main(minutes: float, every: float, seed: int) -> None:
             if time.monotonic() >= shown_at:
                 shown_at += every
                 row = {"second": round(time.monotonic() - began), "kills": kills}
-                rows.append(row | load.row() | megabytes(server))
+                rows.append(row | load.row() | of_the_machine(server))
                 print(json.dumps(rows[-1]), flush=True)
         load.enough.set()
         for thread in load.threads:
