@@ -279,9 +279,10 @@ def test_nine_members_do_not_depend_on_cuts():
     np.testing.assert_array_equal(np.concatenate(one_by_one), method.predict(state, X).mean)
 
 
-def test_long_predictions_are_made_in_blocks(monkeypatch):
+@pytest.mark.parametrize(("size", "threads"), [(3, 1), (1, 4), (3, 7)])
+def test_long_predictions_are_made_in_blocks(size, threads, monkeypatch):
     X, y = entries(300)
-    method = committee(members(), GAUSSIAN)
+    method = committee(members()[:size], GAUSSIAN, threads=threads)
     state, _ = method.update(method.init(0), Batch(X, y))
     whole = method.predict(state, X)
     monkeypatch.setattr(committees, "BLOCK_ENTRIES", 64)

@@ -28,7 +28,7 @@ class FakeState(NamedTuple):
     count: np.ndarray
 
 
-def fake(seen, *, unit="entry", binary=False):
+def fake(seen, *, unit="batch", binary=False):
     """Predicts the mean of the values so far, with var 0.5 and noise 2 (binary: 0); notes every call."""
 
     def init(seed):
@@ -434,6 +434,21 @@ def test_spider_beats_the_floors_on_synthetic_data_and_knows_how_well(likelihood
     else:
         assert 0.3 < result["spider"]["score"] < 0.45 < result["biases"]["score"] < result["mean"]["score"]
         assert result["mean"]["score"] == pytest.approx(test.value.std(), rel=0.05)
+
+
+def test_batches_are_learned_together_where_cuts_change_nothing(monkeypatch):
+    """Rows come after the same entries, with the same scores."""
+    monkeypatch.setattr(protocols, "CALL_ENTRIES", 20)
+    stream, found, sizes = some_batch(103), [], []
+    for unit in ("entry", "batch"):
+        seen = []
+        method = fake(seen, unit=unit)
+        found.append(list(protocols.prequential(method, stream, likelihood=GAUSSIAN, batch_size=5, at=4)))
+        sizes.append([len(told) for what, told in seen if what == "update"][1:])  # the first one compiles
+    assert sizes == [[20, 5, 15, 10, 10, 20, 20, 3], [5] * 20 + [3]]  # rows after 5, 10, 16, 21 batches
+    for one, other in zip(*found, strict=True):
+        for name in ("n_entries", "score", "log_density", "window_score", "coverage_90"):
+            assert one[name] == other[name]
 
 
 def test_timing_leaves_out_the_compilation(monkeypatch):

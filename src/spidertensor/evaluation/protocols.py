@@ -45,6 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -62,6 +63,7 @@ from spidertensor.spider.likelihoods.ordinal import Ordinal
 
 Row = dict[str, Any]
 
+CALL_ENTRIES = 2**14  # learned at once, where the cuts of a stream change nothing
 SKIPPED_SHARE = 0.1  # of a stream: every method is poor at the start
 _SCORES = {each.metric for each in LIKELIHOODS.values()}
 OTHER_METRICS = tuple(name for name in METRICS if name not in _SCORES)
@@ -243,11 +245,14 @@ def one_pass(method: Method, entries: Batch, batch_size: int, seed: int, at: int
     size = n if method.unit == "all" else batch_size
     n_batches = -(-n // size)
     rows_after = {round(n_batches * row / at) for row in range(1, at + 1)}
+    any_cut = method.unit == "entry" and method.likelihood is None  # then several batches are one call
+    together = max(CALL_ENTRIES // size, 1) if any_cut else 1
     method.update(method.init(seed), _slice(entries, 0, batch_size))  # compile; the state is discarded
     state = method.init(seed)
     seconds = 0.0
-    for number in range(1, n_batches + 1):
-        batch = _slice(entries, (number - 1) * size, number * size)
+    ends = sorted({*range(together, n_batches, together), *rows_after, n_batches} - {0})
+    for begin, number in pairwise((0, *ends)):
+        batch = _slice(entries, begin * size, number * size)
         before = None if method.likelihood is None else method.likelihood(state)
         began = perf_counter()
         state, update = method.update(state, batch)

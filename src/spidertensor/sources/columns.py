@@ -21,6 +21,7 @@ NO_NUMBER = " is not a number"  # how a reason ends
 
 _NAN = "nan is not finite"
 _PLAIN_INT = re.compile("0|-?[1-9][0-9]{0,18}")
+_FIRST_OF_INT = frozenset("-0123456789")
 
 
 def to_ids(column: Any, *, find_ints: bool, empty_is_missing: bool) -> tuple[NDArray[Any], Wrong]:
@@ -64,6 +65,8 @@ def _text_ids(column: pa.Array, find_ints: bool, empty_is_missing: bool) -> tupl
 
 
 def plain_id(text: str) -> int | str:
+    if text[:1] not in _FIRST_OF_INT:  # five times as fast as the pattern
+        return text
     if _PLAIN_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     return text

@@ -28,7 +28,7 @@ from spidertensor.spider.few_entries import ReadyCommittee, ready_committee
 from spidertensor.spider.forecasts import MemberForecasts, histogram, update_of_forecasts
 from spidertensor.spider.interrupts import deferred_interrupts
 from spidertensor.spider.likelihoods import Likelihood
-from spidertensor.spider.sequential import LAYOUT
+from spidertensor.spider.sequential import LAYOUT, SequentialMethod
 from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
 
 MANY_ENTRIES = 512  # from here on starting threads pays; below, few_entries.py is faster
@@ -196,16 +196,18 @@ def committee(
         return found
 
     def predict(state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None) -> Prediction:
-        predicted = []
-        for start in range(0, max(len(index), 1), BLOCK_ENTRIES):
-            rows = index[start : start + BLOCK_ENTRIES]
-            of = None if bags is None else bags.part(start, start + len(rows))
-            predicted.append(mixed(likelihood, state.weights[:, None], parts(state, rows, of)))
-        return (
-            predicted[0]
-            if len(predicted) == 1
-            else Prediction(*map(np.concatenate, zip(*predicted, strict=True)))
-        )
+        starts = range(0, max(len(index), 1), BLOCK_ENTRIES)
+
+        def one(block: int) -> Prediction:
+            start, end = starts[block], starts[block] + BLOCK_ENTRIES
+            of = None if bags is None else bags.part(start, min(end, len(index)))
+            return mixed(likelihood, state.weights[:, None], parts(state, index[start:end], of))
+
+        if len(starts) == 1:
+            return one(0)
+        # each block takes a thread for each member; a few blocks at once keep all cores busy
+        at_once = max(1, (threads or cores()) // len(members)) if all_sequential else 1
+        return Prediction(*map(np.concatenate, zip(*in_threads(one, len(starts), at_once), strict=True)))
 
     def parts(
         state: CommitteeState, index: NDArray[np.integer], bags: Bags | None = None
@@ -244,6 +246,7 @@ def committee(
         used = min(threads or cores(), n) if n_entries >= MANY_ENTRIES else 1
         return in_threads(work, n, used)
 
+    all_sequential = all(isinstance(member, SequentialMethod) for member in members)
     unit = "batch" if any(member.unit == "batch" for member in members) else members[0].unit
     calibrated = quantile if likelihood.intervals else None
     are_quick = quick if all(member.quick for member in members) else None
