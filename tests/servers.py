@@ -22,6 +22,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,18 +275,22 @@ class NatsCluster:
         """Each is acknowledged by two servers, and stored once if it is sent twice. part: a name for them"""
         from nats import errors, js
 
-        async def publish(stream: Any) -> None:
-            await stream.add_stream(name=name, subjects=[name], num_replicas=3)
-            for n, record in enumerate(records):
-                for _ in range(600):
-                    try:
-                        about = {"Nats-Msg-Id": f"{part}-{n}"}
-                        await stream.publish(name, _payload(record), timeout=1, headers=about)
-                        break
-                    except (js.errors.Error, errors.Error):  # while a new leader is elected
-                        await asyncio.sleep(0.05)
+        async def until_done(work: Any) -> None:
+            for _ in range(600):
+                try:
+                    await work()
+                    return
+                except (js.errors.Error, errors.Error):  # while a new leader is elected
+                    await asyncio.sleep(0.05)
+            raise AssertionError("no leader")
 
-        self._ask(publish)
+        async def publish(stream: Any) -> None:
+            await until_done(lambda: stream.add_stream(name=name, subjects=[name], num_replicas=3))
+            for n, record in enumerate(records):
+                about, content = {"Nats-Msg-Id": f"{part}-{n}"}, _payload(record)
+                await until_done(partial(stream.publish, name, content, timeout=1, headers=about))
+
+        self._ask(publish, timeout=2)
 
     def kill_leader(self, name: str) -> None:
         """SIGKILL to the server that leads a stream."""
