@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 import spidertensor
 from products import CATEGORIES, SMALL, TABLE, model
-from spidertensor import SpiderRegressor, cli
+from spidertensor import Recent, SpiderRegressor, cli
 from spidertensor.cli import recommend as command
 
 ONE = ("--given", "user=u1", "--given", "category=c1")
@@ -214,3 +214,67 @@ def test_a_mode_without_nodes_has_nothing_to_recommend(spider, tmp_path):
     code, _, err = spider(*ONE)
     assert code == 2
     assert "m.spider has no product left: all were forgotten" in err
+
+
+@pytest.fixture
+def strangers(folder, capsys):
+    """Run `spider recommend` beside a model whose users have an age and the last movies."""
+    rng = np.random.default_rng(0)
+    user, movie = rng.integers((20, len(TITLES)), size=(600, 2)).T
+    table = {"user": user, "age": 20 + user, "movie": [TITLES[each] for each in movie]}
+    modes = {"user": ["age", Recent("movie", n=3)], "movie": []}
+    made = SpiderRegressor(modes=modes, **SMALL).partial_fit(table, (user + movie) % 2 * 4.0)
+    made.save("s.spider")
+
+    def run(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["recommend", "s.spider", "--over", "movie", "-n", "2", *map(str, arguments)])
+        return made, stopped.value.code, *capsys.readouterr()
+
+    return run
+
+
+TITLES = ["Alien", "Heat", "Up, and away", "Fargo", "Ran", "Jaws"]
+HAD = ("--given", "recent(movie)=Up, and away", "--given", "recent(movie)=Alien")
+
+
+def test_somebody_who_is_not_in_the_model(strangers):
+    made, code, out, err = strangers("--given", "age=31", *HAD, "--json")
+    wanted = made.recommend({"age": 31, "recent(movie)": ["Up, and away", "Alien"]}, "movie", n=2)
+    assert (code, err) == (0, "")
+    assert [(each["id"], each["mean"]) for each in json.loads(out)["nodes"]] == [each[:2] for each in wanted]
+    _, code, out, err = strangers(*HAD, "--given", "recent(movie)=never heard of")
+    assert code == 0
+    assert "Alien" not in out.split("std")[1]
+    assert "recent(movie): 1 of 3 ids were never learned, and are left out" in err
+
+
+def test_a_file_of_people_who_are_not_in_the_model(strangers, tmp_path):
+    rows = [{"age": 31, "recent(movie)": ["Heat", "Alien"]}, {"age": 25, "recent(movie)": None}]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made, code, _, _ = strangers("--given-file", "new.jsonl", "--out", "out.jsonl")
+    many = made.recommend_many({name: [row[name] for row in rows] for name in rows[0]}, "movie", n=2)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert code == 0
+    assert [(each["rank"], each["movie"], each["mean"]) for each in found] == [
+        (rank, *each[:2]) for best in many for rank, each in enumerate(best, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ((), "--given is missing for: user (or age or recent(movie))"),
+        (("--given", "age=3", "--given", "age=4"), "--given names age twice: write it once"),
+        (("--given", "recent(film)=Alien"), "no mode 'recent(film)', only: user, movie, age, recent(movie)"),
+        (("--given-file", "other.csv"), "other.csv: no column user (or age or recent(movie))"),
+        (("--given-file", "text.csv"), "column recent(movie): 'Alien' is not a list of ids: write a list"),
+    ],
+)
+def test_what_does_not_describe_anybody(strangers, tmp_path, arguments, part):
+    (tmp_path / "other.csv").write_text("name\nAnna\n")
+    (tmp_path / "text.csv").write_text("recent(movie)\nAlien\n")
+    _, code, _, err = strangers(*arguments)
+    assert code != 0
+    assert part in " ".join(err.split())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spidertensor import Recent, SpiderRegressor
-from spidertensor.faults import EntryError
+from spidertensor.faults import EntryError, SpiderWarning
 
 SMALL = {"rank": 2, "hidden": (4,), "committee": 2, "passes": 1}
 
@@ -52,15 +52,21 @@ def test_a_ring_in_the_model_and_the_same_one_stated(model):
 
 def test_many_strangers_and_unknown_movies(model):
     given = {"age": [0, 1], "recent(movie)": [[2, 4, "never learned"], []]}
-    many = model.recommend_many(given, over="movie", n=5)
+    with pytest.warns(SpiderWarning, match=r"recent\(movie\): 1 of 3 ids were never learned"):
+        many = model.recommend_many(given, over="movie", n=5)
     assert many[0] == best(model, {"age": 0, "recent(movie)": [2, 4]})
     assert many[1] == best(model, {"age": 1}) == best(model, {"age": 1, "user": "nobody"})
 
 
 def test_what_is_refused(model):
-    with pytest.raises(ValueError, match="'user' missing"):
+    with pytest.raises(ValueError, match=r"'user' \(or 'age' or 'recent\(movie\)'\) missing"):
         best(model, {})
-    with pytest.raises(EntryError, match="a list of ids, the latest last"):
-        best(model, {"recent(movie)": "Alien"})
+    for wrong in ("Alien", 3, {3}, {"Alien": 3}):
+        with pytest.raises(
+            EntryError, match=r"column recent\(movie\): .* is not a list of ids: write a list"
+        ):
+            best(model, {"recent(movie)": wrong})
+    with pytest.raises(EntryError, match=r"column recent\(movie\): missing id \(None\)"):
+        best(model, {"recent(movie)": [None]})
     with pytest.raises(ValueError, match="neither a mode nor an attribute"):
         best(model, {"recent(song)": [1]})

@@ -20,7 +20,7 @@ pytest.importorskip("starlette")
 import spidertensor
 from serving import ARROW, NDJSON, PATIENCE, Server, arrow, assert_same, lines, serving
 from spidertensor import SpiderRegressor
-from spidertensor.estimator.columns import Calendar, Context, Many, Number, Value
+from spidertensor.estimator.columns import Calendar, Context, Many, Number, Recent, Value
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -279,6 +279,45 @@ def test_attributes_of_an_unknown_user_move_recommendations(server):
         return answer["nodes"][0]["mean"]
 
     assert best("f") > best("m") + 0.2
+
+
+def test_somebody_who_is_not_in_the_model(tmp_path):
+    """As in the library; what cannot describe anybody is told by its column, with what to write."""
+    first = rows(200)
+    modes = {"user": ["age", Recent("movie", n=3)], "movie": []}
+    made = SpiderRegressor(modes=modes, **SMALL).partial_fit(
+        {name: [row[name] for row in first] for name in ("user", "age", "movie")},
+        [row["rating"] for row in first],
+    )
+    made.save(tmp_path / "m.spider")
+    given = {"age": 31.5, "recent(movie)": ["m3", "m1", "nothing"]}
+    with serving(tmp_path, *MODEL) as server:
+
+        def ask(given: Any) -> Any:
+            return server.http.post("/v1/recommend", json={"given": given, "over": "movie", "n": 3})
+
+        answer = ask(given).json()
+        with pytest.warns(spidertensor.SpiderWarning, match="never learned"):
+            wanted = made.recommend(given, "movie", n=3)
+        assert [(each["id"], each["mean"]) for each in answer["nodes"]] == [each[:2] for each in wanted]
+        assert answer["seen"] == {}
+        assert [each["message"] for each in answer["notes"]] == [
+            "column recent(movie): 1 of 3 ids were never learned, and are left out"
+        ]
+        for wrong, column, part in (
+            (
+                {},
+                "given",
+                "check user (somebody who is not in the model is described by age or recent(movie))",
+            ),
+            ({"recent(movie)": "m3"}, "recent(movie)", "is not a list of ids of movie"),
+            ({"recent(movie)": [[3]]}, "recent(movie)", "has no valid id for movie"),
+            ({"recent(film)": ["m3"]}, "given", "known: user, movie, age, recent(movie)"),
+        ):
+            refused = ask(wrong)
+            assert refused.status_code == 422
+            assert refused.json()["error"]["column"] == column
+            assert part in refused.json()["error"]["message"]
 
 
 def test_metrics_and_events_know_modes_with_ids_only(server):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -316,13 +316,22 @@ def passes(text: str) -> int | str:
     return int(text)
 
 
-def given(texts: Sequence[str], names: Sequence[str], model: Path) -> dict[str, str]:
-    """The texts of --given by mode or attribute; CommandError for others than `names`."""
-    fixed: dict[str, str] = {}
+def given(
+    texts: Sequence[str], names: Sequence[str], model: Path, lists: Collection[str] = ()
+) -> dict[str, Any]:
+    """The texts of --given by mode or attribute; CommandError for others than `names`.
+
+    lists: those of which there may be several, in order
+    """
+    fixed: dict[str, Any] = {}
     for text in texts:
         name, equals, raw = text.partition("=")
         if not equals:
             raise CommandError(f"--given takes mode=id, not {text!r}")
+        if name in lists:
+            raw = [*fixed.get(name, []), raw]
+        elif name in fixed:
+            raise CommandError(f"--given names {name} twice: write it once")
         fixed[name] = raw
     if unknown := [name for name in fixed if name not in names]:
         raise CommandError(f"{model} has no mode {unknown[0]!r}, only: {', '.join(names)}")

@@ -39,7 +39,9 @@ def recommend(
         typer.Option(
             metavar="MODE=ID",
             help="The id of a mode, such as user=42. Repeat for every mode but the ranked one. Also an "
-            "attribute of the situation or of a given id, such as hour=8.",
+            "attribute of the situation or of a given id, such as hour=8. Somebody who is not in the model "
+            "is described by attributes, and by what they had: recent(movie)=Alien, once for each, the "
+            "latest last.",
         ),
     ] = None,
     given_file: Annotated[
@@ -103,16 +105,24 @@ def recommend(
     spider recommend r.spider --given-file users.csv --over movie --out out.csv
     spider recommend r.spider --given user=42 --over movie --exclude seen.csv
     spider recommend r.spider --given user=4 --over movie --attributes movie=m.csv
+    spider recommend r.spider --given age=31 --given 'recent(movie)=Alien' --over movie
     """
     from spidertensor.cli import attribute_files
     from spidertensor.faults import SpiderWarning
-    from spidertensor.learner.attributes import attribute_columns, modes_with_ids
+    from spidertensor.learner.attributes import (
+        attribute_columns,
+        descriptions,
+        modes_with_ids,
+        recent_columns,
+    )
 
     estimator = files.load_model(model, network)
     options.check_interval(interval, calibration, model, estimator.likelihood_)
     names = [estimator.mode_names_[mode] for mode in modes_with_ids(estimator, len(estimator.mode_names_))]
     others = [name for name in attribute_columns(estimator) if name not in names]
-    fixed = options.given(given or [], [*names, *others], model)
+    recent = recent_columns(estimator)
+    others += recent
+    fixed = options.given(given or [], [*names, *others], model, lists=recent)
     if over not in names:
         raise CommandError(f"{model} has no mode {over!r}, only: {', '.join(names)}")
     if over in fixed:
@@ -131,12 +141,15 @@ def recommend(
         files.check_apart({"--exclude": exclude, "--out": out})
         files.check_writable(out)
     notes = PrintedNotes()
-    ids = {
-        name: tables.parse_attribute(estimator, name, text)
-        if name in others
-        else files.parse_id(estimator, estimator.mode_names_.index(name), text)
-        for name, text in fixed.items()
-    }
+    every = estimator.mode_names_
+    ids: dict[str, Any] = {}
+    for name, text in fixed.items():
+        if name in recent:
+            ids[name] = [files.parse_id(estimator, every.index(recent[name]), each) for each in text]
+        elif name in others:
+            ids[name] = tables.parse_attribute(estimator, name, text)
+        else:
+            ids[name] = files.parse_id(estimator, every.index(name), text)
     rest = [name for name in names if name != over and name not in fixed]
     how: dict[str, Any] = {"n": n, "explore": explore.value, "best": best.value, "coverage": interval}
     how["calibration"] = calibration.value
@@ -145,8 +158,11 @@ def recommend(
         _check_once(how["candidates"], fixed, others, "--given")
         rest = [name for name in rest if name not in how["candidates"]]
         _note_unseen(notes, estimator, how["candidates"], "candidate")
-    if rest and given_file is None:
-        raise CommandError(f"--given is missing for: {', '.join(rest)}")
+    instead = {name: descriptions(estimator, name) for name in rest}
+    if given_file is None:
+        rest = [name for name in rest if fixed.keys().isdisjoint(instead[name])]
+        if rest:
+            raise CommandError(f"--given is missing for: {', '.join(_with(instead, rest))}")
     if exclude is not None:
         how["exclude"] = tables.read_ids(
             "--exclude", exclude, estimator, [over], [name for name in names if name in (*fixed, *rest)]
@@ -154,7 +170,12 @@ def recommend(
     if given_file is not None:
         if not rest:
             raise CommandError("--given-file is not needed: all other modes are given")
-        rows = tables.read_ids("--given-file", given_file, estimator, rest, attributes=others)
+        described = [name for name in rest if instead[name]]  # may be there, or described
+        needed = [name for name in rest if name not in described]
+        rows = tables.read_ids("--given-file", given_file, estimator, needed, described, attributes=others)
+        known = {*rows, *fixed}
+        if missing := [name for name in described if known.isdisjoint([name, *instead[name]])]:
+            raise CommandError(f"{given_file}: no column {', '.join(_with(instead, missing))}")
         rows = {name: column for name, column in rows.items() if name not in fixed}
         _check_once(how.get("candidates", {}), rows, others, "--given-file")
         _note_unseen(notes, estimator, rows, "row")
@@ -168,7 +189,6 @@ def recommend(
         _write(notes, estimator, over, {}, one, out, seed, how, spreadsheet_safe=spreadsheet_safe)
         return
     with notes.of_warnings():
-        every = estimator.mode_names_
         ranked = estimator.recommend(
             _numbered(ids, every), every.index(over), seed=seed, **_by_number(how, every)
         )
@@ -247,6 +267,11 @@ def _lines(
             records.append(ids | rank_column | {over: each.id})
             numbers.append([number for number in each[1:] if number is not None])
     return records, numbers
+
+
+def _with(instead: dict[str, list[str]], names: list[str]) -> list[str]:
+    """The names, each with the columns that may describe somebody without an id."""
+    return [f"{name} (or {' or '.join(instead[name])})" if instead[name] else name for name in names]
 
 
 def _columns(estimator: Estimator, interval: float | None) -> list[str]:

@@ -190,6 +190,15 @@ class Notes:
             remedy = "name it in `modes` as it is named in X, or describe nodes with set_attributes"
             self._give(SpiderWarning(reason, kind="absent", remedy=remedy))
 
+    def stated(self, stated: Sequence[Mapping[str, NDArray[np.int64]]]) -> None:
+        """Say, each time, how many of the nodes that strangers had are unknown (strangers.py)."""
+        for name in sorted({name for each in stated for name in each}):
+            nodes = np.concatenate([each[name] for each in stated if name in each])
+            if unknown := int((nodes < 0).sum()):
+                reason = f"{unknown:,} of {len(nodes):,} ids were never learned, and are left out"
+                note = SpiderWarning(reason, kind="unseen", column=name)
+                warnings.warn(note, stacklevel=_caller_level() - 1)
+
     def left_out(self, numbers: Mapping[str, int]) -> None:
         """Say how many values of each column a history had too many."""
         if numbers:

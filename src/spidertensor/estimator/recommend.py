@@ -19,7 +19,7 @@ from spidertensor.estimator.candidates import Candidates
 from spidertensor.estimator.event_rule import seen_modes
 from spidertensor.estimator.fitted import Fitted, intervals
 from spidertensor.estimator.quick_scores import Bounds, quick_bounds
-from spidertensor.estimator.strangers import described_modes, stated_recent
+from spidertensor.estimator.strangers import described_modes, descriptions, stated_recent
 from spidertensor.method import Bags, Prediction
 from spidertensor.spider import posterior
 from spidertensor.spider.custom_network import CustomSizes
@@ -68,11 +68,16 @@ def check_modes(
         modes = enumerate(fitted.columns.schema.modes)
         with_id = [mode for mode, each in modes if each.has_id and mode not in described]
     if every != list(with_id):
-        missing = [repr(names[mode]) for mode in with_id if mode not in every]
+        missing = [_missing(fitted, mode, names) for mode in with_id if mode not in every]
         extra = [repr(names[mode]) for mode in given if mode in candidates.numbers or mode not in with_id]
         wrong = [f"{', '.join(missing)} missing"] if missing else []
         wrong += [f"{', '.join(extra)} not to be given"] if extra else []
         raise ValueError(f"given must name every mode except the ranked one, each once: {'; '.join(wrong)}")
+
+
+def _missing(fitted: Fitted, mode: int, names: Sequence[str]) -> str:
+    instead = descriptions(fitted.columns, mode)
+    return repr(names[mode]) + (f" (or {' or '.join(map(repr, instead))})" if instead else "")
 
 
 def best_nodes(

@@ -104,16 +104,18 @@ class Recommender(Known, Noting):
         rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
         if not columns:  # the candidates cover all modes, or the situations describe the others
             rows = [{} for _ in next(iter(situations.values()), [None])]
-        found, recents = [], recent_columns(fitted.columns)
+        found, had_by, recents = [], [], recent_columns(fitted.columns)
         for number, ids in enumerate(rows):
             situation = {name: column[number] for name, column in situations.items()}
             stated = stated_recent(fitted, situation)
+            had_by.append(stated)
             had = [nodes for name, nodes in stated.items() if recents[name] == mode]
             had = np.concatenate([seen_with(fitted, mode, ids), *had])
             left_out = ranked.places(excluded.of(ids), had)
             found.append(best_nodes(fitted, ranked, ids, left_out, situation=situation, **options))
         numbers = {mode: fitted.nodes[mode].find(column) for mode, column in columns.items()}
         self._notes.predicted(fitted, columns, numbers, getattr(self, "feature_names_in_", None))
+        self._notes.stated(had_by)
         return found
 
     def _candidates(self, table: Any, over: int) -> Candidates:
@@ -141,7 +143,9 @@ class Recommender(Known, Noting):
         own = {name: column for name, column in named.items() if name in with_id or not isinstance(name, str)}
         rest = {name: list(column) for name, column in named.items() if name not in own}
         if strange := [name for name in rest if name not in attributes]:
-            raise ValueError(f"{what} names {strange[0]!r:.80}, which is neither a mode nor an attribute")
+            known = ", ".join(dict.fromkeys([*columns.schema.names, *attributes]))
+            reason = f"{what} names {strange[0]!r:.80}, which is neither a mode nor an attribute"
+            raise ValueError(f"{reason}: there are {known}")
         if len(lengths := {len(column) for column in named.values()}) > 1:
             raise EntryError(f"columns of {what} differ in length: {sorted(lengths)}")
         return own, rest

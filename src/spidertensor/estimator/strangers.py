@@ -29,14 +29,29 @@ def described_modes(columns: FittedColumns, names: Collection[str]) -> set[int]:
     }
 
 
+def descriptions(columns: FittedColumns | None, mode: int) -> list[str]:
+    """The names of the columns by which somebody without an id in this mode can be described."""
+    found: list[str] = []
+    for column in [] if columns is None else columns.columns:
+        if column.mode == mode:
+            found += [holder.spec.name for holder in column.holders if holder.owner == mode]
+            found += [column.spec.name] if isinstance(column, RecentColumn) else []
+    return list(dict.fromkeys(found))
+
+
 def stated_recent(fitted: Fitted, situation: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
     """The nodes that a situation states for a Recent, as in {"recent(movie)": ["Alien", "Heat"]}."""
     found = {}
     for name, other in recent_columns(fitted.columns).items():
-        if name in situation:
-            ids = situation[name]
-            if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
-                reason = f"{name} is a list of ids, the latest last, got {ids!r:.80}"
-                raise EntryError(reason, kind="attribute")
+        ids: Any = situation.get(name)
+        if ids is None or (isinstance(ids, float) and ids != ids):  # an empty cell of a table
+            continue
+        remedy = 'write a list of ids, the latest last, such as ["Alien", "Heat"]'
+        if isinstance(ids, str | bytes | dict | set | frozenset) or not hasattr(ids, "__len__"):
+            reason = f"{ids!r:.80} is not a list of ids"
+            raise EntryError(reason, kind="attribute", column=name, value=ids, remedy=remedy)
+        try:
             found[name] = fitted.nodes[other].find(ids)
+        except EntryError as error:
+            raise error.but(row=None, column=name, remedy=error.remedy or remedy) from None
     return found

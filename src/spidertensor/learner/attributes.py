@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spidertensor.estimator import strangers
 from spidertensor.estimator.columns import FittedColumns, Schema
 from spidertensor.estimator.inputs import Column
 from spidertensor.estimator.loading import Estimator
@@ -36,6 +37,23 @@ def attribute_columns(estimator: Estimator, mode: str | None = None) -> list[str
     number = schema.number_of(mode)
     holders = [holder for column in _columns(estimator, schema).columns for holder in column.holders]
     return list(dict.fromkeys(holder.spec.name for holder in holders if holder.owner == number))
+
+
+def recent_columns(estimator: Estimator) -> dict[str, str]:
+    """The names of all Recent columns, and the mode whose ids a stranger states for each."""
+    schema = schema_of(estimator)
+    if schema is None:
+        return {}
+    found = strangers.recent_columns(_columns(estimator, schema))
+    return {name: schema.names[mode] for name, mode in found.items()}
+
+
+def descriptions(estimator: Estimator, mode: str) -> list[str]:
+    """The columns by which somebody without an id in this mode can be described."""
+    schema = schema_of(estimator)
+    return (
+        [] if schema is None else strangers.descriptions(_columns(estimator, schema), schema.number_of(mode))
+    )
 
 
 def kinds(estimator: Estimator) -> dict[str, str]:

@@ -119,7 +119,7 @@ _SCHEMAS = {
     "Described": _object({"described": _WHOLE, "repeated": {"type": "boolean"}, "notes": _list(_refer("Note"))}),
     "Predicted": _object({"predictions": _list(_refer("Prediction")), "skipped": _list(_refer("Error")), "notes": _list(_refer("Note"))}),
     "Recommendation": _object(
-        {"given": {"type": "object", "additionalProperties": True, "description": "ids by mode, and attributes"}, "over": _TEXT,
+        {"given": {"type": "object", "additionalProperties": True, "description": "ids by mode, attributes, and what somebody had: recent(movie)"}, "over": _TEXT,
          "n": {"type": "integer", "minimum": 1, "default": 10},
          "explore": {"enum": ["mean", "ucb", "thompson"], "default": "mean"}, "best": {"enum": ["high", "low"], "default": "high"},
          "candidates": _list(_ANY_ID), "exclude": _list(_ANY_ID),

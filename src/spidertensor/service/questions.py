@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from spidertensor.estimator.forecast import Forecast
 from spidertensor.estimator.inputs import Columns
 from spidertensor.estimator.recommend import BEST, EXPLORE
 from spidertensor.faults import EntryError
+from spidertensor.learner.attributes import descriptions, recent_columns
 from spidertensor.learner.learner import Learner
 from spidertensor.learner.warned import warned
 from spidertensor.service.attributes import bad_cells
@@ -126,17 +128,24 @@ def asked_of(body: bytes, default: dict[str, Any]) -> dict[str, Any]:
     return default | wanted
 
 
-def check_given(given: Any, learner: Learner) -> None:
-    """Refuse anything but an object of ids by mode and cells by attribute."""
-    modes, attributes = learner.id_columns, learner.attributes
+def check_given(given: Any, learner: Learner, recent: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Refuse anything but an object of ids by mode and cells by attribute.
+
+    recent: columns that are lists of ids, and the modes of these
+    """
+    modes, attributes = learner.id_columns, [*learner.attributes, *recent]
     if not isinstance(given, dict):
         raise wrong("given", "is not an object of ids by mode")
     if unknown := [name for name in given if name not in modes and name not in attributes]:
         what = "mode or attribute" if attributes else "mode"
-        raise wrong("given", f"has an unknown {what} {unknown[0]!r:.100}")
+        known = ", ".join([*modes, *attributes])
+        raise wrong("given", f"has an unknown {what} {unknown[0]!r:.100}; known: {known}")
     for mode in modes:
         if mode in given:
             check_id(given[mode], "given", mode)
+    for name, mode in recent.items():
+        if given.get(name) is not None:
+            check_ids(given[name], name, mode)
 
 
 def check_id(raw: Any, column: str, mode: str) -> None:
@@ -168,10 +177,14 @@ def recommendation(body: bytes, learner: Learner, most: int) -> dict[str, Any]:
     given, over = asked["given"], asked["over"]
     if not isinstance(over, str) or over not in modes:
         raise wrong("over", f"is not one of the modes: {', '.join(modes)}", over)
-    check_given(given, learner)
+    check_given(given, learner, recent_columns(learner.estimator))
     for mode in modes:
-        if (mode in given) == (mode == over):
-            raise wrong("given", f"must have an id for every mode except the one to rank over: check {mode}")
+        instead = descriptions(learner.estimator, mode)
+        if (mode in given) == (mode == over) and (mode == over or given.keys().isdisjoint(instead)):
+            reason = f"must have an id for every mode except the one to rank over: check {mode}"
+            if instead and mode != over:
+                reason += f" (somebody who is not in the model is described by {' or '.join(instead)})"
+            raise wrong("given", reason)
     check_n(asked["n"], most)
     if asked["explore"] not in EXPLORE:
         raise wrong("explore", f"is not one of {', '.join(EXPLORE)}", str(asked["explore"]))
@@ -198,7 +211,7 @@ def recommended(learner: Learner, wanted: dict[str, Any]) -> dict[str, Any]:
     with warned() as found:
         nodes = estimator.recommend(numbers, over, **how)
     entry = numbers | {over: nodes[0].id if nodes else 0}
-    seen = estimator.seen([[entry[mode] for mode in learner.with_ids]])[0]
+    seen = estimator.seen([[entry.get(mode, 0) for mode in learner.with_ids]])[0]
     mean, std = estimator.likelihood_.mean_name, estimator.likelihood_.std_name
     keys = ["id", mean, std, *([] if wanted["interval"] is None else ["low", "high"])]
     return {
