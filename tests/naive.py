@@ -768,7 +768,7 @@ def learn_passes(model, state, parts, orders, start, redrawn=None):
 # --- a committee, its intervals and its forecasts: sections 14, 15 and 21 -------------------------
 
 
-def stacked(weights, log_p, entries, least=0.001):
+def stacked(weights, log_p, entries, least=(0.001,) * 9, fading=(0.0,) * 9):
     """(M,) weights after the entry that comes after so many others, and the log evidence of the mixture.
 
     log_p: None of a member that cannot learn the entry. The evidence is None if no member can."""
@@ -781,7 +781,8 @@ def stacked(weights, log_p, entries, least=0.001):
     p = {m: math.exp(log_p[m] - largest) for m in able}
     total = sum(weights[m] * p[m] for m in able) / share
     new = [w if m not in p else (1 - rate) * w + rate * w * p[m] / total for m, w in enumerate(weights)]
-    new = [max(w, least) if m in p else w for m, w in enumerate(new)]
+    floor = [low + more / (1 + (entries + 1) / 100_000) for low, more in zip(least, fading, strict=True)]
+    new = [max(w, floor[m]) if m in p else w for m, w in enumerate(new)]
     return [w / sum(new) for w in new], largest + math.log(total)
 
 

@@ -124,7 +124,7 @@ def test_options_of_a_file_that_do_not_fit(spider, plays, arguments, reason):
     assert reason in " ".join(err.split())
 
 
-def test_a_note_where_popularity_is_ahead(spider, tmp_path):
+def test_a_note_where_a_floor_is_ahead(spider, tmp_path):
     """Everyone likes the same songs, so there is nothing else to learn."""
     rng = np.random.default_rng(0)
     songs = np.minimum(rng.geometric(0.05, 2000), 60)
@@ -136,13 +136,15 @@ def test_a_note_where_popularity_is_ahead(spider, tmp_path):
             "--passes", "1", "--committee", "1", "--rank", "2", "--json",
         )[1]
     )  # fmt: skip
-    own, floor = (record["ranks"][name]["full"] for name in ("spider", "popularity"))
-    ahead = [name for name, key in HEADER.items() if floor[key] > own[key]]
-    assert ahead
-    note = f"popularity ranks these events better than spider, by {' and '.join(ahead)}"
-    assert record["notes"][-1] == note
-    better = own | dict.fromkeys(HEADER.values(), 1.0)
-    assert ranked_events._behind("spider", better, floor) == []
+    own = record["ranks"]["spider"]["full"]
+    for name in ("popularity", "item cosine"):
+        floor = record["ranks"][name]["full"]
+        ahead = [metric for metric, key in HEADER.items() if floor[key] > own[key]]
+        note = f"{name} ranks these events better than spider, by {' and '.join(ahead)}"
+        assert (note in record["notes"]) == bool(ahead)
+    assert any("popularity ranks" in note for note in record["notes"])
+    ranked = record["ranks"] | {"spider": {"full": own | dict.fromkeys(HEADER.values(), 1.0)}}
+    assert ranked_events._behind("spider", ranked) == []
 
 
 def test_the_synthetic_stream_has_no_events(spider):

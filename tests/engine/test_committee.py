@@ -28,7 +28,7 @@ from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
 from spidertensor.spider.posterior import Prior
 from spidertensor.spider.sequential import sequential
-from spidertensor.spider.stacking import LEAST_WEIGHT, stack
+from spidertensor.spider.stacking import LEAST_WEIGHT, mixing_of, stack
 
 entries = partial(streams.entries, nodes=(20, 15), noise=0.3)
 
@@ -62,20 +62,25 @@ def learn(method: Method, value: np.ndarray, seed: int = 0) -> tuple[Any, Update
 # --- weights ---
 
 
-def test_weights_are_the_oracle():
-    """Through entries that some members, or all, cannot learn."""
+@pytest.mark.parametrize("kept", [0.0, 0.2])
+def test_weights_are_the_oracle(kept):
+    """Through entries that some members, or all, cannot learn. kept: least weight of two members"""
     rng = np.random.default_rng(0)
+    least = mixing_of(4).least
+    least[:, [0, 2]] += [[kept], [2 * kept]]
     log_p = rng.normal(0, 2, (4, 500)) - 40 * (rng.random((4, 500)) < 0.05)
     log_p[rng.random((4, 500)) < 0.1] = np.nan
     log_p[1, 7], log_p[2, 8], log_p[:, 9] = np.inf, -np.inf, -1e300
     log_p[:, 10:400] += np.arange(4)[:, None] * 9  # one member is far ahead: the others fall to LEAST_WEIGHT
     weights, counts = np.full(4, 0.25), start((None,) * 4, GAUSSIAN).counts
     before, log_evidence, good = np.empty((4, 500)), np.empty(500), np.empty(500, bool)
-    stack(weights, counts, log_p, np.empty((4, 0)), before, log_evidence, good)
+    stack(weights, least, counts, log_p, np.empty((4, 0)), before, log_evidence, good)
     w, evidences = [0.25] * 4, []
     for i in range(500):
         np.testing.assert_allclose(before[:, i], w, rtol=1e-9)
-        w, evidence = naive.stacked(w, [each if abs(each) < 1e30 else None for each in log_p[:, i]], i)
+        w, evidence = naive.stacked(
+            w, [each if abs(each) < 1e30 else None for each in log_p[:, i]], i, *least
+        )
         assert good[i] == (evidence is not None)
         if evidence is not None:
             assert log_evidence[i] == pytest.approx(evidence, rel=1e-9, abs=1e-9)

@@ -109,12 +109,12 @@ def test_a_stream_goes_on_where_a_history_ends(tmp_path):
     assert mean_rank(model) < before
 
 
-def test_the_latest_events_are_held_back_if_there_is_a_time():
+def test_random_events_are_held_back_even_if_there_is_a_time():
     in_time = X.assign(when=np.arange(N))
     shuffled = in_time.sample(frac=1, random_state=3)
     model = SpiderClassifier(**FEW, time="when", passes=2).fit(shuffled)
     assert model.history_ is not None
-    assert model.history_["judge"] == "latest"
+    assert model.history_["judge"] == "random"
     assert model.n_entries_ == N
 
 

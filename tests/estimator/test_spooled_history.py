@@ -174,3 +174,25 @@ def test_a_fit_that_finds_no_room_changes_nothing(small_memory, monkeypatch):
     with pytest.raises(OSError, match="no room"):
         model.fit(X, y)
     assert file_bytes(model) == before
+
+
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_some_random_entries_come_last(in_a_file, request):
+    """The others stay in the order of time, and so do these, however they are read."""
+    if in_a_file:
+        request.getfixturevalue("small_memory")
+    batch, time = entries(), np.random.default_rng(5).permutation(N)
+    sorted_ = collected_of(batch, time).arranged(0, shuffled=False)
+    last = arranged.RandomLast(sorted_, 120, 7)
+    parts = [last.raw(at, min(at + 301, N)) for at in range(0, N, 301)]
+    values = np.concatenate([part.value for part in parts])
+    rows = np.rint(values - 0.5).astype(int)
+    assert sorted(rows) == list(range(N))
+    assert (np.diff(time[rows[:-120]]) > 0).all()
+    assert (np.diff(time[rows[-120:]]) > 0).all()
+    assert time[rows[-120:]].mean() < 0.7 * N  # not the latest
+    assert np.array_equal(np.concatenate([part.index for part in parts]), batch.index[rows])
+    for part, at in zip(parts, range(0, N, 301), strict=True):
+        for entry, row in enumerate(rows[at : at + 301]):
+            mine, own = part.bags.part(entry, entry + 1), batch.bags.part(row, row + 1)
+            assert all(np.array_equal(*both) for both in zip(mine, own, strict=True))

@@ -10,6 +10,7 @@ import pytest
 
 from spidertensor.evaluation import floors, last_out, ranking_metrics
 from spidertensor.evaluation.fitted_events import in_passes
+from spidertensor.evaluation.item_cosine import item_cosine
 from spidertensor.evaluation.last_out import numbers_by_arrival, prequential_ranks, rank_held, split_last
 from spidertensor.evaluation.popularity import popularity
 from spidertensor.method import Batch, Method, Prediction
@@ -100,6 +101,30 @@ def test_popularity_ranks_by_events_in_every_mode():
     for one, other in zip(state.modes, again.modes, strict=True):
         n = min(len(one.so_far), len(other.so_far))
         assert np.array_equal(one.so_far[:n], other.so_far[:n])
+
+
+def test_item_cosine_is_the_sum_of_cosines():
+    """Against a loop over pairs of nodes; repeated events count once, unknown users and nodes score 0."""
+    rng = np.random.default_rng(0)
+    index = np.stack([rng.integers(9, size=60), rng.integers(7, size=60), rng.integers(3, size=60)], axis=1)
+    method = item_cosine(3, 0, 1)
+    state, _ = method.update(method.init(0), Batch(index, np.ones(60)))
+    users = [set(index[index[:, 1] == node, 0].tolist()) for node in range(7)]
+
+    def cosine(a: int, b: int) -> float:
+        return len(users[a] & users[b]) / max((len(users[a]) * len(users[b])) ** 0.5, 1)
+
+    asked = np.array([[user, node, 0] for user in range(-1, 10) for node in range(-1, 8)])
+    known = {
+        (user, node): {each for each in range(7) if user in users[each]} for user, node, _ in asked.tolist()
+    }
+    wanted = [
+        sum(cosine(node, each) for each in known[user, node]) if 0 <= node < 7 else 0.0
+        for user, node, _ in asked.tolist()
+    ]
+    np.testing.assert_allclose(method.predict(state, asked).mean, wanted, atol=1e-12)
+    quick = method.quick(state, [np.array([4]), np.arange(7), np.array([0])]).mean
+    np.testing.assert_allclose(quick, np.array(wanted).reshape(11, 9)[5, 1:8], atol=1e-12)
 
 
 def test_popularity_of_no_events():

@@ -54,7 +54,8 @@ Paper = Annotated[bool, typer.Option("--paper", help="Use the settings of the pa
 Time = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="Column with the time of a row: learn in this order, judge by the latest."
+        metavar="COLUMN",
+        help="Column with the time of a row: learn in this order, judge by the latest, or random events.",
     ),
 ]
 KnownAt = Annotated[

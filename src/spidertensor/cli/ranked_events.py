@@ -1,4 +1,4 @@
-"""`spider evaluate` on events: rank nodes, and compare with popularity."""
+"""`spider evaluate` on events: rank nodes, and compare with the floors: popularity, item cosine."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ def evaluate_events(
     settings: flat parameters of the estimator; without passes, these are chosen here
     describe: sets attributes of an estimator
     """
-    from spidertensor.evaluation.popularity import popularity
-
     protocol = protocol or PROTOCOLS[0]
     if protocol not in PROTOCOLS:
         choices = " or ".join(PROTOCOLS)
@@ -51,12 +49,8 @@ def evaluate_events(
         raise CommandError(f"the events of {name} have no times, so it has no prequential ranks")
     settings = settings | {"passes": passes}
     built = _method(data, methods[method], settings, seed, describe)
-    floor, ranked = popularity(len(data.shape)), {}
-    if data.schema is not None:
-        from spidertensor.evaluation.with_attributes import of_ids
-
-        floor = of_ids(floor)
-    for each, how in ((method, built), ("popularity", floor)):
+    ranked = {}
+    for each, how in {method: built, **_floors(data, protocol)}.items():
         with output.working(f"{each} learns and ranks {name}"):
             ranked[each] = _rows(data, how, protocol, seed, settings["batch_size"])
     full = ranked[method]["full"]
@@ -77,7 +71,7 @@ def evaluate_events(
         "over": data.events_over,
         **{key: full[key] for key in (*about, "rejected", "members")},
         "ranks": {each: {test: _scores(row) for test, row in rows.items()} for each, rows in ranked.items()},
-        "notes": [*_notes(data, protocol), *_behind(method, full, ranked["popularity"]["full"])],
+        "notes": [*_notes(data, protocol), *_behind(method, ranked)],
     }
 
 
@@ -113,6 +107,20 @@ def _method(
         raise CommandError(f"{entry.name} needs {error.name}: pip install 'spidertensor[jax]'") from None
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def _floors(data: Any, protocol: str) -> dict[str, Any]:
+    """Methods that a model should rank better than."""
+    from spidertensor.evaluation.item_cosine import item_cosine
+    from spidertensor.evaluation.popularity import popularity
+    from spidertensor.evaluation.with_attributes import of_ids
+
+    n_modes = len(data.shape)
+    floors = {"popularity": popularity(n_modes)}
+    if protocol == "last-out" and n_modes > 1:  # the other needs all events at once
+        over = data.modes.index(data.events_over)
+        floors["item cosine"] = item_cosine(n_modes, 1 if over == 0 else 0, over)
+    return floors if data.schema is None else {name: of_ids(floor) for name, floor in floors.items()}
 
 
 def _rows(data: Any, method: Any, protocol: str, seed: int, batch_size: int) -> dict[str, Any]:
@@ -152,10 +160,14 @@ def _notes(data: Any, protocol: str) -> list[str]:
     return notes
 
 
-def _behind(method: str, full: dict[str, Any], floor: dict[str, Any]) -> list[str]:
-    """A note if popularity ranks better. Both: scores of the full ranking"""
-    ahead = [name for name, key in HEADER.items() if floor[key] > full[key]]
-    return [f"popularity ranks these events better than {method}, by {' and '.join(ahead)}"] if ahead else []
+def _behind(method: str, ranked: Mapping[str, dict[str, Any]]) -> list[str]:
+    """A note for each floor that ranks better. ranked: rows by method and list"""
+    notes, full = [], ranked[method]["full"]
+    for floor in ranked.keys() - {method}:
+        ahead = [name for name, key in HEADER.items() if ranked[floor]["full"][key] > full[key]]
+        if ahead:
+            notes.append(f"{floor} ranks these events better than {method}, by {' and '.join(ahead)}")
+    return sorted(notes)
 
 
 def show(record: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spidertensor.method import Bags, Batch
 from spidertensor.scaling import Scaling
-from spidertensor.spider.bags import moved, taken
+from spidertensor.spider.bags import concatenated, moved, taken
 from spidertensor.spider.parts import entries_at
 from spidertensor.unnamed_file import UnnamedFile
 
@@ -120,6 +120,41 @@ class KnownLater(InMemory):
 
     def batch_at(self, rows: NDArray[np.int64]) -> Batch:
         return self._to_learn(self.raw_at(rows))
+
+
+class RandomLast(Arranged):
+    """Other entries in their order, but for some random ones, which come last, in their order, too."""
+
+    def __init__(self, entries: Arranged, n_last: int, seed: int) -> None:
+        self._entries, self.n_entries = entries, entries.n_entries
+        self._last = np.sort(np.random.default_rng([seed, 2]).choice(self.n_entries, n_last, replace=False))
+
+    def raw(self, first: int, last: int) -> Batch:
+        n_first = self.n_entries - len(self._last)
+        rows = np.arange(first, min(last, n_first))
+        rows += np.searchsorted(self._last - np.arange(len(self._last)), rows, side="right")
+        rows = np.concatenate([rows, self._last[max(first - n_first, 0) : max(last - n_first, 0)]])
+        parts = []
+        for some in np.split(rows, np.flatnonzero(np.diff(rows // READ_ENTRIES)) + 1):
+            start, end = (int(some.min()), int(some.max()) + 1) if len(some) else (0, 0)
+            parts.append(entries_at(self._entries.raw(start, end), some - start))
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def batch(self, first: int, last: int) -> Batch:
+        return self._entries._to_learn(self.raw(first, last))
+
+    def sample(self) -> NDArray[np.float64]:
+        return self._entries.sample()
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    index, value, bags, weight = zip(*parts, strict=True)
+    return Batch(
+        np.concatenate(index),
+        np.concatenate(value),
+        None if bags[0] is None else concatenated(list(bags)),
+        None if weight[0] is None else np.concatenate(weight),
+    )
 
 
 class InFile(Arranged):

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spidertensor.spider.events import Rule
+from spidertensor.spider.network import Network
+from spidertensor.spider.stacking import LEAST_WEIGHT
 
 NEGATIVES = 8  # of a stream: default of the command and the study; chosen by benchmarks/choose_events.py
+# least weight of all members without a network: before any entry, and after very many (study/docs/choices.md)
+SIMPLE_AT_FIRST, SIMPLE = 1.0, 0.4
 FIT_NEGATIVES = 32  # the same for a file that is learned several times: benchmarks/event_passes.py
 
 
@@ -54,6 +61,20 @@ def rule_of(params: dict[str, Any]) -> Rule | None:
     if params.get("negatives") is None:
         return None
     return Rule(params["negatives"], tuple(params["negatives_over"]), params["negatives_power"])
+
+
+def least_weights(networks: Sequence[Network]) -> NDArray[np.float64] | None:
+    """The weights that members of a model of events keep, whatever they predict: see Mixing.
+
+    Weights go by the next event, which is often that of a newcomer and like the last ones. Members with a
+    network learn that, but where events are few they rank for everybody else worse than popularity. Members
+    without one do not, so together they keep a share.
+    """
+    simple = np.array([not any(each.ranks) for each in networks])
+    if simple.all() or not simple.any():
+        return None
+    kept = np.array([[SIMPLE], [SIMPLE_AT_FIRST - SIMPLE]]) * simple / simple.sum()
+    return np.maximum(kept, [[LEAST_WEIGHT], [0.0]])
 
 
 def _number(mode: Any, names: Sequence[str] | None, n_modes: int) -> int:

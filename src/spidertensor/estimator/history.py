@@ -73,8 +73,7 @@ def learn(
     stop:         see LearnsHistory._learn_collected
     """
     seed, auto, n = fitted.params["random_state"], passes == "auto", entries.n_entries
-    share = max(JUDGE_SHARE, min(LARGEST_SHARE, ENOUGH_JUDGED / max(n, 1)))
-    n_judged = 0 if passes == 1 or n < FEWEST else min(int(share * n), MOST_JUDGED)
+    n_judged = held_back(passes, n)
     most = (MOST_PASSES if n_judged else 1) if auto else int(passes)
     judge = entries.batch(n - n_judged, n)
     models = _models(fitted, once=most == 1)
@@ -123,6 +122,12 @@ def learn(
         yield fitted, LearnedPart(entries.raw(n - n_judged, n).value, judge.index, update)
 
 
+def held_back(passes: int | str, n_entries: int) -> int:
+    """How many entries the judge has: the last ones."""
+    share = max(JUDGE_SHARE, min(LARGEST_SHARE, ENOUGH_JUDGED / max(n_entries, 1)))
+    return 0 if passes == 1 or n_entries < FEWEST else min(int(share * n_entries), MOST_JUDGED)
+
+
 def _models(fitted: Fitted, *, once: bool) -> list[MemberModel]:
     return [
         MemberModel(
@@ -155,9 +160,9 @@ def _key(fitted: Fitted) -> int:
 def _reported(fitted: Fitted, values: NDArray[np.float64], updates: list[Update]) -> Update:
     """What the committee says of entries that all members have just learned for the first time."""
     parts = np.array([update[:4] for update in updates])
-    clip, rejected = fitted.params.get("clip"), sum(update.rejected for update in updates)
+    rejected = sum(update.rejected for update in updates)
     update = update_of_members(
-        fitted.state, fitted.model.likelihood, np.inf if clip is None else clip, values, parts, rejected
+        fitted.state, fitted.model.likelihood, fitted.model.method.mixing, values, parts, rejected
     )
     return update if fitted.model.rule is None else update_of_events(update, values)
 

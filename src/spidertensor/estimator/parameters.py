@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
+from spidertensor.estimator import event_rule
 from spidertensor.estimator.bounds import SEEN, within
-from spidertensor.estimator.event_rule import rule_of
 from spidertensor.estimator.groups import Inference, Prior
 from spidertensor.method import Method
 from spidertensor.scaling import LARGEST
@@ -23,6 +23,7 @@ from spidertensor.spider.events import Rule, events
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.likelihoods.ordinal import MOST_LEVELS
 from spidertensor.spider.network import Network, Table
+from spidertensor.spider.stacking import mixing_of
 
 OF_LAYERS = ("hidden", "activation")  # parameters of the built-in network
 OF_ENGINE = ("memory", *Inference.names())  # parameters passed on to the engine
@@ -336,9 +337,12 @@ def model_of(
             size, engine = settings["batch_size"], settings["engine"]
             method = build(engine, network, likelihood, prior, batch_size=size, **inference)
         built.append(Member(own, network, prior, method))
-    whole, rule = LEFT_OUT, rule_of(params)
+    whole, rule = LEFT_OUT, event_rule.rule_of(params)
     if runs:
-        whole = committee([member.method for member in built], likelihood, clip=params.get("clip"))
+        networks = [member.network for member in built]
+        least = event_rule.least_weights(networks) if rule is not None else None
+        methods = [member.method for member in built]
+        whole = committee(methods, likelihood, clip=params.get("clip"), least=least)
         if rule is not None:
             whole = events(whole, rule, attributes.of_events)
     return Model(tuple(built), likelihood, whole, within(likelihood, params.get("bounds")), rule)
@@ -356,5 +360,5 @@ def left_out(*_: Any) -> NoReturn:
 
 
 LEFT_OUT = CommitteeMethod(
-    left_out, left_out, left_out, forecast=left_out, update_by=left_out, ready=left_out
+    left_out, left_out, left_out, forecast=left_out, update_by=left_out, ready=left_out, mixing=mixing_of(0)
 )

@@ -75,7 +75,7 @@ class SpiderRegressor(ScikitLearnRegressor, Spider):
                   first, so each counts once. "auto": until a slice that is held back is not predicted better
                   any more, at most 20 times; once, as they come, if there are fewer than 1,000 entries
     time:         name of a column of X with the time of each entry, for `fit`: the first pass is in this
-                  order, and the slice is the latest. It is not a mode
+                  order, and the slice is the latest (of events a random one). It is not a mode
     known_at:     with time: name of a column that says when the value of an entry is known, for `fit`: each
                   entry is predicted at its time and learned, once, when its value is known. So weights and
                   intervals are right for predictions made as early as these

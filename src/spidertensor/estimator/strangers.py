@@ -43,9 +43,9 @@ def stated_recent(fitted: Fitted, situation: Mapping[str, Any]) -> dict[str, NDA
     """The nodes that a situation states for a Recent, as in {"recent(movie)": ["Alien", "Heat"]}."""
     found = {}
     for name, other in recent_columns(fitted.columns).items():
-        ids: Any = situation.get(name)
-        if ids is None or (isinstance(ids, float) and ids != ids):  # an empty cell of a table
+        if name not in situation or _is_empty(situation[name]):
             continue
+        ids = situation[name]
         remedy = 'write a list of ids, the latest last, such as ["Alien", "Heat"]'
         if isinstance(ids, str | bytes | dict | set | frozenset) or not hasattr(ids, "__len__"):
             reason = f"{ids!r:.80} is not a list of ids"
@@ -55,3 +55,8 @@ def stated_recent(fitted: Fitted, situation: Mapping[str, Any]) -> dict[str, NDA
         except EntryError as error:
             raise error.but(row=None, column=name, remedy=error.remedy or remedy) from None
     return found
+
+
+def _is_empty(cell: Any) -> bool:
+    """Whether this is the empty cell of a table."""
+    return cell is None or (isinstance(cell, float) and cell != cell)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spidertensor.estimator import history, known_later, times, weights
-from spidertensor.estimator.arranged import KnownLater
+from spidertensor.estimator.arranged import KnownLater, RandomLast
 from spidertensor.estimator.collected import Collected
 from spidertensor.estimator.eviction import Numbered
 from spidertensor.estimator.fitted import Fitted, fitted_anew, scaled_values, with_room, with_rows
@@ -182,6 +182,10 @@ class LearnsHistory:
         scaling = entries.scaling = self._first_scaling(entries.sample(), first)
         started = started._replace(scaling=scaling)
         judge = "latest" if in_time else "random"
+        if in_time and started.model.rule is not None and not isinstance(entries, KnownLater):
+            # The latest events are mostly of the newest users, whom no pass helps: passes would end too soon.
+            n_judged = history.held_back(self.passes, n)
+            entries, judge = RandomLast(entries, n_judged, started.params["random_state"]), "random"
         steps = (
             known_later.learn(started, entries)
             if isinstance(entries, KnownLater)

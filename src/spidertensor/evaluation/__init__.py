@@ -3,7 +3,7 @@
 protocols.py        held out and prequential: score any Method, as rows
 last_out.py         the same for events, with ranks instead of errors
 metrics.py, ranking_metrics.py
-floors.py, popularity.py
+floors.py, popularity.py, item_cosine.py
                     baselines that a method has to beat
 dataset.py, own_file.py
                     entries with their splits; a user's file as a data set

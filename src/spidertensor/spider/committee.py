@@ -10,7 +10,6 @@ the order of the entries. Results do not depend on the number of threads.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,14 @@ from spidertensor.spider.forecasts import MemberForecasts, histogram, update_of_
 from spidertensor.spider.interrupts import deferred_interrupts
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.sequential import LAYOUT, SequentialMethod
-from spidertensor.spider.stacking import CommitteeCounts, CommitteeState, mixed, update_of_members
+from spidertensor.spider.stacking import (
+    CommitteeCounts,
+    CommitteeState,
+    Mixing,
+    mixed,
+    mixing_of,
+    update_of_members,
+)
 
 MANY_ENTRIES = 512  # from here on starting threads pays; below, few_entries.py is faster
 BLOCK_ENTRIES = 2**16  # predicted at once: bounds the memory for all members' predictions
@@ -63,6 +69,7 @@ class CommitteeMethod(ForecastingMethod):
     """
 
     ready: Callable[[CommitteeState], ReadyCommittee | None]
+    mixing: Mixing
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -90,19 +97,20 @@ def committee(
     likelihood: Likelihood,
     *,
     clip: float | None = None,
+    least: NDArray[np.float64] | None = None,
     threads: int | None = None,
     pieces: Callable[[int, Batch], Sequence[int]] | None = None,
 ) -> CommitteeMethod:
     """The mixture of `members` as a Method. All members have this likelihood.
 
-    clip:    the members' clip; an entry counts as clipped if the mixture's own prediction would clip it
+    clip, least: see Mixing; without `least` each may lose nearly all its weight
     threads: upper limit; None: as many as this process has cores
     pieces:  where a batch that comes after so many entries may be cut, its end included. While a piece is
              learned, the one before it is mixed
     """
     if not members:
         raise ValueError("a committee needs at least one member")
-    clip = math.inf if clip is None else float(clip)
+    mixing = mixing_of(len(members), clip, least)
 
     def init(seed: int) -> CommitteeState:
         states = tuple(member.init(member_seed(seed, m)) for m, member in enumerate(members))
@@ -122,7 +130,7 @@ def committee(
     ) -> tuple[CommitteeState, Update]:
         check_in_step(state)
         if len(batch.value) < MANY_ENTRIES and (found := ready(state)) is not None:
-            score = partial(update_of_forecasts, state, likelihood, clip, forecasts)
+            score = partial(update_of_forecasts, state, likelihood, mixing, forecasts)
             learned = found.learn_and_score(batch, score)
             if learned is not None:
                 return learned
@@ -137,8 +145,8 @@ def committee(
         state, parts, rejected = learned_by_members(state, batch)
         value = np.require(batch.value, np.float64, LAYOUT)
         if forecasts is not None:
-            return update_of_forecasts(state, likelihood, clip, forecasts, value, parts, rejected)
-        return state, update_of_members(state, likelihood, clip, value, parts, rejected)
+            return update_of_forecasts(state, likelihood, mixing, forecasts, value, parts, rejected)
+        return state, update_of_members(state, likelihood, mixing, value, parts, rejected)
 
     def learned_by_members(
         state: CommitteeState, batch: Batch
@@ -169,19 +177,19 @@ def committee(
         state: CommitteeState, batch: Batch, ends: Sequence[int]
     ) -> tuple[CommitteeState, Update]:
         updates: list[Update] = []
-        mixing: Aside[Update] | None = None
+        aside: Aside[Update] | None = None
         try:
             for start, end in pairwise((0, *ends)):
                 piece = batch.part(start, end)
                 state, parts, rejected = learned_by_members(state, piece)
-                if mixing is not None:
-                    updates.append(mixing.result())
+                if aside is not None:
+                    updates.append(aside.result())
                 value = np.require(piece.value, np.float64, LAYOUT)
-                mix = partial(update_of_members, state, likelihood, clip, value, parts, rejected)
-                mixing = Aside(mix)
+                mix = partial(update_of_members, state, likelihood, mixing, value, parts, rejected)
+                aside = Aside(mix)
         finally:
-            if mixing is not None:
-                updates.append(mixing.result())
+            if aside is not None:
+                updates.append(aside.result())
         return state, joined(updates)
 
     known: Any = None, None  # the last state, and its ReadyCommittee
@@ -191,7 +199,7 @@ def committee(
         of, found = known
         if of is not state:
             if found is None or not found.goes_on_with(state):
-                found = ready_committee(members, state, likelihood, clip)
+                found = ready_committee(members, state, likelihood, mixing)
             known = state, found
         return found
 
@@ -252,6 +260,7 @@ def committee(
     are_quick = quick if all(member.quick for member in members) else None
     own: dict[str, Any] = {"quick": are_quick, "ready": ready, "forecast": forecast, "update_by": update_by}
     own["likelihood"] = likelihood.at if likelihood.ordinal else None
+    own["mixing"] = mixing
     return CommitteeMethod(init, update, predict, unit, calibrated, **own)
 
 

@@ -34,7 +34,7 @@ from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.posterior import State
 from spidertensor.spider.sequential import SequentialMethod, run_models
 from spidertensor.spider.sequential_record import RECORD, Record, only_grown, point_to, point_to_nodes
-from spidertensor.spider.stacking import CommitteeState, mass_of, mix_and_weigh, update_of_members
+from spidertensor.spider.stacking import CommitteeState, Mixing, mass_of, mix_and_weigh, update_of_members
 
 # mean, var, noise, log_evidence, rejected, refused, clipped, below: the fields of an Update, as numbers
 Bag: TypeAlias = Sequence[tuple[int, int, float]]  # table, row and weight of an entry's attributes, each once
@@ -46,7 +46,7 @@ _NO_VALUES = np.empty(0)
 
 
 def ready_committee(
-    methods: Sequence[Method], state: CommitteeState, likelihood: Likelihood, clip: float
+    methods: Sequence[Method], state: CommitteeState, likelihood: Likelihood, mixing: Mixing
 ) -> ReadyCommittee | None:
     """Prepare a state for few entries; None if these members do not support it."""
     sequential = [method for method in methods if isinstance(method, SequentialMethod)]
@@ -56,7 +56,7 @@ def ready_committee(
     periods = {int(member.record["settings_refine_every"][0]) for member in members}
     if len(periods) > 1 or len({member.like.dtype for member in members}) > 1:
         return None
-    return ReadyCommittee(state, members, [method.follow for method in sequential], likelihood, clip)
+    return ReadyCommittee(state, members, [method.follow for method in sequential], likelihood, mixing)
 
 
 class ReadyCommittee:
@@ -72,9 +72,9 @@ class ReadyCommittee:
         members: Sequence[Record],
         follow: Sequence[Callable[[State], None]],
         likelihood: Likelihood,
-        clip: float,
+        mixing: Mixing,
     ) -> None:
-        self._state, self._follow_member, self._likelihood, self._clip = state, follow, likelihood, clip
+        self._state, self._follow_member, self._likelihood, self._mixing = state, follow, likelihood, mixing
         # Not np.concatenate: its dtype is equal but not the same object, and numba would compare it field by
         # field in every call (2 us).
         self._records = records = np.empty(len(members), RECORD)
@@ -110,7 +110,7 @@ class ReadyCommittee:
         self._bag, self._points_to_bag = _empty_bag(16), False
         self._mix_one = (
             *(state.weights, tuple(state.counts), mass),
-            *(self._parts, self._value, self._clip, self._before, self._out),
+            *(self._parts, self._value, *self._mixing, self._before, self._out),
         )
 
     def goes_on_with(self, state: CommitteeState) -> bool:
@@ -225,7 +225,7 @@ class ReadyCommittee:
             self._point_to(self._bag)
 
     def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
-        return update_of_members(self._state, self._likelihood, self._clip, value, parts, rejected)
+        return update_of_members(self._state, self._likelihood, self._mixing, value, parts, rejected)
 
     def parts(self, index: NDArray[np.integer], bags: Bags | None = None) -> NDArray[np.float64] | None:
         """(M, 4, n) mean, var and noise of these rows by each member, and a row without meaning.

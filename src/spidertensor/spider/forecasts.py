@@ -23,7 +23,7 @@ from spidertensor.spider.calibration import (
 )
 from spidertensor.spider.likelihoods import Likelihood
 from spidertensor.spider.likelihoods.ordinal import Ordinal
-from spidertensor.spider.stacking import CommitteeState, mixed, stack
+from spidertensor.spider.stacking import CommitteeState, Mixing, mixed, stack
 
 CALIBRATIONS = ("auto", "next", "forecast", "rest")
 # share of recent entries with a forecast from which intervals are calibrated on forecasts
@@ -66,7 +66,7 @@ class PendingForecasts:
 def update_of_forecasts(
     state: CommitteeState,
     likelihood: Likelihood,
-    clip: float,
+    mixing: Mixing,
     forecasts: MemberForecasts,
     value: NDArray[np.float64],
     parts: NDArray[np.float64],
@@ -80,7 +80,7 @@ def update_of_forecasts(
     before, log_evidence, good = np.empty((len(parts), n)), np.empty(n), np.empty(n, bool)
     log_p = _log_evidence(likelihood, value, parts, forecasts, given)
     weights = np.ascontiguousarray(forecasts.weights)
-    stack(state.weights, state.counts, log_p, weights, before, log_evidence, good)
+    stack(state.weights, mixing.least, state.counts, log_p, weights, before, log_evidence, good)
     now = mixed(likelihood, before, parts)
     scored = np.where(given, forecasts.parts[:, :3], parts[:, :3])
     mixture = mixed(likelihood, np.where(given, weights, before), scored)
@@ -100,7 +100,7 @@ def update_of_forecasts(
         scores.entries[()] += len(scored_now)
         note_shares(scores.share, scores.latest, first + scored_now)
         residual = likelihood.residual(value, now, first)
-        clipped = int(np.count_nonzero(good & likelihood.clipped(value, now, residual, clip)))
+        clipped = int(np.count_nonzero(good & likelihood.clipped(value, now, residual, mixing.clip)))
         state.counts.clipped[()] += clipped
     return state, Update(*mixture, log_evidence, rejected, refused, clipped, below)
 

@@ -18,7 +18,27 @@ from spidertensor.spider.likelihoods.mixture import moments
 
 RATE, FIRST_RATE = 0.02, 0.1  # eta, how fast the weights follow: falls from FIRST_RATE to RATE
 SLOWING_ENTRIES = 1000  # time scale on which eta falls
+FADING_ENTRIES = 100_000
 LEAST_WEIGHT = 0.001  # before normalising, so that a member can come back
+
+
+class Mixing(NamedTuple):
+    """How a committee mixes its members.
+
+    clip:  theirs; an entry counts as clipped if the mixture's own prediction would clip it
+    least: (2, M) weights that they keep, whatever they predict; before normalising. What the second row adds
+           fades: after n entries it is divided by 1 + n / FADING_ENTRIES
+    """
+
+    clip: float
+    least: NDArray[np.float64]
+
+
+def mixing_of(members: int, clip: float | None = None, least: NDArray[np.float64] | None = None) -> Mixing:
+    """clip: None is no limit. least: None is LEAST_WEIGHT for each"""
+    if least is None:
+        least = np.array([[LEAST_WEIGHT], [0.0]]) * np.ones(members)
+    return Mixing(math.inf if clip is None else float(clip), least)
 
 
 class CommitteeCounts(NamedTuple):
@@ -48,8 +68,8 @@ def mass_of(state: CommitteeState, likelihood: Likelihood) -> NDArray[np.float64
 
 # Not fastmath: the order of summation over members would depend on the number of entries in a call.
 @kernel(**COMPILE | {"fastmath": False})
-def stack(weights, counts, log_p, forecast_weights, before, log_evidence, good):
-    """For each entry in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= LEAST_WEIGHT, normalised.
+def stack(weights, least, counts, log_p, forecast_weights, before, log_evidence, good):
+    """For each entry in order: w <- (1 - eta) w + eta w p / sum(w p), then w >= least, normalised.
 
     Changes weights and counts in place. log_p (M, n): log evidence of each entry by each member.
     forecast_weights (M, n): the committee's weights when a forecast was made, NaN where there is none; or
@@ -87,18 +107,18 @@ def stack(weights, counts, log_p, forecast_weights, before, log_evidence, good):
                 total_then += then * p
         log_evidence[i] = best + math.log(total_then / able_then)
         counts.log_evidence[()] += log_evidence[i]
-        new_sum = 0.0
+        fade, new_sum = 1 / (1 + counts.entries[()] / FADING_ENTRIES), 0.0
         for m in range(members):
             if abs(log_p[m, i]) < HUGE:
                 ratio = able * math.exp(log_p[m, i] - best) / total
-                weights[m] = max(LEAST_WEIGHT, weights[m] * (1 - rate + rate * ratio))
+                weights[m] = max(least[0, m] + fade * least[1, m], weights[m] * (1 - rate + rate * ratio))
             new_sum += weights[m]
         for m in range(members):
             weights[m] /= new_sum
 
 
 @kernel(**COMPILE | {"fastmath": False})
-def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
+def mix_and_weigh(weights, counts, mass, parts, value, clip, least, before, out):
     """Mix the members' predictions for entries they have learned, and update the weights.
 
     counts: CommitteeCounts as a plain tuple: unboxing a NamedTuple takes numba a microsecond
@@ -109,7 +129,7 @@ def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
     """
     n, counts = len(value), CommitteeCounts(*counts)
     good, clipped = np.empty(n, np.bool_), 0
-    stack(weights, counts, parts[:, 3], before[:, :0], before, out[3], good)
+    stack(weights, least, counts, parts[:, 3], before[:, :0], before, out[3], good)
     refused = n
     for i in range(n):
         refused -= good[i]
@@ -127,7 +147,7 @@ def mix_and_weigh(weights, counts, mass, parts, value, clip, before, out):
 def update_of_members(
     state: CommitteeState,
     likelihood: Likelihood,
-    clip: float,
+    mixing: Mixing,
     value: NDArray[np.float64],
     parts: NDArray[np.float64],
     rejected: int,
@@ -139,7 +159,7 @@ def update_of_members(
     n, first = len(value), int(state.counts.entries)
     out, before, mass = np.empty((6, n)), np.empty((len(parts), n)), mass_of(state, likelihood)
     refused, clipped = mix_and_weigh(
-        state.weights, tuple(state.counts), mass, parts, value, clip, before, out
+        state.weights, tuple(state.counts), mass, parts, value, *mixing, before, out
     )
     mean, var, noise, log_evidence, below, _ = out
     if not state.residuals:
@@ -150,7 +170,7 @@ def update_of_members(
         good = (np.abs(parts[:, 3]) < HUGE).any(axis=0)
         residual = likelihood.residual(value, predicted, first)
         note(state.residuals[0], MEMORY_ENTRIES, residual, good, below)
-        clipped = int(np.count_nonzero(good & likelihood.clipped(value, predicted, residual, clip)))
+        clipped = int(np.count_nonzero(good & likelihood.clipped(value, predicted, residual, mixing.clip)))
         state.counts.clipped[()] += clipped
     return Update(mean, var, noise, log_evidence, rejected, refused, clipped, below)
 
