@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ pytest.importorskip("starlette")
 
 
 from serving import PATIENCE, RATINGS, Server, assert_same, rows, serving
-from spidertensor import SpiderRegressor, checkpoint
+from spidertensor import SpiderRegressor, checkpoint, load
+from spidertensor.estimator.tally import Tally
 from spidertensor.service.following import Following
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -159,3 +160,26 @@ def test_a_follower_answers_while_it_reads_the_next_file(tmp_path, monkeypatch):
     eventually(has_next)
     assert follower.learner.estimator.predict(X[:1]) == model.predict(X[:1])
     assert not follower.trouble
+
+
+@pytest.mark.parametrize("ask", [lambda model: model.predict([(0, 0)]), lambda model: model.likelihood_])
+def test_a_checkpoint_waits_for_a_question_that_counts_the_latest_entries(tmp_path, monkeypatch, ask):
+    counting, free, count = threading.Event(), threading.Event(), Tally._count
+
+    def slow_count(*arguments):
+        counting.set()
+        free.wait(20)
+        count(*arguments)
+
+    model = SpiderRegressor(rank=2, random_state=1, committee=1, scaling=(0, 1), bounds="seen")
+    model.partial_fit([(n % 4, n % 3) for n in range(20)], [1.0] * 20)
+    monkeypatch.setattr(Tally, "_count", slow_count)
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(ask, model)
+        assert counting.wait(PATIENCE)
+        written = pool.submit(model._write, tmp_path / "m.spider")
+        wait([written], 0.3)  # a checkpoint that does not wait has ended by then
+        free.set()
+        asked.result(), written.result()
+    found = load(tmp_path / "m.spider").learning_curve_
+    assert found.entries[-1:].tolist() == [20]

@@ -282,6 +282,8 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
 
     def _write(self, path: str | os.PathLike[str], position: Any = None) -> None:
         """`save` without the lock: other threads may predict meanwhile, but nobody may change the model."""
+        with self._lock:  # predictions that keep to the values seen count what waits, too
+            self._fitted().tally.flush()
         fitted, names = self._whole(self._fitted()), getattr(self, "feature_names_in_", None)
         sections = fitted_file.to_sections(fitted, self._stored_as, names) | {"position": position}
         checkpoint.save(path, fitted_file.to_arrays(fitted), sections, fitted_file.OPTIONAL & sections.keys())
@@ -295,6 +297,7 @@ class Spider(LearnsHistory, HasAttributes, Parameters, Recommender, Insight, Old
         return cls._from_file(path, checkpoint.load(path), network)
 
     @property
+    @locked
     def likelihood_(self) -> Likelihood:
         """The distribution of a value given the latent f of its entry."""
         return self._shown
