@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -264,6 +266,13 @@ def test_members_work_in_threads_at_the_same_time():
     together = threading.Barrier(3, timeout=20)
     assert committees.in_threads(lambda m: (together.wait(), m)[1], 3, 3) == [0, 1, 2]
     assert committees.in_threads(lambda m: m * m, 5, 2) == [0, 1, 4, 9, 16]
+
+
+def test_threads_that_wait_do_not_keep_a_program_from_ending():
+    """An interrupt may come between their start and the block that ends them."""
+    program = "from spidertensor.spider.crew import Crew; Crew(3).__enter__(); print('end')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
 
 
 def test_nine_members_do_not_depend_on_cuts():

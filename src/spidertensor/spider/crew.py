@@ -25,7 +25,8 @@ class Crew:
 
     def __enter__(self) -> Self:
         for _ in range(self._wanted):
-            thread = threading.Thread(target=self._wait)
+            # daemon: those that wait after an interrupt right here must not keep the process from ending
+            thread = threading.Thread(target=self._wait, daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # interpreter shutdown, or too many threads: the others do the work
