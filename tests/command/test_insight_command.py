@@ -58,6 +58,8 @@ def test_explain_shows_parts_that_add_up(spider, folder):
         (("explain", "--given", "user=u1"), "--given is missing for: "),
         (("explain", *ENTRY, "--given", "colour=red"), "no mode 'colour'"),
         (("explain", "--given", "u1"), "--given takes mode=id"),
+        (("explain", *ENTRY, "--plot", "parts.txt"), "use one of the extensions .png"),
+        (("explain", *ENTRY, "--plot", "nowhere/parts.png"), "its folder must exist"),
     ],
 )
 def test_refused(spider, arguments, words):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +37,6 @@ Data = Annotated[
     ),
 ]
 RANK = 8  # of all methods by default
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def evaluate(
@@ -358,15 +356,11 @@ def _check_attributes(schema: Schema | None, attributes: list[str] | None, *, me
 
 def _check_files(plot: Path | None, rejects: Path | None, data: str | None) -> None:
     """Check output files before anything is read or learned."""
+    files.check_apart({"DATA": data, "--plot": plot, "--rejects": rejects})
     if plot is not None:
-        if plot.suffix.lower() not in PICTURES:
-            raise CommandError(f"--plot {plot}: use one of the extensions {', '.join(PICTURES)}")
-        if find_spec("matplotlib") is None:
-            raise CommandError("--plot needs matplotlib: pip install 'spidertensor[plot]'")
-    written = {"--plot": plot, "--rejects": rejects}
-    files.check_apart({"DATA": data, **written})
-    for each in filter(None, written.values()):
-        files.check_writable(each)
+        files.check_picture(plot)
+    if rejects is not None:
+        files.check_writable(rejects)
 
 
 def _draw(path: Path, rows: dict[str, list[dict[str, Any]]]) -> None:

@@ -41,10 +41,13 @@ def explain(
 
     \b
     spider explain ratings.spider --given user=42 --given movie=Alien
+    spider explain ratings.spider --given user=42 --given movie=Alien --plot why.png
     """
     from spidertensor.cli import attribute_files
     from spidertensor.learner.attributes import attribute_columns, modes_with_ids
 
+    if plot is not None:
+        files.check_picture(plot)
     estimator = files.load_model(model, network)
     every = estimator.mode_names_
     names = [every[each] for each in modes_with_ids(estimator, len(every))]
@@ -98,10 +101,7 @@ def _bar(share: float) -> str:
 def _draw(path: Path, found: Explanation) -> None:
     from spidertensor.writing import replacing
 
-    try:
-        figure = found.plot().get_figure(root=True)
-    except ModuleNotFoundError:
-        raise CommandError("--plot needs matplotlib: pip install 'spidertensor[plot]'") from None
+    figure = found.plot().get_figure(root=True)
     assert figure is not None
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from spidertensor.cli.errors import CommandError
 if TYPE_CHECKING:
     from spidertensor import CustomNetwork
     from spidertensor.estimator.loading import Estimator
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def load_model(path: Path, network: str | None) -> Estimator:
@@ -134,3 +137,12 @@ def check_writable(path: Path) -> None:
         raise CommandError(f"{path}: is a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise CommandError(f"{path}: its folder is not writable")
+
+
+def check_picture(path: Path) -> None:
+    """Fail now if --plot cannot draw into this file."""
+    if path.suffix.lower() not in PICTURES:
+        raise CommandError(f"--plot {path}: use one of the extensions {', '.join(PICTURES)}")
+    if find_spec("matplotlib") is None:
+        raise CommandError("--plot needs matplotlib: pip install 'spidertensor[plot]'")
+    check_writable(path)
