@@ -217,7 +217,8 @@ def prequential_ranks(
     node, had, seen = index[:, over], _Had(index[:, :n_modes], over), np.zeros(n_nodes, bool)
     skipped = int(SKIPPED_SHARE * len(index))
     ranks, listed, seconds, lost, step = [], [np.empty(0, np.int64)], 0.0, NotLearned(), None
-    for step in one_pass(method, Batch(index, stream.value), every, seed, 1):
+    n_batches = -(-len(index) // every)  # as many rows, so that none are learned together
+    for step in one_pass(method, Batch(index, stream.value), every, seed, n_batches):
         lost = lost.plus(step.update)
         next_ = step.n_entries
         seen[node[next_ - len(step.update.mean) : next_]] = True
