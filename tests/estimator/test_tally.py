@@ -184,6 +184,65 @@ def test_what_a_file_does_not_tell_is_missing_not_0(tmp_path):
                 spidertensor.load(tmp_path / "bad")
 
 
+def test_a_large_model_whose_curve_is_not_known_is_saved_and_loaded(tmp_path):
+    X, y = entries(3000)  # more than the blocks of a new curve have room for
+    SpiderRegressor(**SIZES).partial_fit(X, y).save(tmp_path / "model")
+    file = checkpoint.load(tmp_path / "model")
+    kept = {name: array for name, array in file.arrays.items() if not name.startswith("tally/")}
+    sections = {name: each for name, each in file.sections.items() if name != "tally"}
+    checkpoint.save(tmp_path / "old", kept, sections, {"calibration", "noise"})
+    spidertensor.load(tmp_path / "old").save(tmp_path / "again")
+    again = spidertensor.load(tmp_path / "again")
+    again.partial_fit(X[:50], y[:50])
+    assert again.learning_curve_.entries.tolist() == [3008, 3040, 3050]  # by 32
+
+
+IMPOSSIBLE = {
+    "errors below 0": ("sums", np.s_[:, 1], -5.0),
+    "an error whose sum overflows": ("sums", np.s_[0, 1], 1.7e308),
+    "parts of entries": ("sums", np.s_[:, 0], 0.5),
+    "more entries than learned": ("sums", np.s_[:, 0], 1e18),
+    "more inside than have an interval": ("sums", np.s_[:, 4], 17.0),
+    "entries after the last": ("sums", np.s_[-1], 1.0),
+    "blocks of no known size": ("size", 0, 17),
+    "blocks larger than ever needed": ("size", 0, 2**54),
+    "no entries": ("values", 0, 0.0),
+    "a sum beyond the range": ("values", 1, -1e9),
+    "a range from top to bottom": ("values", np.s_[2:], [1.0, -1.0]),
+    "a range at the end of the numbers": ("values", np.s_[1:], [1e308, 1e306, 1e306]),
+}  # fmt: skip
+
+
+def changed(path, name: str, where, value):
+    file = checkpoint.load(path)
+    array = file.arrays[f"tally/{name}"].copy()
+    array[where] = value
+    arrays = file.arrays | {f"tally/{name}": array}
+    checkpoint.save(path, arrays, file.sections, {"calibration", "noise", "tally"})
+    return spidertensor.load(path)
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_a_curve_that_cannot_be_is_refused(case, tmp_path):
+    X, y = entries(400)
+    SpiderRegressor(**SIZES, bounds="seen").partial_fit(X, y).save(tmp_path / "model")
+    name, where, value = IMPOSSIBLE[case]
+    with pytest.raises(CheckpointError, match="learning curve is impossible"):
+        changed(tmp_path / "model", f"curve/{name}", where, value)
+
+
+@pytest.mark.parametrize("wild", [2**63 - 1, -1, -(2**63)])
+def test_counts_that_cannot_be_are_kept_in_range(wild, tmp_path):
+    X, y = entries(400)
+    SpiderRegressor(**SIZES).partial_fit(X, y).save(tmp_path / "model")
+    changed(tmp_path / "model", "latest/0", np.s_[:], wild)
+    model = changed(tmp_path / "model", "entries/0", np.s_[:], wild)
+    model.partial_fit(X, y)  # -1 and one more entry would be 0
+    found = np.array(list(of_table(model, 0).values()))
+    assert ((found[:, 0] >= 400) & (found[:, 0] <= 800)).all() if wild > 0 else np.isnan(found[:, 0]).all()
+    assert ((found[:, 1] > 400) & (found[:, 1] <= 800)).all()
+
+
 def test_a_notebook_and_a_figure_show_the_curve():
     X, y = entries(2000)
     model = SpiderRegressor(**SIZES).partial_fit(X, y)

@@ -19,7 +19,6 @@ from spidertensor.estimator.parameters import Model
 from spidertensor.spider.learning_curve import (
     ENTRIES,
     ERROR,
-    FIRST_SIZE,
     FLOOR,
     INSIDE,
     LABELS,
@@ -27,6 +26,7 @@ from spidertensor.spider.learning_curve import (
     SQUARES,
     WITH_INTERVAL,
     Curve,
+    is_possible,
     note,
     start,
 )
@@ -193,8 +193,9 @@ class Tally:
 
     def _note(self, value: Any, mean: Any, var: Any, log_evidence: Any, below: Any) -> None:
         arrays = value, self._expected(mean, var), log_evidence / self.per_event, below
-        note(*self.curve, self.n, self.kind, self.seen, *map(np.ascontiguousarray, arrays))
-        self.n += len(value)
+        # counted before, so that an interrupt leaves no block that begins after the last entry
+        first, self.n = self.n, self.n + len(value)
+        note(*self.curve, first, self.kind, self.seen, *map(np.ascontiguousarray, arrays))
 
     def _expected(self, mean: NDArray[np.float64], var: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.likelihood.expected(mean, var) if self.kind == SQUARES else mean
@@ -263,7 +264,7 @@ class Tally:
         return found
 
     def restore(self, section: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse, for a tally of the same model. ValueError for anything that is not written."""
+        """The inverse, for a new tally of the same model. ValueError for anything that is not written."""
         wanted = self.to_arrays([len(each) for each in self.entries])
         if (
             not (isinstance(section, dict) and section.keys() == {"entries"})
@@ -276,16 +277,18 @@ class Tally:
         n = section["entries"]
         if type(n) is not int or not 0 <= n < 2**53:
             raise ValueError("the number of entries counted is impossible")
-        size, sums, values = (arrays[f"{SECTION}/curve/{name}"].copy() for name in Curve._fields)
-        whole = size[0] >= FIRST_SIZE and n <= size[0] * len(sums) < 2**62
-        if not whole or not (
-            np.isfinite(sums).all() and (sums >= -1e300).all() and not np.isnan(values).any()
-        ):
+        curve = Curve(*(arrays[f"{SECTION}/curve/{name}"].copy() for name in Curve._fields))
+        total = self.n
+        if not is_possible(curve, self.kind, total):
             raise ValueError("the learning curve is impossible")
-        self.n, self.curve = n, Curve(size, sums, values)
+        # An interrupted call may have learned entries that were not counted, or counted nodes of entries that
+        # were not learned.
+        self.n, self.curve = min(max(n, int(curve.values[0])), total), curve
         for mode in range(len(self.entries)):
-            self.entries[mode] = arrays[f"{SECTION}/entries/{mode}"].copy()
-            self.latest[mode] = arrays[f"{SECTION}/latest/{mode}"].copy()
+            entries, latest = (arrays[f"{SECTION}/{name}/{mode}"] for name in ("entries", "latest"))
+            unknown = np.clip(entries, UNKNOWN, UNKNOWN + total)
+            self.entries[mode] = np.where(entries < 0, unknown, np.minimum(entries, total))
+            self.latest[mode] = np.clip(latest, 0, total)
 
 
 def _known(numbers: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[Any]:

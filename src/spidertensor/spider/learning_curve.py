@@ -19,6 +19,7 @@ FIRST_SIZE, MOST_BLOCKS = 16, 128  # entries in a block at first; an even number
 COVERAGE = 0.9  # of the intervals
 SQUARES, LABELS, SCORES = range(3)  # what an error is: squared; log loss, with and without a floor
 ENTRIES, ERROR, FLOOR, WITH_INTERVAL, INSIDE = range(5)  # sums over the entries of a block
+LARGEST_VALUE, LARGEST_ERROR = 1e125, 1e255  # of an entry: far beyond any, and their sums stay finite
 
 
 class Curve(NamedTuple):
@@ -30,6 +31,34 @@ class Curve(NamedTuple):
 def start() -> Curve:
     values = np.array([0.0, 0.0, np.inf, -np.inf])
     return Curve(np.full(1, FIRST_SIZE), np.zeros((MOST_BLOCKS, 5)), values)
+
+
+def is_possible(curve: Curve, kind: int, n: int) -> bool:
+    """Whether n entries, of which some may be unknown or refused, can have such a curve.
+
+    With a curve that cannot be, figures would be wrong, or sums would overflow later.
+    """
+    size, sums, (count, total, low, high) = int(curve.size[0]), curve.sums, curve.values
+    blocks = size // FIRST_SIZE
+    if blocks < 1 or size != FIRST_SIZE * blocks or blocks & (blocks - 1):
+        return False
+    if blocks > 1 and size * (MOST_BLOCKS // 2) >= n:  # blocks are joined only when there are too many
+        return False
+    numbers = sums[:, [ENTRIES, WITH_INTERVAL, INSIDE]]
+    if not np.isfinite(sums).all() or (numbers % 1 != 0).any() or count != numbers[:, 0].sum() or count > n:
+        return False
+    ordered = (numbers[:, 0] >= numbers[:, 1]) & (numbers[:, 1] >= numbers[:, 2]) & (numbers[:, 2] >= 0)
+    errors = sums[:, [ERROR, FLOOR]]
+    least = {SQUARES: 0.0, LABELS: -1e-6, SCORES: -LARGEST_ERROR}[kind]  # a log loss may be rounded
+    small = (errors >= least * numbers[:, :1]) & (errors <= LARGEST_ERROR * numbers[:, :1])
+    late = np.arange(len(sums)) * size >= n
+    if not ordered.all() or not small.all() or numbers[late].any():
+        return False
+    if count == 0:
+        return total == 0 and low == np.inf and high == -np.inf
+    away = 1e-6 * max(abs(low), abs(high))  # the sum is rounded
+    in_range = -LARGEST_VALUE <= low <= high <= LARGEST_VALUE and low - away <= total / count <= high + away
+    return bool(in_range and (kind != LABELS or (0 <= low <= high <= 1 and 0 <= total <= count)))
 
 
 # Not fastmath: a sum must not depend on how entries are cut into calls.
