@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -18,6 +22,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving import RATINGS, Server, rows, serving
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+REBOUND = "rebound.example"  # a name that leads to this machine
+LABELS = "<i>no</i>,<u>yes</u>"
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 
 
@@ -28,7 +34,8 @@ def browser() -> Iterator[Browser]:
         assert not os.environ.get("SPIDER_NEEDS_BROWSER"), "no browser, and .ci/run must not skip these tests"
         pytest.skip(f"needs a browser, one of: {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        arguments = ["--no-sandbox", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
+        started = playwright.chromium.launch(executable_path=found, args=arguments)
         yield started
         started.close()
 
@@ -237,6 +244,106 @@ def test_it_loads_nothing_from_elsewhere(browser, server):
     assert asked
     assert {url for url in asked if not url.startswith((server.url, "data:"))} == set()
     page.context.close()
+
+
+@pytest.mark.slow
+def test_names_of_columns_and_labels_stay_text(browser, tmp_path, warm_kernels):
+    names = ["<script>alert`1`</script>", "<u onclick>movie</u>", "<b onclick>y</b>"]
+    options = ("--modes", ",".join(names[:2]), "--value", names[2], "--binary", "--labels", LABELS)
+    with serving(tmp_path, "--model", "<s>m.spider", *options, "--seed", "1", "--committee", "2") as server:
+        learned = [dict(zip(names, (n % 5, n % 3, "<u>yes</u>"), strict=True)) for n in range(20)]
+        server.learn(learned)
+        page = opened(browser, server)
+        for name in names:
+            expect(page.locator("#surprises thead")).to_contain_text(name)
+        assert names[0] in page.locator("#predict").inner_text()
+        expect(page.locator("main img, main script, b, i, u, s")).to_have_count(0)
+        assert page.problems == []
+        page.context.close()
+
+
+@contextlib.contextmanager
+def another_origin(folder) -> Iterator[str]:
+    """The address of an empty page that an attacker serves."""
+    (folder / "index.html").write_text("<!doctype html><title>attack</title>")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", [None, "a-token-of-28-letters-or-so-1"])
+def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(browser, tmp_path, token, warm_kernels):
+    (tmp_path / "page").mkdir()
+    (tmp_path / "token").write_text(token or "")
+    options = ("--token-file", "token") if token else ()
+    with (
+        serving(tmp_path, "--model", "m.spider", *RATINGS, *options) as server,
+        another_origin(tmp_path / "page") as attacker,
+    ):
+        if token:
+            server.http.headers["Authorization"] = f"Bearer {token}"
+        server.learn(rows(30))
+        page = browser.new_context().new_page()
+        page.goto(attacker)
+        # the token too: a page of another origin that knows it is another origin still
+        tried = page.evaluate(ATTACKS, [server.url.rstrip("/"), token or "guess-guess-guess-guess"])
+        for name, outcome in tried.items():
+            assert outcome in ("refused", "opaque"), (name, outcome)
+        assert tried["read"] == tried["learn"] == tried["guess"] == tried["events"] == "refused"
+        page.wait_for_timeout(300)  # forms and beacons arrive
+        assert server.entries() == 30
+        assert [frame.url for frame in page.frames if frame.url.startswith(server.url)] == []
+        port = server.url.rpartition(":")[2].strip("/")
+        answer = page.goto(f"http://{REBOUND}:{port}/v1/model")
+        assert answer is not None
+        assert answer.status == (401 if token else 403)
+        page.context.close()
+
+
+ATTACKS = """async ([url, guess]) => {
+  const row = '[{"user": 1, "movie": "m1", "rating": 5, "more": "="}]';
+  const tell = (answer) => answer.type === "opaque" ? "opaque" : `answered ${answer.status}`;
+  const tried = (path, how) => fetch(url + path, how).then(tell, () => "refused");
+  const post = (type, more) => ({method: "POST", body: row, headers: {"Content-Type": type}, ...more});
+  const inside = (tag, more) => Object.assign(document.createElement(tag), more);
+  const element = (tag, path) => new Promise((done) => document.body.append(inside(tag, {
+    src: url + path, onload: () => done("loaded"), onerror: () => done("refused")})));
+  const events = new Promise((done) => {
+    const source = new EventSource(url + "/v1/events");
+    source.onmessage = source.onopen = () => done("answered");
+    source.onerror = () => { source.close(); done("refused"); };
+  });
+  const framed = inside("iframe", {src: url + "/", name: "dashboard"});
+  const target = inside("iframe", {name: "answer"});
+  const form = inside("form", {
+    method: "POST", enctype: "text/plain", action: url + "/v1/learn", target: "answer"});
+  form.append(inside("input", {name: row.slice(0, -4), value: row.slice(-3)}));
+  document.body.append(framed, target, form);
+  form.submit();
+  navigator.sendBeacon(url + "/v1/learn", row);
+  navigator.sendBeacon(url + "/v1/checkpoint");
+  return {
+    read: await tried("/v1/model"),
+    blind: await tried("/v1/model", {mode: "no-cors"}),
+    learn: await tried("/v1/learn", post("application/json")),
+    simple: await tried("/v1/learn", post("text/plain", {mode: "no-cors"})),
+    forget: await tried("/v1/attributes/user", post("application/json", {method: "PUT"})),
+    guess: await tried("/v1/model", {headers: {Authorization: `Bearer ${guess}`}}),
+    file: await tried("/v1/model/file", {credentials: "include"}),
+    image: await element("img", "/v1/model"),
+    script: await element("script", "/dashboard.js"),
+    events: await events,
+  };
+}"""
 
 
 CONTRAST = """() => {
