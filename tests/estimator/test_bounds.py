@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -122,3 +123,35 @@ def test_of_values_seen_they_grow_and_refuse_nothing(tmp_path):
     assert np.array_equal(model.predict(EVERY), loaded.predict(EVERY))
     free.learn_one((0, 0), 2.75)
     assert np.array_equal(model.predict(EVERY), np.clip(free.predict(EVERY), 1.5, 2.75))
+
+
+@pytest.mark.filterwarnings("ignore:the scale of the values has changed")
+def test_joined_forecasts_keep_to_the_widest_bounds():
+    model = SpiderRegressor(**SIZES, bounds="seen")
+    model.partial_fit([(0, 0), (1, 1), (0, 1)], [2.9, 3.0, 3.1])
+    narrow = model.forecast([(0, 0)])
+    model.partial_fit(*stars())
+    wide = model.forecast(EVERY)
+    assert np.ptp(wide.mean) > 1
+    for joined in (Forecast.join([narrow, None, wide]), Forecast.join([wide, narrow])):
+        assert joined.bounds == (1, 5)
+        assert np.isin(wide.mean, joined.mean).all()
+
+
+@pytest.mark.parametrize("bounds", [[None, 5], [], 0, [1, 2, 3], [5, 1]])
+def test_damaged_bounds_of_a_forecast_are_refused(both, bounds):
+    with pytest.raises(EntryError, match="forecast"):
+        Forecast.from_dict(both[1].forecast(EVERY[:2]).to_dict() | {"bounds": bounds})
+
+
+def test_a_save_beside_predictions_waits_for_the_count_of_one(tmp_path):
+    X, y = stars(300)
+    model = SpiderRegressor(**SIZES, bounds="seen").partial_fit(X, y)
+    model.learn_one(X[0].tolist(), y[0])  # waits to be counted
+    write = Thread(target=model._write, args=(tmp_path / "model",))
+    with model._lock:  # as a prediction does
+        write.start()
+        write.join(0.5)
+        assert not (tmp_path / "model").exists()
+    write.join()
+    assert spidertensor.load(tmp_path / "model").nodes(0)["entries"].sum() == 301

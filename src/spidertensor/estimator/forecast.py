@@ -42,7 +42,7 @@ class Forecast:
                 ordered levels (n, 4 + levels, M), with how often each level was seen then, plus 1
     generation: of the model: a number that changes when it is fitted anew
     likelihood: "gaussian", "count", "probit", or "ordinal:" with the levels
-    bounds:     which `mean` keeps to, if the model has any
+    bounds:     which `mean` keeps to, if the model has any; of joined forecasts the widest
     """
 
     numbers: NDArray[np.float64]
@@ -110,7 +110,10 @@ class Forecast:
                 )
         nothing = np.full((1, *known[0].numbers.shape[1:]), np.nan)
         parts = [nothing if each is None else each.numbers for each in forecasts]
-        return known[0].with_numbers(np.concatenate(parts))
+        ends = [each.bounds for each in known if each.bounds is not None]  # those of values seen grow
+        widest = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+        bounds = widest if len(ends) == len(known) else None
+        return replace(known[0], numbers=np.concatenate(parts), bounds=bounds)
 
     @property
     def model(self) -> tuple[Any, ...]:
@@ -179,8 +182,10 @@ class Forecast:
             numbers = np.array(rows, np.float64).reshape(len(rows), size, members)
             about = index(stored["generation"]), stored["likelihood"]
             scaling = float(stored["shift"]), float(stored["scale"])
-            low, high = stored.get("bounds") or (None, None)
-            bounds = None if low is None or high is None else (float(low), float(high))
+            bounds = stored.get("bounds")
+            if bounds is not None:
+                low, high = bounds
+                bounds = float(low), float(high)
         except (TypeError, ValueError, OverflowError) as error:
             raise _error(f"the fields of a forecast are damaged: {error}") from None
         return cls(numbers, *about, *scaling, bounds=bounds)
