@@ -24,7 +24,7 @@ from spidertensor import SpiderClassifier, SpiderRegressor, checkpoint
 from spidertensor.estimator.parameters import MEMBERS
 from spidertensor.method import Bags, Batch, Method, Prediction, Update
 from spidertensor.spider import committee as committees
-from spidertensor.spider import posterior
+from spidertensor.spider import few_entries, posterior
 from spidertensor.spider.committee import committee, member_seed, start
 from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
 from spidertensor.spider.network import Network
@@ -273,6 +273,23 @@ def test_threads_that_wait_do_not_keep_a_program_from_ending():
     program = "from spidertensor.spider.crew import Crew; Crew(3).__enter__(); print('end')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
+
+
+def test_an_interrupted_call_leaves_no_weights_for_the_next(monkeypatch):
+    (X, y), method = entries(20), committee(members(), GAUSSIAN)
+    (state, _), (twin, _) = (method.update(method.init(1), Batch(X, y)) for _ in range(2))
+    real = few_entries.point_to
+
+    def interrupted(*arguments):
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(few_entries, "point_to", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.update(state, Batch(X, y, weight=np.full(20, 0.01)))
+    monkeypatch.setattr(few_entries, "point_to", real)
+    (_, update), (_, same) = (method.update(each, Batch(X, y)) for each in (state, twin))
+    np.testing.assert_array_equal(update.mean, same.mean)
 
 
 def test_nine_members_do_not_depend_on_cuts():

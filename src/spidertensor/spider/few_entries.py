@@ -107,7 +107,8 @@ class ReadyCommittee:
         mass = mass_of(state, likelihood)
         self._calibrated, self._mix = len(mass) > 0, likelihood.mix
         self._in_one_kernel = likelihood.normal or not likelihood.intervals
-        self._bag, self._points_to_bag = _empty_bag(16), False
+        self._bag = _empty_bag(16)
+        self._pointed: Any = None  # the attributes to which the records point; ... if that is not certain
         self._mix_one = (
             *(state.weights, tuple(state.counts), mass),
             *(self._parts, self._value, *self._mixing, self._before, self._out),
@@ -192,36 +193,32 @@ class ReadyCommittee:
     def _run(
         self, learning: bool, start: int, index, value, bags: Bags | None, weight, records, parts
     ) -> tuple[int, int]:
-        """run_models; the records point to attributes and weights only while it runs."""
-        if bags is None and weight is None:
-            if self._points_to_bag:
-                self._point_to(None)
-            return run_models(learning, start, index, value, records, self._like, parts)
-        self._point_to(bags, weight)
-        try:
-            return run_models(learning, start, index, value, records, self._like, parts)
-        finally:
-            self._point_to(None)
+        """run_models with records that point to these attributes and weights."""
+        if self._pointed is not None or bags is not None or weight is not None:
+            self._point_to(bags, weight)
+        return run_models(learning, start, index, value, records, self._like, parts)
 
     def _point_to(self, bags: Bags | None, weight: NDArray[np.float64] | None = None) -> None:
+        self._pointed = ...  # an interrupt may come before it points to all of them
         point_to(self._records, bags, weight)
-        self._points_to_bag = bags is self._bag
+        if weight is None:
+            self._pointed = bags
 
     def _put(self, nodes: Sequence[int], bag: Bag | None) -> None:
         """Write one entry where the kernel reads it. Its attributes stay in place from call to call."""
         for mode, node in enumerate(nodes):
             self._index[0, mode] = node
         if bag is None:
-            if self._points_to_bag:
+            if self._pointed is not None:
                 self._point_to(None)
             return
         if len(bag) > len(self._bag.table):
-            self._bag, self._points_to_bag = _empty_bag(2 * len(bag)), False
+            self._bag = _empty_bag(2 * len(bag))
         start, table, row, weight = self._bag
         start[1] = len(bag)
         for at, element in enumerate(bag):
             table[at], row[at], weight[at] = element
-        if not self._points_to_bag:
+        if self._pointed is not self._bag:
             self._point_to(self._bag)
 
     def _update(self, value: NDArray[np.float64], parts: NDArray[np.float64], rejected: int) -> Update:
