@@ -10,6 +10,11 @@ from spidertensor_study.report.paired import holm, paired
 from spidertensor_study.report.verdicts import Duel, judge
 
 
+def judged(ours, theirs):
+    """Seeds, difference and p."""
+    return paired(ours, theirs)[:3]
+
+
 def losses(*values):
     return dict(enumerate(values))
 
@@ -17,8 +22,13 @@ def losses(*values):
 def test_three_seeds():
     """Differences -1, -2, -3: t = -2 sqrt(3), and with two degrees of freedom p = 1 - |t| / sqrt(t^2 + 2)."""
     found = paired(losses(1, 2, 3), losses(2, 4, 6))
-    assert found == pytest.approx((3, -2, 1 - math.sqrt(12 / 14)))
-    assert paired(losses(2, 4, 6), losses(1, 2, 3)) == pytest.approx((3, 2, found.p))
+    assert found[:3] == pytest.approx((3, -2, 1 - math.sqrt(12 / 14)))
+    assert judged(losses(2, 4, 6), losses(1, 2, 3)) == pytest.approx((3, 2, found.p))
+    # the 2.5 % point of two degrees of freedom is 4.303, the standard error 1 / sqrt(3)
+    assert found.error == pytest.approx(4.302653 / math.sqrt(3))
+    assert (found.better, found.worse) == (3, 0)
+    assert found.always_better
+    assert not found.always_worse
 
 
 def test_five_seeds():
@@ -49,17 +59,17 @@ def test_fewer_than_three_are_no_test(n):
 
 
 def test_differences_that_are_all_the_same():
-    assert paired(losses(1, 2, 3), losses(1, 2, 3)) == (3, 0, 1)
-    assert paired(losses(1, 2, 3), losses(2, 3, 4)) == (3, -1, 0)
+    assert judged(losses(1, 2, 3), losses(1, 2, 3)) == (3, 0, 1)
+    assert judged(losses(1, 2, 3), losses(2, 3, 4)) == (3, -1, 0)
 
 
 def test_a_failure_loses_and_two_are_not_judged():
     good, bad = losses(1, 2, 3), losses(1, math.inf, 3)
-    assert paired(good, bad) == (3, -math.inf, 0)
-    assert paired(bad, good) == (3, math.inf, 0)
+    assert judged(good, bad) == (3, -math.inf, 0)
+    assert judged(bad, good) == (3, math.inf, 0)
     assert math.isnan(paired(bad, losses(math.inf, 2, 3)).p)
     assert math.isnan(paired({0: 1.0}, {0: math.inf}).p)  # one seed is not judged, failed or not
-    assert paired(good, {**good, 9: math.inf}) == (3, 0, 1)  # seed 9 is not shared
+    assert judged(good, {**good, 9: math.inf}) == (3, 0, 1)  # seed 9 is not shared
 
 
 def test_holm():

@@ -40,6 +40,7 @@ def _learn_and_predict() -> None:
 
     from spidertensor.evaluation import floors
     from spidertensor.method import Batch
+    from spidertensor.spider import learning_curve
     from spidertensor.spider.committee import committee
     from spidertensor.spider.likelihoods import GAUSSIAN, PROBIT
     from spidertensor.spider.network import Network
@@ -56,6 +57,7 @@ def _learn_and_predict() -> None:
     for exact in (False, True):
         quick_moments(learned, network, Prior(), list(index.T), exact=exact)
     touched(index[0], np.full(1, -1, np.int32), *np.empty((2, 2), np.int64))
+    learning_curve.note(*learning_curve.start(), 0, learning_curve.SQUARES, False, *np.ones((4, 1)))
     for method in (model, floors.mean(GAUSSIAN), floors.biases(2, GAUSSIAN)):
         state, _ = method.update(method.init(0), Batch(index, np.ones(1)))
         method.predict(state, index)

@@ -183,7 +183,8 @@ class Tally:
             rows = np.array(single).reshape(-1, NUMBERS + len(self.entries))
             self._count(rows[:, NUMBERS:].astype(np.int64), *rows[:, :NUMBERS].T)
         if calls:
-            nodes, *numbers = (b"".join(each) for each in zip(*calls, strict=True))
+            # writable, because the kernel would be compiled again for arrays that are not
+            nodes, *numbers = (bytearray().join(each) for each in zip(*calls, strict=True))
             numbers = [np.frombuffer(each) for each in numbers]
             self._count(np.frombuffer(nodes, np.int64).reshape(len(numbers[0]), -1), *numbers)
 

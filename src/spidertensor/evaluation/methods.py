@@ -124,18 +124,23 @@ def _continuous(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int
     return between_half_ways(method, likelihood, scaled=True)
 
 
+def _has_levels(likelihood: Likelihood) -> bool:
+    """Whether its values are ordered levels; what is no likelihood is refused by the floors."""
+    return isinstance(likelihood, Likelihood) and likelihood.ordinal
+
+
 def _mean(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    return frequencies(likelihood) if likelihood.ordinal else floors.mean(likelihood)
+    return frequencies(likelihood) if _has_levels(likelihood) else floors.mean(likelihood)
 
 
 def _biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    if likelihood.ordinal:
+    if _has_levels(likelihood):
         return between_half_ways(floors.biases(n_modes, GAUSSIAN), likelihood, scaled=False)
     return floors.biases(n_modes, likelihood)
 
 
 def _static_biases(rank: int, n_modes: int, likelihood: Likelihood, batch_size: int) -> Method:
-    if likelihood.ordinal:
+    if _has_levels(likelihood):
         return between_half_ways(floors.static_biases(n_modes, GAUSSIAN), likelihood, scaled=False)
     return floors.static_biases(n_modes, likelihood)
 
