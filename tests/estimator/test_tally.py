@@ -55,6 +55,7 @@ def test_the_curve_is_that_of_the_predictions(n, size):
     curve = model.learning_curve_
     assert curve.metric == "rmse"
     assert len(curve.entries) <= 128
+    assert f"{n:,} entries" in repr(curve)
     np.testing.assert_allclose(np.transpose(curve[:4]), plain_curve(y, update, size), rtol=1e-9)
 
 

@@ -57,6 +57,13 @@ class LearningCurve(NamedTuple):
     coverage: NDArray[np.float64]
     metric: str
 
+    def __repr__(self) -> str:
+        blocks = f"{len(self.entries)} blocks"
+        if not len(self.entries):
+            return f"LearningCurve({blocks})"
+        latest = f"{self.metric} {self.error[-1]:.4g} in the last"
+        return f"LearningCurve({blocks} of {self.entries[-1]:,} entries, {latest})"
+
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw error and floor; needs matplotlib.
 
