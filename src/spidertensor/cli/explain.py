@@ -41,7 +41,7 @@ def explain(
 
     \b
     spider explain ratings.spider --given user=42 --given movie=Alien
-    spider explain ratings.spider --given user=42 --given movie=Alien --plot why.png
+    spider explain r.spider --given user=42 --given movie=Alien --plot why.png
     """
     from spidertensor.cli import attribute_files
     from spidertensor.learner.attributes import attribute_columns, modes_with_ids

@@ -105,7 +105,7 @@ def recommend(
     spider recommend r.spider --given-file users.csv --over movie --out out.csv
     spider recommend r.spider --given user=42 --over movie --exclude seen.csv
     spider recommend r.spider --given user=4 --over movie --attributes movie=m.csv
-    spider recommend r.spider --given age=31 --given 'recent(movie)=Alien' --over movie
+    spider recommend r.spider --given 'recent(movie)=Alien' --over movie
     """
     from spidertensor.cli import attribute_files
     from spidertensor.faults import SpiderWarning
