@@ -45,7 +45,7 @@ def item_cosine(n_modes: int, user: int, over: int) -> Method:
         return UserItems(had, unit), Update(*np.zeros((4, len(users))), rejected=0)
 
     def scores(state: UserItems, number: int) -> NDArray[np.float64]:
-        """Of all nodes for a user, and 0 for an unknown node."""
+        """How near each node is to what the user had, and last 0 for an unknown node."""
         if isinstance(state.had, tuple) or not 0 <= number < state.had.shape[0]:
             return np.zeros(1)
         found = (state.unit @ state.had[number].T).T @ state.unit
